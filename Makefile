@@ -1,0 +1,42 @@
+# Every target creates and reuses .venv in this folder.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_OUT ?= demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need
+
+demo: $(STAMP) ## profile two real models at every layer and write figures to open
+	$(BIN)/python -m layerscope.demo --out $(DEMO_OUT)
+
+test: $(STAMP) ## lint, type-check and run all tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff rewrite the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## measure against the floors (see benchmarks/)
+	$(BIN)/python benchmarks/profile_overhead.py
+
+clean: ## remove .venv and what the demo wrote
+	rm -rf $(VENV) $(DEMO_OUT)

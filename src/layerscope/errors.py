@@ -1,0 +1,61 @@
+"""The errors that layerscope raises on purpose.
+
+A `LayerscopeError` is something the user can act on: the command line prints its message without a traceback and exits
+non-zero. Its text says what was given, what is valid and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LayerscopeError(Exception):
+    """A mistake or a circumstance that the user can act on."""
+
+
+class UnknownNameError(LayerscopeError):
+    """A name that is not one of the valid ones; suggests the nearest."""
+
+    def __init__(self, kind: str, given: str, valid: Iterable[str], hint: str = "") -> None:
+        names = sorted(valid)
+        near = difflib.get_close_matches(given.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
+        match = next((n for n in names if near and n.lower() == near[0]), None)
+        text = f"unknown {kind} {given!r}."
+        if match:
+            text += f" Did you mean {match!r}?"
+        text += f" Valid: {', '.join(names)}."
+        super().__init__(text + (f" {hint}" if hint else ""))
+        self.kind, self.given, self.nearest = kind, given, match
+
+
+class OfflineError(LayerscopeError):
+    """Something is needed that is not on this machine, and downloads are off."""
+
+
+class DownloadError(LayerscopeError):
+    """A download failed, or what came is not what was expected."""
+
+
+class MissingExtraError(LayerscopeError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency. Install it with: pip install 'layerscope[{extra}]'")
+        self.extra = extra
+
+
+class ModelError(LayerscopeError):
+    """A model that cannot be loaded or whose structure is not understood."""
+
+
+class DataError(LayerscopeError):
+    """Texts that cannot be read or used."""
+
+
+class NonFiniteStatesError(LayerscopeError):
+    """NaN or infinity in a model's states."""
+
+
+class RunFolderError(LayerscopeError):
+    """A run folder that cannot be written, resumed or read."""
