@@ -1,0 +1,59 @@
+"""Anisotropy: the mean cosine between different prompts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from layerscope.metrics.base import Estimate, Metric, MetricInfo
+from layerscope.metrics.registry import register
+from layerscope.metrics.rows import prepare_rows
+from layerscope.metrics.samples import PooledRows
+
+
+@register
+class Anisotropy(Metric[PooledRows]):
+    """Mean cosine over all pairs of different prompts: (‖Σ u‖² − N) / (N (N − 1)), with u the unit vectors.
+
+    >>> import torch
+    >>> round(Anisotropy().update(torch.ones(3, 2)).compute().value, 6)  # all the same direction
+    1.0
+    """
+
+    info = MetricInfo(
+        name="anisotropy",
+        title="Anisotropy",
+        level="pooled",
+        unit="cosine",
+        higher_means="all prompts point in more similar directions",
+        bounds=lambda n, d, o: (-1.0 / max(1, n - 1), 1.0),
+        bounds_text="−1/(N − 1) to 1",
+        citation="Ethayarajh 2019",
+    )
+
+    def new_data(self) -> PooledRows:
+        """Pooled vectors."""
+        return PooledRows()
+
+    def estimate(self, data: PooledRows) -> Estimate:
+        """The mean cosine; vectors of length zero have none and are left out."""
+        total, n = torch.zeros(data.width, dtype=torch.float64), 0
+        for z in data.blocks():
+            unit = prepare_rows(z, "unit")
+            total += unit.sum(0)
+            n += int((unit != 0).any(-1).sum())
+        undefined = len(data) - n
+        if n < 2:
+            return Estimate(math.nan, n, data.width, undefined=undefined)
+        value = (float(total @ total) - n) / (n * (n - 1))
+        with_others = torch.cat([_cosines_with_others(prepare_rows(z, "unit"), total, n) for z in data.blocks()])
+        # each pair is shared by two prompts: a U-statistic of order two
+        influence = 2 * (with_others.nan_to_num(value) - value) / n
+        return Estimate(value, n, data.width, data.to_canonical(influence.numpy()), undefined=undefined)
+
+
+def _cosines_with_others(unit: torch.Tensor, total: torch.Tensor, n: int) -> torch.Tensor:
+    """Mean cosine of each vector with all the others; NaN for a vector of length zero."""
+    squares = unit.square().sum(-1)
+    return torch.where(squares > 0, (unit @ total - squares) / (n - 1), torch.nan)

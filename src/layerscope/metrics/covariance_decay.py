@@ -1,0 +1,84 @@
+"""α-ReQ and NESum: two summaries of how fast the eigenvalues of the covariance fall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from layerscope.metrics.base import MetricInfo
+from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
+from layerscope.metrics.registry import register
+from layerscope.metrics.rows import RowPreparation
+
+# Eigenvalues this much smaller than the largest are rounding of float32 states and would decide the slope.
+_FLOOR = 1e-10
+
+
+def power_law_exponent(eigenvalues: Tensor) -> Tensor:
+    """Least-squares α of log λ_i = c − α log i over the nonzero eigenvalues (any order); NaN with fewer than two.
+
+    >>> import torch
+    >>> round(power_law_exponent(torch.arange(1, 50).double() ** -1.5).item(), 6)
+    1.5
+    """
+    lam = eigenvalues.sort(descending=True).values
+    lam = lam[lam > _FLOOR * lam[0]]
+    if len(lam) < 2:
+        return eigenvalues.sum() * math.nan
+    x = torch.arange(1, len(lam) + 1, dtype=lam.dtype).log()
+    x = x - x.mean()
+    return -(x * lam.log()).sum() / x.square().sum()
+
+
+def nesum(eigenvalues: Tensor) -> Tensor:
+    """Σ λ_i / λ_1."""
+    return eigenvalues.sum() / eigenvalues.max()
+
+
+class _Covariance(PooledSpectrumMetric):
+    def rows(self) -> RowPreparation:
+        """Centred, so that the spectrum is that of the covariance."""
+        return "centered"
+
+
+@register
+class AlphaReQ(_Covariance):
+    """Exponent of the power law that the covariance's eigenvalues follow."""
+
+    info = MetricInfo(
+        name="alpha_req",
+        title="α-ReQ",
+        level="pooled",
+        unit="exponent",
+        higher_means="variance is concentrated in fewer directions",
+        bounds=lambda n, d, o: (0.0, math.inf),
+        bounds_text="at least 0",
+        citation="Agrawal et al. 2022",
+    )
+
+    def function(self) -> Callable[[Tensor], Tensor]:
+        """The exponent."""
+        return power_law_exponent
+
+
+@register
+class NESum(_Covariance):
+    """Sum of the covariance's eigenvalues over the largest."""
+
+    info = MetricInfo(
+        name="nesum",
+        title="NESum",
+        level="pooled",
+        unit="dimensions",
+        higher_means="variance is spread more evenly",
+        bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
+        bounds_text="1 to min(N − 1, D)",
+        citation="He & Ozay 2022",
+    )
+
+    def function(self) -> Callable[[Tensor], Tensor]:
+        """NESum."""
+        return nesum

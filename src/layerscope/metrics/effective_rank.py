@@ -1,0 +1,74 @@
+"""Effective rank (from singular values) and entropy rank exp(S_1) (from their squares): two different numbers.
+
+Squaring concentrates a distribution, so 1 ≤ entropy rank ≤ effective rank ≤ rank: the paper's Theorem 1 has it reversed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from layerscope.metrics.base import MetricInfo
+from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
+from layerscope.metrics.entropy import spectrum_entropy
+from layerscope.metrics.registry import register
+
+
+def effective_rank(eigenvalues: Tensor) -> Tensor:
+    """exp of the entropy of q ∝ σ = √λ (Roy & Vetterli 2007), from eigenvalues λ of the Gram matrix.
+
+    >>> import torch
+    >>> round(effective_rank(torch.tensor([4.0, 4.0, 0.0])).item(), 4)
+    2.0
+    """
+    # the slope of √λ at 0 is infinite: eigenvalues that are zero must stay out of the graph
+    sigma = torch.where(eigenvalues > 0, eigenvalues, 1.0).sqrt() * (eigenvalues > 0)
+    return spectrum_entropy(sigma, 1.0).exp()
+
+
+def entropy_rank(eigenvalues: Tensor) -> Tensor:
+    """exp(S_1), from eigenvalues of the Gram matrix."""
+    return spectrum_entropy(eigenvalues, 1.0).exp()
+
+
+@register
+class EffectiveRank(PooledSpectrumMetric):
+    """exp(−Σ q log q), q = σ / Σσ, with σ the singular values of the pooled vectors."""
+
+    info = MetricInfo(
+        name="effective_rank",
+        title="Effective rank",
+        level="pooled",
+        unit="dimensions",
+        higher_means="pooled vectors use more dimensions",
+        bounds=rank_bound,
+        bounds_text="1 to min(N, D); never below the entropy rank",
+        citation="Roy & Vetterli 2007",
+        core=True,
+    )
+
+    def function(self) -> Callable[[Tensor], Tensor]:
+        """Effective rank."""
+        return effective_rank
+
+
+@register
+class EntropyRank(PooledSpectrumMetric):
+    """exp(S_1) of the pooled vectors."""
+
+    info = MetricInfo(
+        name="entropy_rank",
+        title="Entropy rank",
+        level="pooled",
+        unit="dimensions",
+        higher_means="pooled vectors use more dimensions, weighting large ones more",
+        bounds=rank_bound,
+        bounds_text="1 to the effective rank",
+        citation="Skean et al. 2025 (corrected Theorem 1)",
+    )
+
+    def function(self) -> Callable[[Tensor], Tensor]:
+        """exp(S_1)."""
+        return entropy_rank

@@ -1,0 +1,89 @@
+"""Matrix-based entropy S_α and its normalisations: the one lens behind most metrics.
+
+Z is N×D, K = Z Zᵀ, p_i = λ_i(K) / tr K, and S_α = log(Σ p_i^α) / (1 − α), with its limits at α = 1 and ∞. K and ZᵀZ share
+their nonzero spectrum, so the smaller one is used. Source: Giraldo, Rao & Príncipe 2014; Skean et al. 2025, Eq. 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from layerscope.metrics.rows import RowPreparation, prepare_rows
+from layerscope.spectra import eigvalsh
+
+Normalization = Literal["raw", "maxEntropy", "logN", "logD", "logNlogD"]
+NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
+
+
+def check_alpha(alpha: float) -> float:
+    """α as a float; a ValueError if it is negative or not a number."""
+    alpha = float(alpha)
+    if math.isnan(alpha) or alpha < 0:
+        raise ValueError(f"alpha must be a number >= 0 (or inf), not {alpha}")
+    return alpha
+
+
+def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
+    """S_α of spectra along the last dimension, in nats; they need not sum to one.
+
+    Negative eigenvalues (rounding) are clamped to zero. A spectrum that is all zero has no entropy: its value is NaN,
+    for the caller to count. For α = 0 an eigenvalue counts towards the rank if it exceeds n·eps of the largest.
+
+    >>> import torch
+    >>> round(spectrum_entropy(torch.tensor([1.0, 1.0, 0.0])).item(), 6)  # log 2
+    0.693147
+    """
+    alpha = check_alpha(alpha)
+    lam = eigenvalues.clamp(min=0)
+    total = lam.sum(-1, keepdim=True)
+    p = lam / total  # 0 / 0 = NaN where the spectrum vanishes
+    if alpha == 1:
+        return torch.special.entr(p).sum(-1)
+    if alpha == math.inf:
+        return -p.amax(-1).log()
+    if alpha == 0:
+        floor = lam.shape[-1] * torch.finfo(lam.dtype).eps
+        rank = (p > floor * p.amax(-1, keepdim=True)).sum(-1).to(p.dtype)
+        return torch.where(total[..., 0] > 0, rank.log(), torch.nan)
+    # log-sum-exp of α log p: p^α underflows for large α
+    return torch.logsumexp(alpha * p.log(), -1) / (1 - alpha)
+
+
+def gram_entropy(gram: Tensor, alpha: float = 1.0) -> Tensor:
+    """S_α of positive semidefinite matrices (..., n, n). α = 2 needs no eigenvalues."""
+    if check_alpha(alpha) == 2:
+        trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return -torch.log(gram.square().sum((-2, -1)) / trace.square())
+    return spectrum_entropy(eigvalsh(gram), alpha)
+
+
+def smaller_gram(z: Tensor) -> Tensor:
+    """Z Zᵀ or Zᵀ Z, whichever is smaller: they share their nonzero eigenvalues."""
+    return z @ z.mT if z.shape[-2] <= z.shape[-1] else z.mT @ z
+
+
+def matrix_entropy(z: Tensor, alpha: float = 1.0, rows: RowPreparation = "raw") -> Tensor:
+    """S_α of matrices (..., N, D), in nats, computed in float64.
+
+    >>> import torch
+    >>> round(matrix_entropy(torch.eye(4)).item(), 6)  # orthonormal rows: log 4
+    1.386294
+    """
+    return gram_entropy(smaller_gram(prepare_rows(z.double(), rows)), alpha)
+
+
+def normalizer(normalization: Normalization, n: float, d: float) -> float:
+    """What an entropy of N rows in D dimensions is divided by; NaN where that is log 1 = 0 (not defined).
+
+    >>> normalizer("raw", 10, 5)
+    1.0
+    """
+    if normalization == "raw":
+        return 1.0
+    log_n, log_d = math.log(n) if n > 0 else 0.0, math.log(d) if d > 0 else 0.0
+    by = {"maxEntropy": min(log_n, log_d), "logN": log_n, "logD": log_d, "logNlogD": log_n * log_d}[normalization]
+    return by if by > 0 else math.nan

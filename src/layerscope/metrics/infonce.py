@@ -1,0 +1,113 @@
+"""InfoNCE (NT-Xent) between two augmented views of every prompt, and the mutual information it bounds."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from layerscope.metrics.base import Estimate, Metric, MetricInfo
+from layerscope.metrics.options import Options
+from layerscope.metrics.registry import register
+from layerscope.metrics.samples import ViewRows
+from layerscope.metrics.spectrum import prepare_grouped
+
+_BLOCK = 1024
+
+
+def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = False) -> tuple[Tensor, Tensor]:
+    """Loss of each prompt, and what each prompt adds to the others' losses as a negative; views (N, D), already prepared.
+
+    NT-Xent: every one of the 2N rows is told from the 2N − 2 rows of other prompts. `one_way`: rows of `a` against rows
+    of `b` only. Computed in blocks of rows.
+    """
+    n = len(a)
+    z = a if one_way else torch.cat([a, b])
+    others = b if one_way else z
+    losses, columns = [], torch.zeros(len(others), dtype=z.dtype)
+    for start in range(0, len(z), _BLOCK):
+        block = z[start : start + _BLOCK]
+        here = torch.arange(start, start + len(block))
+        partner = here if one_way else (here + n) % (2 * n)
+        logits = block @ others.T / temperature
+        row = torch.arange(len(block))
+        if not one_way:
+            logits[row, here] = -math.inf
+        positive = logits[row, partner]
+        total = torch.logsumexp(logits, -1)
+        losses.append(total - positive)
+        share = (logits - total.unsqueeze(-1)).exp_()
+        share[row, partner] = 0  # a partner is no negative
+        columns += share.sum(0)
+    per_row = torch.cat(losses)
+    if one_way:
+        return per_row, columns
+    return per_row.view(2, n).mean(0), columns.view(2, n).sum(0) / 2
+
+
+def _bound(n: int, d: int, o: Options) -> tuple[float, float]:
+    return 0.0, math.log1p((2 * n - 2) * math.exp(2 / o.temperature))
+
+
+@register
+class InfoNCE(Metric[ViewRows]):
+    """NT-Xent loss over the first two views, τ = 0.1, cosine similarity by default. Lower: views are told apart better.
+
+    >>> import torch
+    >>> same = torch.eye(8).unsqueeze(1).repeat(1, 2, 1)  # two equal views, prompts orthogonal
+    >>> InfoNCE().update(same).compute().value < 0.01
+    True
+    """
+
+    info = MetricInfo(
+        name="infonce",
+        title="InfoNCE",
+        level="views",
+        unit="nats",
+        higher_means="augmented views of a prompt are harder to tell from other prompts (less invariant)",
+        bounds=_bound,
+        bounds_text="above 0; log(2N − 1) if views say nothing",
+        citation="Oord et al. 2018; Chen et al. 2020",
+        core=True,
+    )
+
+    def new_data(self) -> ViewRows:
+        """Pooled vectors of views."""
+        return ViewRows()
+
+    def estimate(self, data: ViewRows) -> Estimate:
+        """The mean loss over prompts."""
+        data.need_views(2, self.info.name)
+        o = self.options
+        a, b = (prepare_grouped(data.view(i), o.view_rows, _mean(data, i, o), o.group) for i in (0, 1))
+        losses, as_negative = info_nce(a, b, o.temperature, o.infonce_one_way)
+        n = len(losses)
+        value = float(losses.mean())
+        influence = (losses - value + as_negative - as_negative.mean()) / n
+        return Estimate(value, n, data.width, influence.numpy())
+
+
+def _mean(data: ViewRows, index: int, o: Options) -> Tensor | None:
+    return data.view(index).mean(0) if o.view_rows.startswith("centered") and o.group is None else None
+
+
+@register
+class InfoNCEBound(InfoNCE):
+    """log N − InfoNCE: a lower bound, at most log N, on the mutual information between two views."""
+
+    info = MetricInfo(
+        name="infonce_mi",
+        title="InfoNCE bound on information",
+        level="views",
+        unit="nats",
+        higher_means="two views of a prompt share more information",
+        bounds=lambda n, d, o: (math.log(n) - _bound(n, d, o)[1], math.log(n)),
+        bounds_text="at most log N",
+        citation="Oord et al. 2018",
+    )
+
+    def estimate(self, data: ViewRows) -> Estimate:
+        """log N minus the loss."""
+        loss = super().estimate(data)
+        return loss.mapped(lambda x: math.log(loss.n) - x, slope=-1.0)
