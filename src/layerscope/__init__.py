@@ -1,3 +1,38 @@
-"""layerscope: what every layer of a neural network holds, and which layer to read embeddings from."""
+"""layerscope: what every layer of a neural network holds, and which layer to read embeddings from.
+
+    import layerscope
+    run = layerscope.profile("smollm2-135m", "lee", limit=50)
+    run.table
+
+Importing the package loads nothing heavy: `layerscope.metrics` alone needs only torch and numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["LayerscopeError", "Run", "load", "load_corpus", "profile", "wrap"]
+
+_HOMES = {
+    "LayerscopeError": "layerscope.errors",
+    "Run": "layerscope.profile.run",
+    "load": "layerscope.models",
+    "load_corpus": "layerscope.data",
+    "profile": "layerscope.profile.job",
+    "wrap": "layerscope.models",
+}
+
+if TYPE_CHECKING:
+    from layerscope.data import load_corpus
+    from layerscope.errors import LayerscopeError
+    from layerscope.models import load, wrap
+    from layerscope.profile import Run, profile
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layerscope' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -28,7 +28,8 @@ class Anatomy:
 
     `residual` says which identity the block obeys, with x its input and y its output:
     sequential: mid = x + attn, y = mid + mlp; parallel: y = x + attn + mlp (no `mid`); single: y = x + attn (Mamba's mixer
-    counts as `attn`; no `mid`, no `mlp`); post-norm: `mid` and y are norms of the sums (BERT), no plain identity; unknown: not checked.
+    counts as `attn`; no `mid`, no `mlp`); post-norm: `mid` and y are norms of the sums (BERT), no plain identity; unknown:
+    not checked.
     """
 
     family: str

@@ -45,7 +45,7 @@ class Anisotropy(Metric[PooledRows]):
             n += int((unit != 0).any(-1).sum())
         undefined = len(data) - n
         if n < 2:
-            return Estimate(math.nan, n, data.width, undefined=undefined)
+            return Estimate(math.nan, n, data.width, undefined=len(data))
         value = (float(total @ total) - n) / (n * (n - 1))
         with_others = torch.cat([_cosines_with_others(prepare_rows(z, "unit"), total, n) for z in data.blocks()])
         # each pair is shared by two prompts: a U-statistic of order two

@@ -113,6 +113,8 @@ class Metric(Generic[Data]):
         return raw.scaled(1 / by) if by == by else raw.scaled(math.nan)
 
     def compute(self, normalization: Normalization = "raw") -> Estimate:
-        """The value of everything seen so far."""
+        """The value of everything seen so far; a ValueError before any of it."""
+        if not len(self.data):  # type: ignore[arg-type]
+            raise ValueError(f"{self.info.name}: no data yet, add some with update() first")
         raw = self.estimate(self.data)
         return raw if normalization == "raw" else self.normalized(self.data, raw, normalization)

@@ -47,6 +47,8 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         if float(spectrum.eigenvalues[-1]) <= 0:
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
         value, influence = spectrum.evaluate(self.function())
+        if not math.isfinite(value):  # a slope needs two eigenvalues, say
+            return Estimate(math.nan, len(data), data.width, undefined=len(data))
         return Estimate(value, len(data), data.width, influence)
 
 

@@ -12,7 +12,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
-from layerscope.metrics.spectrum import prepare_grouped
+from layerscope.metrics.spectrum import prepared_view
 
 _BATCH_ENTRIES = 4_000_000  # permuted products solved at once: 32 MB
 
@@ -66,8 +66,7 @@ class DiME(Metric[ViewRows]):
         data.need_views(2, self.info.name)
         o = self.options
         n = min(len(data), o.dime_samples)
-        views = [data.view(i)[:n] for i in (0, 1)]
-        a, b = (prepare_grouped(v, o.view_rows, None, o.group) for v in views)
+        a, b = (prepared_view(data, i, o.view_rows, o.group)[:n] for i in (0, 1))
         values = dime_values(a, b, o.alpha, o.permutations, o.seed, o.dime_feature_side and n > data.width)
         se = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
         return Estimate(float(values.mean()), n, data.width, se=se, notes={"permutations": len(values)})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
-from layerscope.metrics.entropy import spectrum_entropy
+from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
 from layerscope.metrics.registry import register
 
 
@@ -23,9 +23,14 @@ def effective_rank(eigenvalues: Tensor) -> Tensor:
     >>> round(effective_rank(torch.tensor([4.0, 4.0, 0.0])).item(), 4)
     2.0
     """
+    return spectrum_entropy(singular_values(eigenvalues), 1.0).exp()
+
+
+def singular_values(eigenvalues: Tensor) -> Tensor:
+    """σ = √λ, without rounding: the root would lift 1e-16 of the largest eigenvalue to 1e-8 of the largest σ."""
     # the slope of √λ at 0 is infinite: eigenvalues that are zero must stay out of the graph
-    sigma = torch.where(eigenvalues > 0, eigenvalues, 1.0).sqrt() * (eigenvalues > 0)
-    return spectrum_entropy(sigma, 1.0).exp()
+    present = eigenvalues > rounding_floor(eigenvalues)
+    return torch.where(present, eigenvalues, 1.0).sqrt() * present
 
 
 def entropy_rank(eigenvalues: Tensor) -> Tensor:

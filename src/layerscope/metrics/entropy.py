@@ -31,7 +31,7 @@ def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
     """S_α of spectra along the last dimension, in nats; they need not sum to one.
 
     Negative eigenvalues (rounding) are clamped to zero. A spectrum that is all zero has no entropy: its value is NaN,
-    for the caller to count. For α = 0 an eigenvalue counts towards the rank if it exceeds n·eps of the largest.
+    for the caller to count. For α < 1, where p^α lifts rounding up, an eigenvalue counts if it exceeds n·eps of the largest.
 
     >>> import torch
     >>> round(spectrum_entropy(torch.tensor([1.0, 1.0, 0.0])).item(), 6)  # log 2
@@ -39,18 +39,29 @@ def spectrum_entropy(eigenvalues: Tensor, alpha: float = 1.0) -> Tensor:
     """
     alpha = check_alpha(alpha)
     lam = eigenvalues.clamp(min=0)
+    if alpha < 1:
+        lam = torch.where(lam > rounding_floor(lam), lam, 0.0)
     total = lam.sum(-1, keepdim=True)
     p = lam / total  # 0 / 0 = NaN where the spectrum vanishes
-    if alpha == 1:
-        return torch.special.entr(p).sum(-1)
     if alpha == math.inf:
         return -p.amax(-1).log()
-    if alpha == 0:
-        floor = lam.shape[-1] * torch.finfo(lam.dtype).eps
-        rank = (p > floor * p.amax(-1, keepdim=True)).sum(-1).to(p.dtype)
-        return torch.where(total[..., 0] > 0, rank.log(), torch.nan)
-    # log-sum-exp of α log p: p^α underflows for large α
-    return torch.logsumexp(alpha * p.log(), -1) / (1 - alpha)
+    # zeros stay out of the graph: log 0 would make the slope at every other eigenvalue NaN too
+    present = p > 0
+    logs = torch.where(present, p, 1.0).log()
+    if alpha == 1:
+        value = -(p * logs).sum(-1)
+    elif alpha == 0:
+        value = present.sum(-1).to(p.dtype).log()
+    elif abs(alpha - 1) < 1e-4:  # Σ p^α = 1 + Σ p (p^(α − 1) − 1), whose second part is small: no digits lost
+        value = torch.log1p((p * torch.expm1((alpha - 1) * logs)).sum(-1)) / (1 - alpha)
+    else:  # log-sum-exp of α log p: p^α underflows for large α
+        value = torch.logsumexp(torch.where(present, alpha * logs, -math.inf), -1) / (1 - alpha)
+    return torch.where(total[..., 0] > 0, value, torch.nan)
+
+
+def rounding_floor(eigenvalues: Tensor) -> Tensor:
+    """n·eps of the largest eigenvalue (..., 1): what is below comes from rounding."""
+    return eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues.amax(-1, keepdim=True)
 
 
 def gram_entropy(gram: Tensor, alpha: float = 1.0) -> Tensor:
@@ -84,6 +95,8 @@ def normalizer(normalization: Normalization, n: float, d: float) -> float:
     """
     if normalization == "raw":
         return 1.0
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(f"normalization must be one of {', '.join(NORMALIZATIONS)}, not {normalization!r}")
     log_n, log_d = math.log(n) if n > 0 else 0.0, math.log(d) if d > 0 else 0.0
     by = {"maxEntropy": min(log_n, log_d), "logN": log_n, "logD": log_d, "logNlogD": log_n * log_d}[normalization]
     return by if by > 0 else math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
-from layerscope.metrics.spectrum import prepare_grouped
+from layerscope.metrics.spectrum import prepared_view
 
 _BLOCK = 1024
 
@@ -47,7 +48,10 @@ def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = Fal
 
 
 def _bound(n: int, d: int, o: Options) -> tuple[float, float]:
-    return 0.0, math.log1p((2 * n - 2) * math.exp(2 / o.temperature))
+    if not o.view_rows.endswith("unit"):
+        return 0.0, math.inf
+    widest = 2 / o.temperature  # from cosine −1 to cosine 1
+    return 0.0, float(np.logaddexp(0.0, math.log(2 * n - 2) + widest)) if n > 1 else 0.0
 
 
 @register
@@ -80,16 +84,12 @@ class InfoNCE(Metric[ViewRows]):
         """The mean loss over prompts."""
         data.need_views(2, self.info.name)
         o = self.options
-        a, b = (prepare_grouped(data.view(i), o.view_rows, _mean(data, i, o), o.group) for i in (0, 1))
+        a, b = (prepared_view(data, i, o.view_rows, o.group) for i in (0, 1))
         losses, as_negative = info_nce(a, b, o.temperature, o.infonce_one_way)
         n = len(losses)
         value = float(losses.mean())
         influence = (losses - value + as_negative - as_negative.mean()) / n
         return Estimate(value, n, data.width, influence.numpy())
-
-
-def _mean(data: ViewRows, index: int, o: Options) -> Tensor | None:
-    return data.view(index).mean(0) if o.view_rows.startswith("centered") and o.group is None else None
 
 
 @register

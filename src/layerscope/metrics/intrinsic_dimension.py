@@ -67,7 +67,7 @@ class IntrinsicDimension(Metric[PooledRows]):
         n, total = int(defined.sum()), float(logs[defined].sum())
         undefined = len(data) - n
         if n < 3 or total <= 0:
-            return Estimate(math.nan, n, data.width, undefined=undefined)
+            return Estimate(math.nan, n, data.width, undefined=len(data))
         value = (n - 1) / total
         influence = -value * (logs[defined] - total / n) / total
         return Estimate(value, n, data.width, influence, undefined=undefined)

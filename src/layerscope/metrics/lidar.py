@@ -11,6 +11,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
+from layerscope.metrics.rows import zero_row_floor
 from layerscope.metrics.samples import ViewRows
 from layerscope.metrics.spectrum import prepare_grouped
 
@@ -28,6 +29,9 @@ def scatter_matrices(data: ViewRows, options: Options) -> tuple[Tensor, Tensor, 
     for z in _prepared_blocks(data, options):
         centres = z.mean(1)
         off = centres - mean
+        size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
+        real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
+        off = torch.where(real, off, 0.0)  # equal prompts differ from their mean by rounding
         between.addmm_(off.T, off)
         inner = (z - centres.unsqueeze(1)).reshape(-1, d)
         within.addmm_(inner.T, inner)
@@ -35,7 +39,7 @@ def scatter_matrices(data: ViewRows, options: Options) -> tuple[Tensor, Tensor, 
 
 
 def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
-    blocks = data.blocks()
+    blocks = data.blocks(o.group)
     if o.lidar_rows == "raw":
         return blocks  # type: ignore[return-value]
     means = None

@@ -38,7 +38,11 @@ class PromptMean(Metric[PromptValues]):
 
     def update(self, states: Tensor, mask: Tensor | None = None, keys: Any = None) -> PromptMean:
         """Add prompts: token states (B, T, D), with a mask (B, T) that is False at padding."""
-        mask = full_mask(states) if mask is None else mask
+        if states.ndim != 3:
+            raise ValueError(f"expected token states (prompts, tokens, width), got shape {tuple(states.shape)}")
+        mask = full_mask(states) if mask is None else mask.bool()
+        if mask.shape != states.shape[:2]:
+            raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit states of shape {tuple(states.shape)}")
         self.data.update(self.measure(states, mask), mask.sum(-1), keys, width=states.shape[-1])
         return self
 

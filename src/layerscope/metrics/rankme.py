@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo
-from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
+from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
+from layerscope.metrics.effective_rank import singular_values
+from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import RowPreparation
 
@@ -17,9 +19,17 @@ EPSILON = 1e-7
 
 def rankme(eigenvalues: Tensor, epsilon: float = EPSILON) -> Tensor:
     """exp(−Σ p log p) with p = σ / Σσ + ε."""
-    sigma = torch.where(eigenvalues > 0, eigenvalues, 1.0).sqrt() * (eigenvalues > 0)
+    sigma = singular_values(eigenvalues)
     p = sigma / sigma.sum() + epsilon
     return torch.special.entr(p).sum().exp()
+
+
+def _bound(n: int, d: int, options: Options) -> tuple[float, float]:
+    """ε moves both ends a little: p = (1, 0, …) and p = 1/k, each plus ε."""
+    k = max(1, min(n, d))
+    ends = torch.tensor([1.0] + [0.0] * (k - 1), dtype=torch.float64), torch.full((k,), 1 / k, dtype=torch.float64)
+    low, high = (float(torch.special.entr(p + EPSILON).sum().exp()) for p in ends)
+    return low, high
 
 
 @register
@@ -32,8 +42,8 @@ class RankMe(PooledSpectrumMetric):
         level="pooled",
         unit="dimensions",
         higher_means="embeddings use more dimensions",
-        bounds=rank_bound,
-        bounds_text="1 to min(N, D)",
+        bounds=_bound,
+        bounds_text="1 to min(N, D), up to ε",
         citation="Garrido et al. 2023",
     )
 

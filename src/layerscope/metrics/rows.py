@@ -20,14 +20,19 @@ def zero_row_floor(norms: Tensor, dtype: torch.dtype) -> Tensor:
     return norms * eps
 
 
+def check_rows(rows: str) -> None:
+    """A ValueError unless it names a row preparation."""
+    if rows not in ROW_PREPARATIONS:
+        raise ValueError(f"rows must be one of {', '.join(ROW_PREPARATIONS)}, not {rows!r}")
+
+
 def prepare_rows(z: Tensor, rows: RowPreparation, mean: Tensor | None = None) -> Tensor:
     """Rows of (..., N, D) as `rows` says; rows without a direction become zero.
 
     `centered-unit` (subtract the mean row, then scale to length 1) follows Wei et al. 2024. `mean` overrides the mean
     row of this block, for data that comes in blocks.
     """
-    if rows not in ROW_PREPARATIONS:
-        raise ValueError(f"rows must be one of {', '.join(ROW_PREPARATIONS)}, not {rows!r}")
+    check_rows(rows)
     if rows == "raw":
         return z
     if not z.is_floating_point():
@@ -37,7 +42,5 @@ def prepare_rows(z: Tensor, rows: RowPreparation, mean: Tensor | None = None) ->
     if rows.startswith("centered"):
         out = z - (z.mean(-2, keepdim=True) if mean is None else mean)
         floor = zero_row_floor(torch.linalg.vector_norm(z, dim=-1, keepdim=True), z.dtype)
-    if rows.endswith("unit"):
-        norms = torch.linalg.vector_norm(out, dim=-1, keepdim=True)
-        out = torch.where(norms > floor, out / norms, torch.zeros_like(out))
-    return out
+    norms = torch.linalg.vector_norm(out, dim=-1, keepdim=True)
+    return torch.where(norms > floor, out / norms if rows.endswith("unit") else out, torch.zeros_like(out))

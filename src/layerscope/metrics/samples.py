@@ -18,9 +18,21 @@ BLOCK_ROWS = 4096
 
 
 def _array(values: Any, ndim: int) -> np.ndarray:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values  # numpy has no bfloat16
+    array = np.asarray(values)
     if array.ndim != ndim:
         raise ValueError(f"expected an array with {ndim} dimensions, got shape {array.shape}")
+    return array
+
+
+def _keys(keys: Any, n: int) -> np.ndarray | None:
+    if keys is None:
+        return None
+    array = _array(keys, 1)
+    if len(array) != n:
+        raise ValueError(f"{len(array)} keys for {n} prompts")
     return array
 
 
@@ -35,7 +47,7 @@ class PromptValues:
         """Add per-prompt `values` (NaN: undefined) computed from `tokens` rows each."""
         self.width = width if width is not None else self.width
         block = _array(values, 1).astype(np.float64)
-        self._blocks.append((block, _array(tokens, 1).astype(np.int64), None if keys is None else _array(keys, 1)))
+        self._blocks.append((block, _array(tokens, 1).astype(np.int64), _keys(keys, len(block))))
 
     def merge(self, other: PromptValues) -> None:
         """Add another container's prompts."""
@@ -68,13 +80,18 @@ class _Vectors:
     def update(self, vectors: Any, keys: Any = None) -> None:
         """Add vectors, one per prompt along the first axis."""
         block = _array(vectors, self.ndim)
+        self._check_shape(block)
+        self._blocks.append((block, _keys(keys, len(block))))
+        self._memo.clear()
+
+    def _check_shape(self, block: np.ndarray) -> None:
         if self._blocks and block.shape[1:] != self._blocks[0][0].shape[1:]:
             raise ValueError(f"vectors of shape {block.shape[1:]} do not fit those so far {self._blocks[0][0].shape[1:]}")
-        self._blocks.append((block, None if keys is None else _array(keys, 1)))
-        self._memo.clear()
 
     def merge(self, other: Any) -> None:
         """Add another container's vectors."""
+        for block, _ in other._blocks[:1]:
+            self._check_shape(block)
         self._blocks += other._blocks
         self._memo.clear()
 
@@ -92,16 +109,38 @@ class _Vectors:
             if all(keys is not None for _, keys in self._blocks):
                 sort = np.concatenate([keys for _, keys in self._blocks]) if self._blocks else np.empty(0)
                 self._memo["order"] = np.argsort(sort, kind="stable")
-            else:  # the first few coordinates tell vectors apart; ties are vectors that are alike
-                heads = np.concatenate([b.reshape(len(b), -1)[:, :8] for b, _ in self._blocks])
-                self._memo["order"] = np.lexsort(heads.T[::-1])
+            else:
+                self._memo["order"] = self._order_by_values()
         return self._memo["order"]
 
-    def blocks(self) -> Iterator[Tensor]:
-        """Float64 blocks in order of arrival: for what does not depend on order."""
+    def _order_by_values(self) -> np.ndarray:
+        """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them."""
+        heads = np.concatenate([b.reshape(len(b), -1)[:, :8] for b, _ in self._blocks])
+        order = np.lexsort(heads.T[::-1])
+        if (heads[order][1:] == heads[order][:-1]).all(-1).any():
+            whole = np.concatenate([b.reshape(len(b), -1) for b, _ in self._blocks])
+            order = np.lexsort(whole.T[::-1])
+        return order
+
+    def blocks(self, whole: int | None = None) -> Iterator[Tensor]:
+        """Float64 blocks in order of arrival: for what does not depend on order.
+
+        With `whole`, blocks hold whole groups of that many rows (the last may be short), whatever the batches were.
+        """
+        rest: Tensor | None = None
         for block, _ in self._blocks:
             for start in range(0, len(block), BLOCK_ROWS):
-                yield torch.from_numpy(np.array(block[start : start + BLOCK_ROWS], dtype=np.float64))
+                part = torch.from_numpy(np.array(block[start : start + BLOCK_ROWS], dtype=np.float64))
+                if whole is None:
+                    yield part
+                    continue
+                part = part if rest is None else torch.cat([rest, part])
+                cut = len(part) // whole * whole
+                if cut:
+                    yield part[:cut]
+                rest = part[cut:]
+        if rest is not None and len(rest):
+            yield rest
 
     def all(self) -> Tensor:
         """Everything, float64, in canonical order."""

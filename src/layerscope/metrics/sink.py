@@ -53,4 +53,5 @@ class SinkFirst(PromptMean):
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """1 where the largest token is the first real one."""
         first = mask.to(torch.uint8).argmax(-1)
-        return (find_sink(states, mask).position == first).double()
+        share = (find_sink(states, mask).position == first).double()
+        return torch.where(mask.any(-1), share, torch.nan)

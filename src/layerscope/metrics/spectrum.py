@@ -16,7 +16,7 @@ from torch import Tensor
 from layerscope.metrics.rows import RowPreparation, prepare_rows
 
 if TYPE_CHECKING:
-    from layerscope.metrics.samples import PooledRows
+    from layerscope.metrics.samples import PooledRows, ViewRows
 
 # Directions this much smaller than the largest are rounding, not data: they carry no influence.
 _NOISE = 1e-13
@@ -74,11 +74,11 @@ class Spectrum:
         """(row, prepared row, Σ_k slope_k v_k v_kᵀ applied to it), block by block."""
         if self.gram_side:
             z = self.data.all()
-            prepared = prepare_grouped(z, self.rows, self.mean, self.group)
+            prepared = _prepared_all(self.data, self.rows, self.mean, self.group)
             yield z, prepared, (self.vectors * slope) @ (self.vectors.T @ prepared)
         else:
             push = (self.vectors * slope) @ self.vectors.T
-            for z in self.data.blocks():
+            for z in self.data.blocks(self.group):
                 prepared = prepare_grouped(z, self.rows, self.mean, self.group)
                 yield z, prepared, prepared @ push
 
@@ -88,6 +88,20 @@ def prepare_grouped(z: Tensor, rows: RowPreparation, mean: Tensor | None, group:
     if group is None or not rows.startswith("centered"):
         return prepare_rows(z, rows, mean)
     return torch.cat([prepare_rows(part, rows) for part in z.split(group)])
+
+
+def _prepared_all(data: PooledRows, rows: RowPreparation, mean: Tensor | None, group: int | None) -> Tensor:
+    """All rows, prepared, in canonical order; groups are taken in order of arrival."""
+    if group is None:
+        return prepare_rows(data.all(), rows, mean)
+    return prepare_grouped(torch.cat(list(data.blocks())), rows, mean, group)[data.order()]
+
+
+def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
+    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival."""
+    if group is None:
+        return prepare_rows(data.view(index), rows)
+    return prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)[data.order()]
 
 
 def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False) -> Spectrum:
@@ -106,11 +120,11 @@ def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = 
         mean = total / n
     gram_side = n <= d
     if gram_side:
-        prepared = prepare_grouped(data.all(), rows, mean, group)
+        prepared = _prepared_all(data, rows, mean, group)
         matrix = prepared @ prepared.T
     else:
         matrix = torch.zeros(d, d, dtype=torch.float64)
-        for z in data.blocks():
+        for z in data.blocks(group):
             prepared = prepare_grouped(z, rows, mean, group)
             matrix.addmm_(prepared.T, prepared)
     if clamp:

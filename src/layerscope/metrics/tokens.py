@@ -16,10 +16,12 @@ from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
-from layerscope.metrics.rows import RowPreparation, zero_row_floor
+from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
+# Square root of some 45 units of rounding in a Gram matrix's entries.
+_PRODUCT_NOISE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,11 @@ def find_sink(states: Tensor, mask: Tensor | None = None) -> Sink:
     position = norms.masked_fill(~mask, -1.0).argmax(-1)
     lengths = mask.sum(-1)
     ranked = norms.masked_fill(~mask, math.inf).sort(-1).values
-    low = ranked.gather(-1, ((lengths - 1) // 2).unsqueeze(-1)).squeeze(-1)
+    low = ranked.gather(-1, ((lengths - 1) // 2).clamp(min=0).unsqueeze(-1)).squeeze(-1)
     high = ranked.gather(-1, (lengths // 2).clamp(max=ranked.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
     median = torch.where(lengths % 2 == 1, low, (low + high) / 2)
     largest = norms.gather(-1, position.unsqueeze(-1)).squeeze(-1)
-    return Sink(position, torch.where(median > 0, largest / median, torch.nan))
+    return Sink(position, torch.where((median > 0) & (lengths > 0), largest / median, torch.nan))
 
 
 def _norms(states: Tensor) -> Tensor:
@@ -71,6 +73,7 @@ def without_token(mask: Tensor, position: Tensor) -> Tensor:
 def prompt_entropies(states: Tensor, mask: Tensor | None = None, options: Options | None = None) -> Tensor:
     """S_α of each prompt's token states (B, T, D) under `options.rows`, in float64; NaN where undefined."""
     options = options or Options()
+    check_rows(options.rows)
     mask = full_mask(states) if mask is None else mask
     return gram_entropy(_entropy_matrix(states, mask, options), options.alpha)
 
@@ -96,6 +99,7 @@ def measure_tokens(
 
     `mask=None` says that no token is padding, which saves a pass over the states.
     """
+    check_rows(options.rows)
     real = full_mask(states) if mask is None else mask
     masks = {"keep": real}
     if sink is not None:
@@ -105,7 +109,10 @@ def measure_tokens(
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
     lengths, norms = real.sum(-1), _norms(states)
-    mean = states.sum(1, dtype=torch.float64) / lengths.unsqueeze(-1)
+    # Centred on the mean without the largest token: one a thousand times larger would cost the others their digits in G.
+    without = without_token(real, norms.argmax(-1) if sink is None else sink.position)
+    mean = torch.where(without.unsqueeze(-1), states, 0).sum(1, dtype=torch.float64)
+    mean = mean / without.sum(-1, keepdim=True).clamp(min=1)
     centred = states - mean.unsqueeze(1)  # float64 by promotion
     if mask is not None:
         centred = centred * real.unsqueeze(-1)
@@ -124,7 +131,7 @@ def measure_tokens(
             if options.rows in ("raw", "unit"):  # these need the mean put back: take the direct way
                 matrices.append(_entropy_matrix(states, kept, options))
             else:
-                matrices.append(_prepared_gram(g, sub_mask, size, options, states.dtype))
+                matrices.append(_prepared_gram(g, sub_mask, size, options, states.dtype, recentre=name == "keep"))
     values = {}
     if entropy:
         solved = gram_entropy(torch.cat(matrices), options.alpha).split(len(states))
@@ -155,18 +162,23 @@ def _packed(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return states.gather(1, index.unsqueeze(-1).expand_as(states)), mask.gather(1, index)
 
 
-def _prepared_gram(gram: Tensor, mask: Tensor, norms: Tensor, options: Options, dtype: torch.dtype) -> Tensor:
+def _prepared_gram(gram: Tensor, mask: Tensor, norms: Tensor, options: Options, dtype: torch.dtype, recentre: bool) -> Tensor:
     """Gram matrix of the masked rows, re-centred among themselves and, if asked, scaled to length 1."""
     m = mask.to(gram.dtype)
     both = m.unsqueeze(-1) * m.unsqueeze(-2)
-    count = m.sum(-1).clamp(min=1)[:, None, None]
     g = gram * both
-    row_mean = g.sum(-1, keepdim=True) / count
-    g = (g - row_mean - row_mean.mT + row_mean.sum(-2, keepdim=True) / count) * both
-    if options.rows == "centered-unit":
-        length = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-        inverse = torch.where(length > zero_row_floor(norms, dtype), 1 / length, torch.zeros_like(length))
-        g = g * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
+    floor = zero_row_floor(norms, dtype)
+    if recentre:
+        count = m.sum(-1, keepdim=True).clamp(min=1)
+        before = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        # a row that equals the mean keeps the rounding of the products it is a difference of
+        floor = torch.maximum(floor, _PRODUCT_NOISE * (before + before.sum(-1, keepdim=True) / count))
+        row_mean = g.sum(-1, keepdim=True) / count.unsqueeze(-1)
+        g = (g - row_mean - row_mean.mT + row_mean.sum(-2, keepdim=True) / count.unsqueeze(-1)) * both
+    length = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    alive = length > floor
+    scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(g.dtype)
+    g = g * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     return g.clamp(min=0) if options.clamp_gram else g
 
 
@@ -182,8 +194,7 @@ def _entropy_matrix(states: Tensor, mask: Tensor, options: Options) -> Tensor:
         x = torch.where(m, x - mean, 0.0)
         floor = zero_row_floor(norms, states.dtype)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    if rows.endswith("unit"):
-        x = torch.where(norms > floor, x / norms, 0.0)
+    x = torch.where(norms > floor, x / norms if rows.endswith("unit") else x, 0.0)
     gram = x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x
     return gram.clamp(min=0) if options.clamp_gram else gram
 
@@ -195,7 +206,8 @@ def _gram_curvature(gram: Tensor, mask: Tensor, norms: Tensor, absolute: bool) -
     two = gram.diagonal(offset=2, dim1=-2, dim2=-1)
     squares = diagonal[:, 1:] + diagonal[:, :-1] - 2 * one
     dots = one[:, 1:] - diagonal[:, 1:-1] - two + one[:, :-1]
-    return _mean_angle(squares, dots, norms.square(), mask, absolute)
+    # differences are known no better than the products they come from
+    return _mean_angle(squares, dots, torch.maximum(norms.square(), diagonal), mask, absolute)
 
 
 def _mean_angle(squares: Tensor, dots: Tensor, norms: Tensor, mask: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:

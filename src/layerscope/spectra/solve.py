@@ -6,17 +6,13 @@ each (2 x faster at n = 128 on two cores). On other devices torch's own batched 
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from torch import Tensor
 
+from layerscope.spectra.threads import side_by_side
+
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.
 _LARGEST_SPLIT = 1536
-
-_lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}
 
 
 def solver_name(device: torch.device | str = "cpu") -> str:
@@ -42,20 +38,10 @@ def eigvalsh(matrices: Tensor) -> Tensor:
     if matrices.device.type != "cpu" or workers == 1 or len(flat) == 1 or n > _LARGEST_SPLIT:
         return torch.linalg.eigvalsh(matrices)
     parts = flat.chunk(min(workers, len(flat)))
-    solved = list(_pool(workers).map(_solve_single_threaded, parts))
+    solved = list(side_by_side("eigenvalues", _solve_single_threaded, parts))
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 
 def _solve_single_threaded(part: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         return torch.linalg.eigvalsh(part)
-
-
-def _pool(workers: int) -> ThreadPoolExecutor:
-    with _lock:
-        if workers not in _pools:
-            # `set_num_threads` is per thread under OpenMP: the workers' setting leaves the caller's alone.
-            _pools[workers] = ThreadPoolExecutor(
-                workers, thread_name_prefix="layerscope-eig", initializer=torch.set_num_threads, initargs=(1,)
-            )
-        return _pools[workers]

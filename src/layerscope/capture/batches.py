@@ -1,0 +1,115 @@
+"""Length buckets, batches under a token budget, and halving on out-of-memory without losing work."""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layerscope.errors import LayerscopeError
+
+CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
+GPU_TOKENS = 65536
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded token ids of some texts. `mask` is None where no text is shorter than the longest."""
+
+    input_ids: Tensor
+    mask: Tensor | None
+    position_ids: Tensor | None
+    lengths: list[int]
+
+
+def make_batch(ids: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu", left: bool = False) -> Batch:
+    """Pad token ids into one batch: on the right, which is exact for every family; on the left on request.
+
+    Left padding passes position ids, without which models with learned positions read the wrong ones.
+    """
+    lengths = [len(row) for row in ids]
+    width = max(lengths)
+    tokens = torch.full((len(ids), width), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(ids), width), dtype=torch.bool)
+    for i, row in enumerate(ids):
+        where = slice(width - len(row), width) if left else slice(0, len(row))
+        tokens[i, where] = torch.tensor(row, dtype=torch.long)
+        mask[i, where] = True
+    if min(lengths) == width:
+        return Batch(tokens.to(device), None, None, lengths)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0).to(device) if left else None
+    return Batch(tokens.to(device), mask.to(device), positions, lengths)
+
+
+def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:
+    """Group texts of similar length so that batch size × longest text stays within `tokens`.
+
+    >>> plan_batches([3, 9, 3, 10], tokens=20)
+    [[3, 1], [0, 2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    for i in order:
+        longest = lengths[batches[-1][0]] if batches else 0
+        full = not batches or (len(batches[-1]) + 1) * longest > tokens or (most is not None and len(batches[-1]) >= most)
+        if full:
+            batches.append([i])
+        else:
+            batches[-1].append(i)
+    return batches
+
+
+def token_budget(device: torch.device, width: int) -> int:
+    """Tokens per batch for a device: fixed on a CPU, from the free memory on a GPU."""
+    if device.type != "cuda":
+        return CPU_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    per_token = width * 4 * 48  # one block's activations, the float64 copy of one site, and their temporaries
+    return int(max(512, min(GPU_TOKENS, 0.5 * free / per_token)))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on any device."""
+    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+
+
+def run_batches(
+    lengths: Sequence[int],
+    process: Callable[[list[int]], None],
+    tokens: int,
+    most: int | None = None,
+) -> int:
+    """Call `process` with lists of item indices until every item is done; returns the token budget that worked.
+
+    A batch that runs out of memory is split in two and tried again; `process` must leave no trace of a batch that failed.
+    """
+    queue = deque(plan_batches(lengths, tokens, most))
+    while queue:
+        batch = queue.popleft()
+        try:
+            process(batch)
+            continue
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                raise LayerscopeError(
+                    f"out of memory on a single text of {lengths[batch[0]]} tokens. "
+                    "Use a smaller --max-length, a smaller dtype, or another device."
+                ) from error
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = len(batch) // 2
+        tokens = max(1, half) * lengths[batch[0]]
+        rest = [i for group in queue for i in group]
+        again = plan_batches([lengths[i] for i in rest], tokens, most)
+        queue = deque([batch[:half], batch[half:], *([rest[j] for j in group] for group in again)])
+    return tokens

@@ -1,0 +1,121 @@
+"""One forward pass, states handed over inside the hooks, so that no layer's states outlive its own hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from layerscope.capture.anatomy import Anatomy, Tap
+from layerscope.capture.sites import Site
+from layerscope.errors import ModelError
+
+FinalNorm = Literal["applied", "raw", "hf"]
+FINAL_NORMS: tuple[FinalNorm, ...] = get_args(FinalNorm)
+
+OnState = Callable[[int, Tensor, Tensor], None]
+
+
+class _PassDone(Exception):
+    """Raised inside the last hook: the rest of the forward pass would compute nothing that is read."""
+
+
+class Capture:
+    """Reads states at sites during forward passes; hooks are removed whatever happens.
+
+    `on_state(i, raw, state)` is called for site i with the state as the block left it and as `final_norm` asks for it:
+    `applied` norms every state of the residual stream with the model's final norm, `raw` none, `hf` the last layer only (what
+    `output_hidden_states` returns). Branches and norms inside blocks are always raw.
+    """
+
+    def __init__(self, anatomy: Anatomy, sites: Sequence[Site], final_norm: FinalNorm, on_state: OnState) -> None:
+        if final_norm not in FINAL_NORMS:
+            raise ValueError(f"final_norm must be one of {', '.join(FINAL_NORMS)}, not {final_norm!r}")
+        self.anatomy, self.sites, self.final_norm, self.on_state = anatomy, list(sites), final_norm, on_state
+        self._handles: list[RemovableHandle] = []
+        self._unread: set[int] = set()
+
+    def __enter__(self) -> Self:
+        try:
+            for index, site in enumerate(self.sites):
+                self._handles.append(self._register(index, site))
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._remove()
+
+    def run(self, forward: Callable[[], Any]) -> None:
+        """Run one forward pass; it ends as soon as every site has been read."""
+        self._unread = set(range(len(self.sites)))
+        try:
+            with torch.inference_mode():
+                forward()
+        except _PassDone:
+            return
+        missing = ", ".join(self.sites[i].name for i in sorted(self._unread)[:5])
+        raise ModelError(
+            f"the forward pass never reached {missing}: the {self.anatomy.family} family does not describe this model."
+        )
+
+    def _remove(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _register(self, index: int, site: Site) -> RemovableHandle:
+        tap = _tap(self.anatomy, site)
+        if tap.side == "input":
+            return tap.module.register_forward_pre_hook(
+                lambda _m, args, kwargs: self._read(index, first_tensor(args, kwargs)), with_kwargs=True
+            )
+        return tap.module.register_forward_hook(lambda _m, _args, output: self._read(index, first_tensor(output)))
+
+    def _read(self, index: int, raw: Tensor) -> None:
+        self.on_state(index, raw, self._normed(self.sites[index], raw))
+        self._unread.discard(index)
+        if not self._unread:
+            raise _PassDone
+
+    def _normed(self, site: Site, raw: Tensor) -> Tensor:
+        norm = self.anatomy.final_norm
+        if norm is None or self.final_norm == "raw" or not site.in_stream:
+            return raw
+        if self.final_norm == "hf" and not (site.part is None and site.layer == self.anatomy.n_blocks):
+            return raw
+        return apply_norm(norm, raw)
+
+
+def apply_norm(norm: nn.Module, states: Tensor) -> Tensor:
+    """The norm of some states, on the device where its weights are (they may be spread over several)."""
+    parameter = next(norm.parameters(), None)
+    if parameter is not None and parameter.device != states.device and parameter.device.type != "meta":
+        return norm(states.to(parameter.device)).to(states.device)
+    return norm(states)
+
+
+def first_tensor(*sources: Any) -> Tensor:
+    """The hidden states among a module's arguments or outputs: the first tensor found."""
+    for source in sources:
+        if isinstance(source, Tensor):
+            return source
+        values = source.values() if isinstance(source, dict) else source if isinstance(source, (tuple, list)) else ()
+        if isinstance(source, dict) and isinstance(source.get("hidden_states"), Tensor):
+            return source["hidden_states"]
+        for value in values:
+            if isinstance(value, Tensor):
+                return value
+    raise RuntimeError("a hooked module received or returned no tensor; name another family for this model")
+
+
+def _tap(anatomy: Anatomy, site: Site) -> Tap:
+    if site.block is None:
+        return Tap(anatomy.blocks[0], "input")
+    if site.part is None:
+        return Tap(anatomy.blocks[site.block], "output")
+    return anatomy.taps[site.block][site.part]

@@ -1,0 +1,53 @@
+"""The `layerscope` command: its subcommands, and how errors reach the user."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from layerscope import __version__
+from layerscope.errors import LayerscopeError
+
+app = typer.Typer(
+    name="layerscope",
+    help="What every layer of a neural network holds, and which layer to read embeddings from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"layerscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+) -> None:
+    """Options of the whole command."""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
+    from layerscope.cli import corpora, fetch, metrics, models, plot, profile  # noqa: F401  each adds its command
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for noisy in ("httpx", "urllib3", "transformers", "huggingface_hub", "filelock", "matplotlib"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    try:
+        app()
+    except LayerscopeError as error:
+        print(f"layerscope: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("layerscope: stopped. What was finished is kept: run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,40 @@
+"""`layerscope models`: the catalogue, and what is on this machine."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from layerscope.cli.app import app
+
+
+@app.command("models")
+def models_command(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
+    """List the models whose weights come from the package index, and which are cached."""
+    from layerscope.cache import cache_dir
+    from layerscope.models import catalogue, is_cached
+    from layerscope.models.families import families
+
+    entries = catalogue()
+    if as_json:
+        rows = [
+            {"name": e.name, "title": e.title, "blocks": e.blocks, "width": e.width, "licence": e.licence, "cached": is_cached(n)}
+            for n, e in entries.items()
+        ]
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "model", "blocks", "width", "licence", "cached", "notes"):
+        table.add_column(heading, overflow="fold")
+    for name, e in entries.items():
+        cached = "yes" if is_cached(name) else "no"
+        table.add_row(name, e.title, str(e.blocks), str(e.width), e.licence, cached, e.notes or "")
+    console = Console()
+    console.print(table)
+    console.print(f"Cache: {cache_dir()}", highlight=False, soft_wrap=True)
+    console.print("Also: a Hugging Face hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.")
+    console.print(f"Families: {', '.join(sorted(families()))}.")

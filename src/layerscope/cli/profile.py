@@ -1,0 +1,105 @@
+"""`layerscope profile`: the main job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import typer
+
+from layerscope.cli.app import app
+from layerscope.cli.options import real, words
+
+
+@app.command("profile")
+def profile_command(
+    model: str = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file."),
+    data: str = typer.Option("lee", "--data", "-d", help="Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."),
+    column: str | None = typer.Option(None, "--column", help="Column of the texts in a file with several."),
+    text_filter: str | None = typer.Option(None, "--text-filter", help="paper (no headings, >= 30 tokens), released or none."),
+    limit: int | None = typer.Option(None, "--limit", "-n", help="Use the first N usable texts."),
+    max_length: int | None = typer.Option(None, "--max-length", help="Cut texts to this many tokens. [default: 256]"),
+    metrics: str | None = typer.Option(None, "--metrics", "-m", help="Comma-separated names, `paper` or `all`. [default: all]"),
+    sites: str | None = typer.Option(None, "--sites", help="e.g. embed,block.*,block.*.attn. [default: embed,block.*]"),
+    final_norm: str | None = typer.Option(None, "--final-norm", help="applied, raw or hf. [default: applied]"),
+    alpha: str | None = typer.Option(None, "--alpha", help="Order of the entropy, a number >= 0 or inf. [default: 1]"),
+    rows: str | None = typer.Option(None, "--rows", help="Token rows: raw, unit, centered or centered-unit (default)."),
+    views: int | None = typer.Option(None, "--views", help="Augmented views per text, 2 to 16. [default: 4]"),
+    augmenter: str | None = typer.Option(None, "--augmenter", help="builtin or nlpaug."),
+    permutations: int | None = typer.Option(None, "--permutations", help="Permutations of DiME. [default: 10]"),
+    seed: int = typer.Option(0, "--seed", help="Seed of views, permutations and intervals."),
+    preset: str = typer.Option("default", "--preset", help="default, paper (as printed) or released (the authors' code)."),
+    device: str | None = typer.Option(None, "--device", help="cpu, cuda or mps. [default: cuda if there is one]"),
+    device_map: str | None = typer.Option(None, "--device-map", help="auto: spread a large model over several GPUs."),
+    dtype: str = typer.Option("float32", "--dtype", help="float32, bfloat16, float16, or auto (the checkpoint's)."),
+    revision: str | None = typer.Option(None, "--revision", help="Revision of a hub model."),
+    family: str | None = typer.Option(None, "--family", help="Read the model as this family."),
+    bidirectional: bool = typer.Option(False, "--bidirectional", help="Let a decoder attend both ways (LLM2Vec)."),
+    adapter: list[str] = typer.Option([], "--adapter", help="PEFT adapter to merge, folder or hub id; repeatable."),
+    batch_size: int | None = typer.Option(None, "--batch-size", help="Most texts per batch. [default: found automatically]"),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. [default: runs/MODEL--DATA--NORM]"),
+    offline: bool = typer.Option(False, "--offline", help="Download nothing; fail at once if something is missing."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another run in the same folder."),
+    trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Let the model run its own Python code."),
+    allow_pickle: bool = typer.Option(False, "--allow-pickle", help="Let weights be unpickled."),
+    as_json: bool = typer.Option(False, "--json", help="Print a summary as JSON instead of tables."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables."),
+) -> None:
+    """Measure every layer of a model on some texts, in one pass. The same command again resumes or returns at once."""
+    from layerscope.profile import profile
+
+    folder = out or _default_folder(model, data, final_norm or "applied")
+    model_options = {
+        "dtype": dtype,
+        "device": device,
+        "device_map": device_map,
+        "revision": revision,
+        "family": family,
+        "bidirectional": bidirectional,
+        "adapters": tuple(adapter),
+        "trust_remote_code": trust_remote_code,
+        "allow_pickle": allow_pickle,
+    }
+    run = profile(
+        model,
+        data,
+        out=folder,
+        metrics=words(metrics),
+        sites=words(sites),
+        final_norm=final_norm,
+        alpha=real(alpha, "alpha"),
+        rows=rows,
+        max_length=max_length,
+        views=views,
+        augmenter=augmenter,
+        permutations=permutations,
+        seed=seed,
+        preset=preset,
+        limit=limit,
+        column=column,
+        text_filter=text_filter,
+        batch_size=batch_size,
+        offline=offline,
+        overwrite=overwrite,
+        progress=False if quiet or as_json else None,
+        model_options=model_options,
+    )
+    if as_json:
+        from layerscope.store.atomic import plain
+
+        print(json.dumps(plain(run.summary()), indent=2, ensure_ascii=False))
+        return
+    if quiet:
+        return
+    from layerscope.report.terminal import print_run
+
+    print_run(run)
+    print(f"Written to {folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json", file=sys.stderr)
+
+
+def _default_folder(model: str, data: str, final_norm: str) -> Path:
+    def plain(text: str) -> str:
+        return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text)
+
+    return Path("runs") / f"{plain(model)}--{plain(data)}--{final_norm}"

@@ -1,0 +1,251 @@
+"""A corpus: the texts of a run, where they come from and what was left out."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from layerscope.data import catalogue
+from layerscope.data.hub import HubSpec, parse_hub_spec, read_hub
+from layerscope.data.readers import SUFFIXES, Records, read_file
+from layerscope.data.wikitext import PAPER_MIN_TOKENS, count_whitespace_tokens
+from layerscope.data.wikitext import text_filter as make_text_filter
+from layerscope.errors import DataError, UnknownNameError
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The texts of a run.
+
+    `fingerprint` says which texts, whatever their order; `ordered_fingerprint` says in which order as well. `source`
+    holds facts that fit into JSON: kind, path, column, version, licence, filters and the like. `dropped` counts what
+    was read but left out, by reason.
+    """
+
+    texts: tuple[str, ...]
+    name: str
+    fingerprint: str
+    source: dict[str, Any] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, texts: Iterable[str], name: str = "texts", source: Mapping[str, Any] | None = None) -> Corpus:
+        """A corpus of exactly these texts.
+
+        >>> Corpus.of(["b", "a"]).fingerprint == Corpus.of(["a", "b"]).fingerprint
+        True
+        """
+        kept = tuple(texts)
+        return cls(kept, name, _hash(sorted(_digests(kept))), dict(source or {}))
+
+    @property
+    def ordered_fingerprint(self) -> str:
+        """A sha256 over the texts in their order."""
+        return _hash(_digests(self.texts))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+
+def load_corpus(
+    spec: str | os.PathLike[str] | Iterable[str] = catalogue.DEFAULT_CORPUS,
+    *,
+    column: str | None = None,
+    limit: int | None = None,
+    offline: bool = False,
+    text_filter: str | None = None,
+    min_tokens: int | None = None,
+    count_tokens: Callable[[str], int] = count_whitespace_tokens,
+    encoding: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    name: str | None = None,
+) -> Corpus:
+    """Texts from a file, a catalogued corpus, a hub dataset (`org/name[:config][/split]`) or Python strings.
+
+    `limit` takes the first N usable texts and stops reading there, so that `dropped` covers what was read until then.
+    With `shuffle`, N texts are drawn from the whole corpus instead: the draw depends on `seed` and the texts, not on
+    their order. `text_filter` is `paper`, `released` or `none`; a catalogued corpus may have its own. A name that is
+    both a folder's and the hub's means the folder; `hub:org/name` always means the hub.
+
+    >>> corpus = load_corpus(["one text", "", "another"])
+    >>> corpus.texts, corpus.dropped
+    (('one text', 'another'), {'empty': 1})
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise DataError(f"limit is {limit!r}; it must be a whole number of texts, 1 or more.")
+    if not isinstance(spec, str | os.PathLike):
+        kind, label, records, own_filter = "memory", "texts", _memory(spec), None
+    else:
+        kind, label, records, own_filter = _open(spec, column, encoding, offline)
+    chosen = text_filter or own_filter or "none"
+    reason = make_text_filter(chosen, count_tokens=count_tokens, min_tokens=min_tokens)
+    texts, dropped, read = _collect(records, reason, None if shuffle else limit)
+    if not texts:
+        left_out = ", ".join(f"{count} {why}" for why, count in dropped.items()) or "nothing was there"
+        raise DataError(f"{records.where} holds no usable text: {read} read ({left_out}). Give texts that have words.")
+    if shuffle:
+        texts = _drawn(texts, seed)[:limit]
+    filters: dict[str, Any] = {"text_filter": chosen, "min_tokens": min_tokens}
+    if chosen == "paper" and min_tokens is None:
+        filters["min_tokens"] = PAPER_MIN_TOKENS
+    facts = {key: value for key, value in records.facts.items() if value is not None}
+    facts |= {"filters": filters, "limit": limit, "read": read, "duplicates": len(texts) - len(set(texts))}
+    if shuffle:
+        facts["shuffle_seed"] = seed
+    return replace(Corpus.of(texts, name or label, {"kind": kind} | facts), dropped=dropped)
+
+
+def _open(
+    spec: str | os.PathLike[str], column: str | None, encoding: str | None, offline: bool
+) -> tuple[str, str, Records, str | None]:
+    """What a spec names: its kind, a name, its records and the filter that belongs to it."""
+    text = os.fspath(spec)
+    if isinstance(spec, str) and text in catalogue.corpora():
+        return _open_catalogued(catalogue.entry(text), column, offline)
+    if isinstance(spec, str) and text.startswith("hub:"):
+        hub = parse_hub_spec(text.removeprefix("hub:"))
+        if hub is None:
+            raise DataError(f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split.")
+        return "hub", str(hub), read_hub(hub, column=column, offline=offline), None
+    path = Path(text).expanduser()
+    # Some texts are too long or too odd to be asked for as a path at all.
+    try:
+        found, folder = path.exists(), path.parent.is_dir()
+    except (OSError, ValueError):
+        found, folder = False, False
+    if found:
+        _refuse_folder(path)
+        return "file", path.name, read_file(path, column=column, encoding=encoding), None
+    hub = parse_hub_spec(text) if isinstance(spec, str) else None
+    if hub is not None and not folder and not text.lower().removesuffix(".gz").endswith(SUFFIXES):
+        return "hub", str(hub), read_hub(hub, column=column, offline=offline), None
+    raise _missing(text, path, folder)
+
+
+def _open_catalogued(entry: catalogue.CorpusEntry, column: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
+    origin = entry.origin
+    if isinstance(origin, HubSpec):
+        records = read_hub(origin, column=column, offline=offline)
+    else:
+        path = catalogue.fetch(entry.name, offline=offline)
+        records = read_file(path, column=column or origin.column, encoding=origin.encoding)
+        clean = origin.clean
+        if clean is not None:
+            items = records.items
+            records.items = ((n, clean(value) if isinstance(value, str) else value) for n, value in items)
+    facts = {"licence": entry.licence, "citation": entry.citation, "version": entry.version}
+    records.facts |= facts
+    return "catalogue", entry.name, records, entry.text_filter
+
+
+def _memory(texts: object) -> Records:
+    if isinstance(texts, bytes | bytearray | Mapping) or not isinstance(texts, Iterable):
+        raise DataError(
+            f"texts were given as {type(texts).__name__}; give a list of strings, a file, a catalogued corpus "
+            f"({', '.join(catalogue.corpora())}) or a hub dataset (org/name)."
+        )
+    # null is a missing value in a file; in Python None among the texts is a mistake, so it is reported.
+    values = (_Missing if value is None else value for value in texts)
+    return Records(enumerate(values), "the given texts", "item")
+
+
+_Missing = object()
+
+
+def _collect(records: Records, reason: Callable[[str], str | None], limit: int | None) -> tuple[list[str], dict[str, int], int]:
+    """The usable texts, the counts of the others by reason, and how many records were read."""
+    texts: list[str] = []
+    dropped: Counter[str] = Counter()
+    read = 0
+    for position, value in records.items:
+        read += 1
+        if value is None:
+            dropped["null"] += 1
+            continue
+        if not isinstance(value, str):
+            shown = "None" if value is _Missing else f"{type(value).__name__} {value!r:.60}"
+            raise DataError(
+                f"{records.where}, {records.unit} {position} is not a string: {shown}. "
+                f"Every text must be a string; name another column=, or convert the values first."
+            )
+        why = reason(value) if value.strip() else ("whitespace" if value else "empty")
+        if why is not None:
+            dropped[why] += 1
+            continue
+        _refuse_surrogates(value, records, position)
+        texts.append(value)
+        if len(texts) == limit:
+            break
+    return texts, dict(dropped), read
+
+
+def _refuse_surrogates(text: str, records: Records, position: int) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{records.where}, {records.unit} {position} is not valid Unicode: lone surrogate {text[error.start]!a} at "
+            f"character {error.start}. Repair it, for example with text.encode('utf-16', 'surrogatepass')."
+            f"decode('utf-16', 'replace')."
+        ) from error
+
+
+def _refuse_folder(path: Path) -> None:
+    if not path.is_dir():
+        return
+    inside = [item.name for item in sorted(path.iterdir()) if item.name.lower().removesuffix(".gz").endswith(SUFFIXES)]
+    files = f" It holds: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}." if inside else ""
+    raise DataError(f"{path} is a folder. Give one file of texts ({', '.join(SUFFIXES)}).{files}")
+
+
+def _missing(text: str, path: Path, folder: bool) -> DataError | UnknownNameError:
+    names = list(catalogue.corpora())
+    is_path = path.suffix != "" or os.sep in text or text.startswith("~")
+    shown = text if len(text) <= 100 else text[:97] + "..."
+    if not is_path and " " not in text:
+        hint = "It is not a file here either; a hub dataset is written org/name, and texts themselves go in a list."
+        return UnknownNameError("corpus", shown, names, hint)
+    siblings = [item.name for item in path.parent.iterdir()] if folder else []
+    near = difflib.get_close_matches(path.name, siblings + names, n=3, cutoff=0.6)
+    # A full path can be used as it stands; a catalogued name must not get a folder in front of it.
+    guesses = [name if name in names else str(path.parent / name) for name in near]
+    told = f" Did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
+    if not told and not folder and os.sep in text:
+        told = f" The folder {str(path.parent)!r} does not exist."
+    return DataError(
+        f"there is no file {shown!r}.{told} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
+        f"({', '.join(names)}) or a hub dataset (org/name); a text itself goes in a list."
+    )
+
+
+def _digests(texts: Iterable[str]) -> list[bytes]:
+    return [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
+
+
+def _hash(digests: Iterable[bytes]) -> str:
+    total = hashlib.sha256()
+    for digest in digests:
+        total.update(digest)
+    return total.hexdigest()
+
+
+def _drawn(texts: list[str], seed: int) -> list[str]:
+    """The texts in an order that depends on the seed and the texts, never on the order in which they come."""
+    # The how-manieth copy is part of the key, so that copies are drawn one by one like any other text.
+    copies: Counter[str] = Counter()
+    keyed = []
+    for text in texts:
+        key = f"{seed}|{copies[text]}|{text}"
+        copies[text] += 1
+        keyed.append((hashlib.sha256(key.encode()).digest(), text))
+    return [text for _, text in sorted(keyed)]

@@ -1,0 +1,239 @@
+"""Reading texts out of files: `.txt`, `.jsonl`, `.json`, `.csv`, `.tsv` (each also `.gz`) and `.parquet`."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import itertools
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from layerscope.data.columns import choose_column
+from layerscope.errors import DataError
+
+CSV_PREVIEW_ROWS = 100
+"""How many rows of a CSV file are looked at to tell columns of text from columns of numbers."""
+
+
+@dataclass
+class Records:
+    """Values in reading order, each with its position, and what is known of where they come from."""
+
+    items: Iterator[tuple[int, object]]
+    where: str
+    unit: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def read_file(path: Path, *, column: str | None = None, encoding: str | None = None) -> Records:
+    """The records of one file. Its format is told by its suffix; nothing is read until the records are."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    suffix = (suffixes[:-1] if packed else suffixes)[-1:]
+    kind = suffix[0] if suffix else ""
+    if kind not in _READERS or (packed and kind == ".parquet"):
+        raise DataError(
+            f"{path} has the suffix {''.join(suffixes[-2:]) or '(none)'!r}, which is not one that can be read. "
+            f"Valid: {', '.join(_READERS)}; all but .parquet also with .gz. Rename or convert the file."
+        )
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty. Give a file with at least one text.")
+    facts: dict[str, Any] = {"path": str(path.resolve()), "format": kind[1:], "encoding": _codec(encoding)}
+    unit = "row" if kind == ".parquet" else "line"
+    records = Records(iter(()), str(path), unit, facts)
+    records.items = _guarded(path, _READERS[kind](path, packed, column, records))
+    return records
+
+
+def _guarded(path: Path, items: Iterator[tuple[int, object]]) -> Iterator[tuple[int, object]]:
+    """The same items; a file that cannot be read at all becomes an error that says so."""
+    try:
+        yield from items
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}). Copy or download it again.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}. Check the file and its rights.") from error
+
+
+def _codec(encoding: str | None) -> str:
+    try:
+        return codecs.lookup(encoding or "utf-8").name
+    except LookupError as error:
+        raise DataError(f"unknown encoding {encoding!r}. Valid: utf-8, latin-1, cp1252, utf-16 and so on.") from error
+
+
+def _lines(path: Path, packed: bool, encoding: str) -> Iterator[str]:
+    """Decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are part of a text."""
+    with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+        decoded = _utf8_lines(stream, path) if encoding in ("utf-8", "utf-8-sig") else _other(stream, path, encoding)
+        for number, line in enumerate(decoded):
+            yield line.removeprefix("\ufeff") if number == 0 else line
+
+
+def _utf8_lines(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[str]:
+    offset = 0
+    for number, raw in enumerate(stream, 1):
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            utf16 = number == 1 and raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            guess = "utf-16" if utf16 else "latin-1"
+            raise DataError(
+                f"{path} is not UTF-8: byte 0x{raw[error.start]:02x} at offset {offset + error.start} (line {number}). "
+                f"Say what it is, such as encoding={guess!r}, or convert it: iconv -f {guess.upper()} -t UTF-8."
+            ) from error
+        offset += len(raw)
+
+
+def _other(stream: BinaryIO | gzip.GzipFile, path: Path, encoding: str) -> Iterator[str]:
+    number = 0
+    try:
+        for line in io.TextIOWrapper(stream, encoding=encoding, newline="\n"):
+            number += 1
+            yield line
+    except UnicodeError as error:
+        # The decoder reads ahead, so the line is only known to lie at or after the last whole one.
+        raise DataError(
+            f"{path} is not {encoding} (after line {number}): {error}. Give another encoding=, or convert it with iconv."
+        ) from error
+
+
+def _read_txt(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    if column is not None:
+        raise DataError(f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out.")
+    for number, line in enumerate(_lines(path, packed, records.facts["encoding"]), 1):
+        yield number, line.rstrip("\r\n")
+
+
+def _read_json(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    values = _json_values(path, packed, records)
+    chosen: str | None = None
+    for number, value in values:
+        if isinstance(value, dict):
+            here = f"{path}, {records.unit} {number}"
+            if chosen is None:
+                # An explicit column may hold null in the first record, so only its being there is asked for.
+                is_text = {key: isinstance(item, str) or key == column for key, item in value.items()}
+                chosen = records.facts["column"] = choose_column(column, is_text, here)
+            if chosen not in value:
+                raise DataError(f"{here} has no {chosen!r}. It has: {', '.join(map(repr, value)) or 'nothing'}.")
+            yield number, value[chosen]
+        elif (column is not None or chosen is not None) and value != "":
+            raise DataError(
+                f"{path}, {records.unit} {number} is not an object with the key {column or chosen!r}: {_short(value)}."
+            )
+        else:
+            yield number, value
+
+
+def _json_values(path: Path, packed: bool, records: Records) -> Iterator[tuple[int, object]]:
+    lines = _lines(path, packed, records.facts["encoding"])
+    head = list(itertools.islice(lines, 1))
+    if head and head[0].lstrip().startswith("["):
+        records.unit = "item"
+        try:
+            values = json.loads("".join(itertools.chain(head, lines)))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it.") from error
+        yield from enumerate(values, 1)
+        return
+    for number, line in enumerate(itertools.chain(head, lines), 1):
+        if not line.strip():
+            yield number, ""
+            continue
+        try:
+            yield number, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path}, line {number} is not valid JSON: {error.msg} at column {error.colno}. Every line must be one "
+                f"JSON string or object (or the whole file one list)."
+            ) from error
+
+
+def _read_csv(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+    delimiter = "\t" if records.facts["format"] == "tsv" else ","
+    reader = csv.reader(_lines(path, packed, records.facts["encoding"]), delimiter=delimiter, strict=True)
+    rows = _csv_rows(reader, path)
+    header = next(rows, (0, []))[1]
+    preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
+    # Every CSV value is a string; only a guess has to tell texts from numbers.
+    is_text = {
+        name: column is not None or any(len(row) > i and _is_words(row[i]) for _, row in preview) for i, name in enumerate(header)
+    }
+    if not preview:
+        is_text = dict.fromkeys(header, True)
+    chosen = records.facts["column"] = choose_column(column, is_text, str(path))
+    index = header.index(chosen)
+    for number, row in itertools.chain(preview, rows):
+        if row and len(row) != len(header):
+            raise DataError(
+                f"{path}, line {number} has {len(row)} fields, the header has {len(header)}. "
+                f"Put texts that hold {delimiter!r} or line ends in double quotes."
+            )
+        yield number, row[index] if row else ""
+
+
+def _csv_rows(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes.") from error
+        yield reader.line_num, row
+
+
+def _is_words(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return bool(value.strip())
+    return False
+
+
+def _read_parquet(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def is_string(kind: Any) -> bool:
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+    try:
+        with pq.ParquetFile(path) as table:
+            chosen = choose_column(column, {f.name: is_string(f.type) for f in table.schema_arrow}, str(path))
+            records.facts["column"] = chosen
+            del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
+            number = 0
+            for batch in table.iter_batches(batch_size=1024, columns=[chosen]):
+                for value in batch.column(0).to_pylist():
+                    number += 1
+                    yield number, value
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} is not a readable parquet file: {error}. Write or download it again.") from error
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_READERS: dict[str, Callable[[Path, bool, str | None, Records], Iterator[tuple[int, object]]]] = {
+    ".txt": _read_txt,
+    ".jsonl": _read_json,
+    ".ndjson": _read_json,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+}
+SUFFIXES = tuple(_READERS)

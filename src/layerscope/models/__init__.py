@@ -1,0 +1,9 @@
+"""Models: finding, loading and taking them apart."""
+
+from __future__ import annotations
+
+from layerscope.models.catalogue import catalogue, fetch, is_cached
+from layerscope.models.load import load, wrap
+from layerscope.models.loaded import LoadedModel, Tokens
+
+__all__ = ["LoadedModel", "Tokens", "catalogue", "fetch", "is_cached", "load", "wrap"]

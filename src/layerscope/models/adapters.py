@@ -1,0 +1,92 @@
+"""Adapters (LoRA and kin): read from safetensors, checked to fit, merged into the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerscope.errors import MissingExtraError, ModelError
+from layerscope.models import hub
+from layerscope.models.fingerprint import file_sha256
+
+_WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+
+
+def locate(spec: str | Path, offline: bool = False) -> Path:
+    """The local folder of an adapter: a folder, or a hub id org/name[@revision]."""
+    path = Path(spec).expanduser()
+    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
+        repo, _, revision = str(spec).partition("@")
+        path, _commit = hub.snapshot(repo, revision or None, offline)
+    if not (path / "adapter_config.json").is_file():
+        raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")
+    if not (path / _WEIGHTS).is_file():
+        raise ModelError(f"{path} holds no {_WEIGHTS}. Only safetensors adapters are read; save it again as safetensors.")
+    return path
+
+
+def require_peft() -> None:
+    """Say which extra is missing if adapters cannot be applied."""
+    try:
+        import peft  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("applying adapters", "peft") from None
+
+
+def apply(module: nn.Module, folders: Sequence[Path]) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Merge each adapter into `module`, in order; returns the module and what identifies the adapters."""
+    require_peft()
+    facts = []
+    for folder in folders:
+        module = _merge(module, folder)
+        facts.append({"name": folder.name, "sha256": file_sha256(folder / _WEIGHTS)})
+    return module, facts
+
+
+def _merge(module: nn.Module, folder: Path) -> nn.Module:
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    config = PeftConfig.from_pretrained(str(folder))
+    config.task_type = None  # the base model has no head for a task
+    config.inference_mode = True
+    try:
+        adapted = get_peft_model(module, config)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"the adapter {folder} does not fit {type(module).__name__}: {error}") from error
+    state = _fit(load_file(folder / _WEIGHTS), module)
+    result = set_peft_model_state_dict(adapted, state)
+    # An adapter whose names do not match is otherwise ignored in silence.
+    missed = [key for key in result.unexpected_keys if "lm_head" not in key]
+    absent = [key for key in result.missing_keys if "lora_" in key or "modules_to_save" in key]
+    if missed or absent or not state:
+        example = (missed or absent or ["no weights"])[0]
+        raise ModelError(
+            f"the adapter {folder} does not fit {type(module).__name__}: {len(missed)} of its {len(state)} weights "
+            f"have no place and {len(absent)} places have no weights (e.g. {example}). "
+            "Check that it was trained on this model."
+        )
+    if not hasattr(adapted, "merge_and_unload"):
+        raise ModelError(f"the adapter {folder} ({config.peft_type}) cannot be merged into the weights.")
+    merged = adapted.merge_and_unload()
+    if hasattr(merged, "peft_config"):
+        del merged.peft_config
+    return merged
+
+
+def _fit(state: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Names as the base model has them: adapters trained under a head carry one more level (`model.` or the like)."""
+    level = getattr(module, "base_model_prefix", "") or "model"
+    children = {name for name, _ in module.named_children()}
+    fitted = {}
+    for key, value in state.items():
+        rest = key.removeprefix(_PREFIX)
+        if rest.startswith(f"{level}.") and level not in children:
+            rest = rest.removeprefix(f"{level}.")
+        fitted[_PREFIX + rest] = value
+    return fitted

@@ -1,0 +1,113 @@
+"""Any other architecture: the blocks are looked for, and what is found is checked with a tiny forward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerscope.capture.anatomy import Anatomy
+from layerscope.errors import ModelError
+from layerscope.models import probe
+from layerscope.models.families.base import Family
+
+_NEXT = "Pass `family` if the model has the structure of a known one, or add a family file (see docs)."
+
+
+class GenericFamily(Family):
+    """Finds the list of blocks and the final norm by structure, then by what they compute."""
+
+    def resolve(self, module: nn.Module) -> Anatomy:
+        path, blocks = find_blocks(module)
+        norm = find_final_norm(module, path, blocks)
+        return Anatomy(family=self.name, blocks=list(blocks), final_norm=norm, taps=[{} for _ in blocks])
+
+
+FAMILY = GenericFamily(name="generic", model_types=(), blocks="", final_norm=None)
+
+
+def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
+    """The one list of modules as long as the config's number of layers, or the only list there is."""
+    what = type(module).__name__
+    lists = {name: m for name, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    # A list inside a block is not a list of blocks.
+    outer = {n: m for n, m in lists.items() if not any(n != o and n.startswith(f"{o}.") for o in lists)}
+    shown = ", ".join(f"{name} ({len(m)} × {type(m[0]).__name__})" for name, m in outer.items()) or "none"
+    expected = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    fitting = {n: m for n, m in outer.items() if expected is None or len(m) == expected}
+    if len(fitting) == 1:
+        return next(iter(fitting.items()))
+    wanted = "" if expected is None else f" of length num_hidden_layers = {expected}"
+    why = f"no list of modules{wanted} was found" if not fitting else f"{len(fitting)} lists{wanted} could be the blocks"
+    raise ModelError(f"the blocks of {what} could not be told: {why}. Lists of modules: {shown}. {_NEXT}")
+
+
+def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.Module | None:
+    """The norm between the last block and the model's output, or None where the last block's output is the output."""
+    what = type(module).__name__
+    inside = {id(m) for block in blocks for m in block.modules()}
+    norms = {
+        name: m
+        for name, m in module.named_modules()
+        if "norm" in type(m).__name__.lower() and id(m) not in inside and not list(m.children())
+    }
+    watch = _Watch(blocks, norms)
+    try:
+        output = probe.first(watch.run(module))
+    except Exception as error:
+        raise ModelError(f"{what} could not be run on a few token ids to check its parts: {error}. {_NEXT}") from error
+    if watch.order != list(range(len(blocks))):
+        raise ModelError(
+            f"the {len(blocks)} modules in {path!r} of {what} are not its blocks: one forward pass ran them in the "
+            f"order {watch.order[:12]}, not once each from first to last. {_NEXT}"
+        )
+    last = watch.last
+    if not isinstance(last, Tensor) or last.dim() != 3 or not isinstance(output, Tensor):
+        raise ModelError(f"the blocks in {path!r} of {what} do not return states of shape (batch, tokens, width). {_NEXT}")
+    if _same(last, output):
+        return None
+    for name, norm in norms.items():
+        seen = watch.norms.get(name)
+        if seen is not None and _same(seen[0], last) and _same(seen[1], output):
+            return norm
+    raise ModelError(
+        f"the final norm of {what} could not be told: the model's output is neither the last block's output nor a norm "
+        f"of it. Norms outside the blocks: {', '.join(norms) or 'none'}. {_NEXT}"
+    )
+
+
+class _Watch:
+    """Records, over one forward pass, the order of the blocks, the last block's output and the norms' ins and outs."""
+
+    def __init__(self, blocks: nn.ModuleList, norms: dict[str, nn.Module]) -> None:
+        self.blocks, self.watched = blocks, norms
+        self.order: list[int] = []
+        self.last: Any = None
+        self.norms: dict[str, tuple[Any, Any]] = {}
+
+    def run(self, module: nn.Module) -> Any:
+        def block_hook(k: int) -> Any:
+            def hook(_: nn.Module, __: Any, output: Any) -> None:
+                self.order.append(k)
+                self.last = probe.first(output)
+
+            return hook
+
+        def norm_hook(name: str) -> Any:
+            def hook(_: nn.Module, args: Any, output: Any) -> None:
+                self.norms[name] = (args[0] if args else None, output)
+
+            return hook
+
+        handles = [block.register_forward_hook(block_hook(k)) for k, block in enumerate(self.blocks)]
+        handles += [norm.register_forward_hook(norm_hook(name)) for name, norm in self.watched.items()]
+        try:
+            return probe.run(module, probe.sample(module))
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _same(a: Any, b: Any) -> bool:
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and torch.equal(a.to(b.device), b)

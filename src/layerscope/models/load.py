@@ -1,0 +1,176 @@
+"""Loading a model by name, folder, file or hub id, and wrapping one that is already in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
+from layerscope.models import adapters as adapting
+from layerscope.models import probe
+from layerscope.models.catalogue import require_gguf
+from layerscope.models.families import families, family_for
+from layerscope.models.fingerprint import module_sha256
+from layerscope.models.loaded import LoadedModel
+from layerscope.models.quiet import quiet
+from layerscope.models.settings import pick_device, pick_dtype
+from layerscope.models.source import Source, resolve
+from layerscope.models.unwrap import inner_tokenizer, unwrap
+
+
+def load(
+    spec: str | Path,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    family: str | None = None,
+    bidirectional: bool = False,
+    adapters: Sequence[str | Path] = (),
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    offline: bool = False,
+    attn_implementation: str | None = None,
+) -> LoadedModel:
+    """Load a model to be read layer by layer.
+
+    `spec` is a catalogue name, a folder, a .gguf file or a hub id. `bidirectional` removes the causal mask. `adapters`
+    are folders or hub ids, merged in order. `device_map` spreads the model over devices and excludes `device`.
+    """
+    # Everything that can be refused is refused before any weight is read.
+    precision = pick_dtype(dtype)
+    if family is not None:
+        family_for(nn.Identity(), family)
+    if device_map is not None:
+        if device is not None:
+            raise ModelError("give either device or device_map, not both.")
+        _require_accelerate()
+    target = None if device_map is not None else pick_device(device)
+    if adapters:
+        adapting.require_peft()
+    folders = [adapting.locate(adapter, offline) for adapter in adapters]
+    source = resolve(spec, offline, revision=revision, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    if source.gguf is not None:
+        require_gguf()
+
+    options: dict[str, Any] = {"dtype": precision, "trust_remote_code": trust_remote_code}
+    if device_map is not None:
+        options["device_map"] = device_map
+    if attn_implementation is not None:
+        options["attn_implementation"] = attn_implementation
+    module, tokenizer = _read(source, options, trust_remote_code)
+    facts: list[dict[str, Any]] = []
+    if folders:
+        module, facts = adapting.apply(module, folders)
+    if target is not None:
+        module = module.to(target)
+    module.eval().requires_grad_(False)
+    if bidirectional:
+        make_bidirectional(module)
+    model = _assemble(module, tokenizer, source.name, family)
+    model.identity.update(
+        source=source.kind,
+        revision=source.revision,
+        weights_sha256=source.weights_sha256(),
+        quantisation=source.quantisation,
+        licence=source.licence,
+        adapters=facts,
+    )
+    return model
+
+
+def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, family: str | None = None) -> LoadedModel:
+    """A model that is already in memory. It is put into evaluation mode; its weights are left as they are."""
+    inner = unwrap(module)
+    inner.eval()
+    given = name or getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
+    model = _assemble(inner, inner_tokenizer(module, tokenizer), str(given), family)
+    model.identity["weights_sha256"] = module_sha256(inner)
+    return model
+
+
+def make_bidirectional(module: nn.Module) -> None:
+    """Let every token see the later ones, and check that they do."""
+    config = getattr(module, "config", None)
+    if config is None:
+        raise ModelError(f"bidirectional=True needs a model with a config, which {type(module).__name__} has not.")
+    config.is_causal = False
+    # Attention without a mask asks its own module whether it is causal.
+    for part in module.modules():
+        if isinstance(getattr(part, "is_causal", None), bool):
+            part.is_causal = False  # type: ignore[assignment]
+    if not probe.sees_ahead(module):
+        raise ModelError(
+            f"bidirectional=True has no effect on {type(module).__name__} (model type {config.model_type!r}): the "
+            "first token's state still does not depend on later tokens. Load it without bidirectional."
+        )
+
+
+def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> tuple[nn.Module, Any]:
+    """The base model and the tokenizer from files."""
+    from transformers import AutoModel, AutoTokenizer
+
+    extra = {"gguf_file": source.gguf} if source.gguf else {}
+    # The files are on this machine by now: nothing may reach for the network behind the user's back.
+    common = {"local_files_only": True, **extra}
+    weights = {} if source.gguf else {"use_safetensors": not source.pickled}
+    try:
+        with quiet(bars=source.gguf is not None):
+            loaded, info = AutoModel.from_pretrained(source.path, output_loading_info=True, **common, **weights, **options)
+            tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=trust_remote_code, **common)
+    except LayerscopeError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{source.name} could not be loaded from {source.path}: {error}") from error
+    module = unwrap(loaded)
+    if isinstance(getattr(module, "pooler", None), nn.Module):
+        setattr(module, "pooler", None)  # noqa: B010 - the type of a module's attribute is not known; it reads the last layer only, and is often not in the checkpoint
+    missing = sorted(key for key in info.get("missing_keys", ()) if not key.startswith("pooler."))
+    if missing:
+        raise ModelError(
+            f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(module).__name__} (e.g. "
+            f"{missing[0]}), which would be left random. The files are incomplete or belong to another architecture."
+        )
+    return module, tokenizer
+
+
+def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) -> LoadedModel:
+    anatomy = family_for(module, family).resolve(module)
+    model = LoadedModel(module, tokenizer, anatomy, name)
+    config = getattr(module, "config", None)
+    known = families()[anatomy.family]
+    if anatomy.family == "generic":
+        ahead = probe.sees_ahead(module)
+    else:
+        ahead = known.bidirectional or getattr(config, "is_causal", None) is False
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    model.identity = {
+        "name": name,
+        "source": "module",
+        "revision": None,
+        "weights_sha256": None,
+        "family": anatomy.family,
+        "architecture": type(module).__name__,
+        "dtype": str(dtype).removeprefix("torch."),
+        "quantisation": None,
+        "licence": None,
+        "bidirectional": ahead,
+        "adapters": [],
+        "n_blocks": model.n_blocks,
+        "width": model.width,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "context_length": model.max_length,
+    }
+    return model
+
+
+def _require_accelerate() -> None:
+    try:
+        import accelerate  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("spreading a model over devices (device_map)", "device-map") from None

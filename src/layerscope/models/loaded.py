@@ -1,0 +1,162 @@
+"""A model ready to be read: its module, its tokenizer, where its parts are, and what identifies it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerscope.capture.anatomy import Anatomy
+from layerscope.errors import DataError, ModelError
+from layerscope.models import probe
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of several texts, and which texts were cut to fit."""
+
+    ids: list[list[int]]
+    truncated: list[bool]
+
+
+@dataclass
+class LoadedModel:
+    """One model: the base model without a head, in evaluation mode, with its tokenizer and its anatomy."""
+
+    module: nn.Module
+    tokenizer: Any
+    anatomy: Anatomy
+    name: str
+    identity: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._accepts = probe.accepted(self.module)
+        self._positions_pad = positions_pad(self.module)
+        # Truncation settings live inside a tokenizer; a copy leaves the user's as it was.
+        self._tokenizer = copy.deepcopy(self.tokenizer)
+        if self._tokenizer is not None:
+            self._tokenizer.truncation_side = "right"
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks L; layers run from 0 to L."""
+        return self.anatomy.n_blocks
+
+    @cached_property
+    def width(self) -> int:
+        """Number of features D of a token's state."""
+        return width_of(self.module)
+
+    @cached_property
+    def max_length(self) -> int | None:
+        """The most tokens the model takes at once, or None where it has no such limit."""
+        return context_length(self.module)
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go."""
+        return probe.input_device(self.module)
+
+    @property
+    def pad_id(self) -> int:
+        """A token id to pad with; padding is masked, so any valid id will do where the model names none."""
+        if self._positions_pad is not None:
+            return self._positions_pad
+        config = getattr(self.module, "config", None)
+        named = [getattr(x, "pad_token_id", None) for x in (self.tokenizer, config)]
+        found = next((i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0)
+        return int(found[0] if isinstance(found, list) else found)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None) -> Any:
+        """Run the base model without gradients or a cache.
+
+        `position_ids` are passed only where the model takes them; under left padding they are made from the mask,
+        because most models would otherwise count the padding.
+        """
+        if "attention_mask" not in self._accepts and not bool(attention_mask.all()):
+            raise ModelError(
+                f"{type(self.module).__name__} takes no attention mask, so padding would be read as text. "
+                "Give it texts of one length at a time (batch size 1)."
+            )
+        if position_ids is None and not bool(attention_mask[:, 0].all()):
+            position_ids = self.position_ids(attention_mask)
+        return probe.run(self.module, input_ids, attention_mask, position_ids)
+
+    def position_ids(self, attention_mask: Tensor) -> Tensor | None:
+        """Positions that count real tokens only, or None where the model takes none or makes its own."""
+        if "position_ids" not in self._accepts or self._positions_pad is not None:
+            return None
+        return (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)
+
+    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Token ids with the special tokens the tokenizer adds, cut from the right to `max_length` tokens.
+
+        Without `max_length` texts are cut to what the model takes.
+        """
+        if isinstance(texts, str):
+            raise DataError("tokenize takes a list of texts, and was given one string. Wrap it in a list.")
+        if not texts:
+            return Tokens([], [])
+        limit = max_length if max_length is not None else self.max_length
+        if self._tokenizer is None:
+            raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
+        if limit is not None and limit < 1:
+            raise DataError(f"max_length must be at least 1, not {limit}.")
+        if limit is None or not getattr(self._tokenizer, "is_fast", False):
+            return self._tokenize_whole(list(texts), limit)
+        batch = self._tokenizer(
+            list(texts), truncation=True, max_length=limit, return_attention_mask=False, return_token_type_ids=False
+        )
+        # A fast tokenizer keeps what it cut off, so one pass also tells which texts were cut.
+        cut = [bool(encoding.overflowing) for encoding in batch.encodings]
+        return Tokens([list(ids) for ids in batch["input_ids"]], cut)
+
+    def _tokenize_whole(self, texts: list[str], limit: int | None) -> Tokens:
+        """The way for slow tokenizers: everything first, then again for what was too long."""
+        options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+        ids = [list(x) for x in self._tokenizer(texts, **options)["input_ids"]]
+        cut = [limit is not None and len(x) > limit for x in ids]
+        for i in (i for i, long in enumerate(cut) if long):
+            ids[i] = list(self._tokenizer(texts[i], truncation=True, max_length=limit, **options)["input_ids"])
+        return Tokens(ids, cut)
+
+
+def width_of(module: nn.Module) -> int:
+    """Number of features of a token's state."""
+    config = getattr(module, "config", None)
+    width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None)
+    if width is None:
+        output = probe.first(probe.run(module, probe.sample(module)))
+        if not isinstance(output, Tensor):
+            raise ModelError(f"the width of {type(module).__name__} could not be told from its config or its output.")
+        width = output.shape[-1]
+    return int(width)
+
+
+def positions_pad(module: nn.Module) -> int | None:
+    """The padding id that RoBERTa and its kin count positions from, or None.
+
+    They make positions from the token ids, skipping that id and starting after it: they must be padded with it, and
+    need no positions given.
+    """
+    for name, part in module.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            return part.padding_idx
+    return None
+
+
+def context_length(module: nn.Module) -> int | None:
+    """The longest text in tokens, as the config says it."""
+    config = getattr(module, "config", None)
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+    found = next((value for name in names if (value := getattr(config, name, None))), None)
+    if not isinstance(found, int) or found <= 0:
+        return None
+    # Positions that start after the padding id use up that many of the table.
+    pad = positions_pad(module)
+    return found if pad is None else found - pad - 1

@@ -1,0 +1,70 @@
+"""Tiny forward passes that settle how a model behaves, where its structure alone does not say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def accepted(module: nn.Module) -> set[str]:
+    """The names that `module.forward` takes by name (a catch-all `**kwargs` does not count as taking them)."""
+    return set(inspect.signature(module.forward).parameters)
+
+
+def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Any:
+    """One forward pass, passing only what the model takes."""
+    names = accepted(module)
+    given: dict[str, Any] = {}
+    if mask is not None and "attention_mask" in names:
+        given["attention_mask"] = mask
+    if positions is not None and "position_ids" in names:
+        given["position_ids"] = positions
+    if "use_cache" in names:
+        given["use_cache"] = False
+    with torch.inference_mode():
+        return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
+
+
+def first(output: Any) -> Any:
+    """The tensor of an output that may be a tensor, a tuple or a model output."""
+    if isinstance(output, Tensor):
+        return output
+    if hasattr(output, "last_hidden_state"):
+        return output.last_hidden_state
+    return output[0] if isinstance(output, tuple | list) and output else None
+
+
+def sample(module: nn.Module, length: int = 5) -> Tensor:
+    """A few valid token ids on the device where inputs go; never the padding id."""
+    config = getattr(module, "config", None)
+    size = int(getattr(config, "vocab_size", None) or 16)
+    pad = getattr(config, "pad_token_id", None)
+    usable = [i for i in range(min(size, length + 8)) if i != pad]
+    return torch.tensor([[usable[i % len(usable)] for i in range(length)]], device=input_device(module))
+
+
+def input_device(module: nn.Module) -> torch.device:
+    """Where token ids go: the device of the input embeddings."""
+    get = getattr(module, "get_input_embeddings", None)
+    if get is not None:
+        try:
+            return next(get().parameters()).device
+        except (NotImplementedError, AttributeError, StopIteration):
+            pass
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
+
+
+def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) -> bool:
+    """Whether the last token changes the first token's state, with and without padding after the text."""
+    ids = sample(module)
+    other = ids.clone()
+    other[0, -1] = ids[0, 0]
+    pad = torch.cat([torch.ones_like(ids), torch.zeros_like(ids[:, :1])], dim=1)
+    # The two cases take different code paths: without padding, attention may be told "causal" instead of given a mask.
+    plain = [read(run(module, x, torch.ones_like(x))) for x in (ids, other)]
+    padded = [read(run(module, torch.cat([x, x[:, :1]], dim=1), pad)) for x in (ids, other)]
+    return all(a is not None and b is not None and not torch.equal(a[0, 0], b[0, 0]) for a, b in (plain, padded))

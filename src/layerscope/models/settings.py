@@ -1,0 +1,57 @@
+"""What the user may write for number types and devices."""
+
+from __future__ import annotations
+
+import torch
+
+from layerscope.errors import ModelError, UnknownNameError
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
+    """A floating-point type, or "auto" for the checkpoint's own."""
+    if isinstance(dtype, torch.dtype):
+        if dtype not in DTYPES.values():
+            raise UnknownNameError("dtype", str(dtype).removeprefix("torch."), [*DTYPES, "auto"])
+        return dtype
+    if dtype == "auto":
+        return dtype
+    if dtype not in DTYPES:
+        raise UnknownNameError("dtype", str(dtype), [*DTYPES, "auto"])
+    return DTYPES[dtype]
+
+
+def devices_here() -> list[str]:
+    """The kinds of device that can be used on this machine."""
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found.append("cuda")
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for, or a GPU where there is one and the CPU elsewhere."""
+    here = devices_here()
+    if device is None:
+        return torch.device("cuda" if "cuda" in here else "cpu")
+    kind = str(device).split(":")[0]
+    if kind not in ("cpu", "cuda", "mps"):
+        raise UnknownNameError("device", str(device), ["cpu", "cuda", "mps"], "A GPU may be numbered: cuda:1.")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(f"{str(device)!r} is not a device: {error}. Usable here: {', '.join(here)}.") from error
+    if chosen.type not in here:
+        raise ModelError(f"device {str(device)!r} is not available on this machine. Usable here: {', '.join(here)}.")
+    if chosen.type == "cuda" and chosen.index is not None and chosen.index >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ModelError(f"device {str(device)!r} does not exist: this machine has {count} GPUs, numbered from 0.")
+    return chosen

@@ -1,0 +1,184 @@
+"""From what the user writes to files on this machine: a catalogue name, a folder, a GGUF file or a hub id."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from layerscope.errors import ModelError, OfflineError, UnknownNameError
+from layerscope.models import hub
+from layerscope.models.catalogue import MARKER, catalogue, fetch, is_cached
+from layerscope.models.fingerprint import files_sha256
+
+Kind = Literal["catalogue", "folder", "gguf", "hub"]
+
+_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
+_FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model's files on this machine. `path` is the folder to load from; `gguf` names the file for a GGUF source."""
+
+    kind: Kind
+    name: str
+    path: Path
+    weights: tuple[Path, ...]
+    revision: str | None = None
+    gguf: str | None = None
+    quantisation: str | None = None
+    licence: str | None = None
+    pickled: bool = False
+
+    def weights_sha256(self) -> str:
+        """Fingerprint of the weight files; does not load the model."""
+        return files_sha256(self.weights)
+
+
+def resolve(
+    spec: str | Path,
+    offline: bool = False,
+    *,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> Source:
+    """Find the files of a model, downloading them if that is allowed and needed."""
+    text = str(spec)
+    if text in catalogue():
+        if revision is not None:
+            raise ModelError(f"{text} is a catalogue model and has one version only: leave out revision={revision!r}.")
+        return _catalogue_source(text, offline)
+    path = Path(text).expanduser()
+    if path.exists():
+        if revision is not None:
+            raise ModelError(f"{text} is on this machine, where there are no revisions: leave out {revision!r}.")
+        return _local_source(path, path.name, "folder", allow_pickle, trust_remote_code)
+    match = _HUB_ID.fullmatch(text)
+    if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
+        if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
+            raise ModelError(f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {_FORMS}")
+        raise UnknownNameError("model", text, catalogue(), _FORMS)
+    if revision and match["revision"] and revision != match["revision"]:
+        raise ModelError(f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}.")
+    wanted = revision or match["revision"]
+    folder, commit = hub.snapshot(match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code)
+    try:
+        return _local_source(folder, match["repo"], "hub", allow_pickle, trust_remote_code, commit)
+    except ModelError as error:
+        if not offline:
+            raise
+        raise OfflineError(f"the local copy of {text} is not complete ({error}) and downloads are off.") from error
+
+
+def _catalogue_source(name: str, offline: bool) -> Source:
+    entry = catalogue()[name]
+    if offline and not is_cached(name):
+        raise OfflineError(
+            f"{name} is not in the cache at {entry.folder}, and downloads are off. Run `layerscope fetch {name}` while online."
+        )
+    folder = fetch(name)
+    facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    return Source(
+        kind="catalogue",
+        name=name,
+        path=folder,
+        weights=(folder / "model.safetensors",),
+        revision=facts.get("version"),
+        quantisation=facts.get("quantisation"),
+        licence=facts.get("licence"),
+    )
+
+
+def _local_source(
+    path: Path, name: str, kind: Kind, allow_pickle: bool, trust_remote_code: bool, revision: str | None = None
+) -> Source:
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")
+        return _gguf_source(path, path.stem)
+    path = _transformer_folder(path)
+    safetensors = tuple(sorted(path.glob("*.safetensors")))
+    ggufs = sorted(path.glob("*.gguf"))
+    if not safetensors and ggufs:
+        if len(ggufs) > 1:
+            found = ", ".join(file.name for file in ggufs)
+            raise ModelError(f"{path} holds {len(ggufs)} GGUF files ({found}). Give the path of one of them.")
+        return _gguf_source(ggufs[0], name, revision)
+    config = read_config(path)
+    _check_remote_code(path, config, trust_remote_code)
+    weights, pickled = safetensors, False
+    if not safetensors:
+        weights = tuple(sorted(file for pattern in _PICKLES for file in path.glob(pattern)))
+        pickled = True
+        if not weights:
+            raise ModelError(f"{path} holds no weights: no *.safetensors and no .gguf file. {_FORMS}")
+        if not allow_pickle:
+            raise ModelError(
+                f"{path} holds pickled weights only ({weights[0].name}), and unpickling can run code. Convert them to "
+                "safetensors, or pass allow_pickle=True if you trust where they come from."
+            )
+    facts = _marker(path)
+    method = (config.get("quantization_config") or {}).get("quant_method")
+    return Source(kind, name, path, weights, revision, None, facts.get("quantisation") or method,
+                  facts.get("licence"), pickled)  # fmt: skip
+
+
+def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
+    # By convention the file name says how the weights were quantised.
+    said = re.search(r"(?<![A-Za-z])(I?Q\d\w*|B?F16|F32)(?![A-Za-z])", file.stem, re.IGNORECASE)
+    quantisation = said[1].upper() if said else "GGUF"
+    return Source("gguf", name, file.parent, (file,), revision, gguf=file.name, quantisation=quantisation)
+
+
+def _transformer_folder(path: Path) -> Path:
+    """Older sentence-transformers folders keep the transformer in a subfolder that modules.json names."""
+    modules = path / "modules.json"
+    if (path / "config.json").is_file() or not modules.is_file():
+        return path
+    listed = json.loads(modules.read_text(encoding="utf-8"))
+    inner = path / str(listed[0].get("path", "")) if listed else path
+    return inner if (inner / "config.json").is_file() else path
+
+
+def _marker(path: Path) -> dict[str, Any]:
+    file = path / MARKER
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The folder's config.json."""
+    file = path / "config.json"
+    if (path / "adapter_config.json").is_file() and not file.is_file():
+        raise ModelError(f"{path} holds an adapter, not a model. Load its base model and pass adapters=[{str(path)!r}].")
+    if not file.is_file():
+        raise ModelError(f"{path} is not a model folder: it holds no config.json. {_FORMS}")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is not readable JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{file} does not hold a JSON object.")
+    return config
+
+
+def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> None:
+    """Refuse a model whose architecture exists only as Python files beside it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    model_type = config.get("model_type")
+    if model_type in CONFIG_MAPPING or trusted:
+        return
+    if config.get("auto_map"):
+        raise ModelError(
+            f"{path} needs its own Python code to load (model type {model_type!r}), and running it was not allowed. "
+            "Read the code, then pass trust_remote_code=True if you trust it."
+        )
+    raise ModelError(
+        f"{path}/config.json has the model type {model_type!r}, which the installed transformers does not know. "
+        "A newer transformers may."
+    )

