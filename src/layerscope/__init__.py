@@ -16,10 +16,10 @@ __all__ = ["LayerscopeError", "Run", "load", "load_corpus", "profile", "wrap"]
 
 _HOMES = {
     "LayerscopeError": "layerscope.errors",
-    "Run": "layerscope.profile.run",
+    "Run": "layerscope.profiling.run",
     "load": "layerscope.models",
     "load_corpus": "layerscope.data",
-    "profile": "layerscope.profile.job",
+    "profile": "layerscope.profiling.job",
     "wrap": "layerscope.models",
 }
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from layerscope.data import load_corpus
     from layerscope.errors import LayerscopeError
     from layerscope.models import load, wrap
-    from layerscope.profile import Run, profile
+    from layerscope.profiling import Run, profile
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from layerscope.errors import LayerscopeError
-from layerscope.profile import Run, profile
+from layerscope.profiling import Run, profile
 from layerscope.report.figures import plot_profiles, save_figure
 from layerscope.report.terminal import print_run
 

@@ -22,14 +22,13 @@ class Batch:
 
     input_ids: Tensor
     mask: Tensor | None
-    position_ids: Tensor | None
     lengths: list[int]
 
 
 def make_batch(ids: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu", left: bool = False) -> Batch:
     """Pad token ids into one batch: on the right, which is exact for every family; on the left on request.
 
-    Left padding passes position ids, without which models with learned positions read the wrong ones.
+    Under left padding most models need position ids; `LoadedModel.forward` makes them from the mask, as each model counts.
     """
     lengths = [len(row) for row in ids]
     width = max(lengths)
@@ -40,9 +39,8 @@ def make_batch(ids: Sequence[Sequence[int]], pad_id: int, device: torch.device |
         tokens[i, where] = torch.tensor(row, dtype=torch.long)
         mask[i, where] = True
     if min(lengths) == width:
-        return Batch(tokens.to(device), None, None, lengths)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0).to(device) if left else None
-    return Batch(tokens.to(device), mask.to(device), positions, lengths)
+        return Batch(tokens.to(device), None, lengths)
+    return Batch(tokens.to(device), mask.to(device), lengths)
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:

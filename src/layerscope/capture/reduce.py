@@ -59,7 +59,7 @@ class Reducer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._capture._remove()
+        self._capture.__exit__(None, None, None)
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
         """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt measures as well."""
@@ -84,7 +84,7 @@ class Reducer:
         kept = state if mask is None else torch.where(mask.unsqueeze(-1), state, 0)
         pooled = kept.sum(1, dtype=torch.float64) / lengths.unsqueeze(-1)
         if not bool(torch.isfinite(pooled).all()):
-            self._complain(self.sites[index], pooled, state.dtype)
+            raise non_finite_error(self.sites[index], pooled, state.dtype)
         self._pooled[index] = pooled
         if self._token_level:
             self._tokens[index] = self._measure(raw, state, mask)
@@ -105,15 +105,17 @@ class Reducer:
         ]
         return torch.stack(columns)
 
-    def _complain(self, site: Site, pooled: Tensor, dtype: torch.dtype) -> None:
-        bad = int((~torch.isfinite(pooled).all(-1)).sum())
-        kind = "NaN" if bool(torch.isnan(pooled).any()) else "infinite values"
-        where = f"{site.name} (layer {site.layer}, {str(dtype).removeprefix('torch.')})"
-        hint = "float16 overflows in many models: use --dtype bfloat16 or float32." if dtype == torch.float16 else ""
-        raise NonFiniteStatesError(
-            f"{kind} in the states at {where} for {bad} of {len(pooled)} texts in a batch. "
-            + (hint or "The weights may be damaged: check the model, or read layers before this one with --sites.")
-        )
+
+def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:
+    """What to say about NaN or infinity in the states of a site; `pooled` has a row per text."""
+    bad = int((~torch.isfinite(pooled).all(-1)).sum())
+    kind = "NaN" if bool(torch.isnan(pooled).any()) else "infinite values"
+    where = f"{site.name} (layer {site.layer}, {str(dtype).removeprefix('torch.')})"
+    hint = "float16 overflows in many models: use --dtype bfloat16 or float32." if dtype == torch.float16 else ""
+    return NonFiniteStatesError(
+        f"{kind} in the states at {where} for {bad} of {len(pooled)} texts in a batch. "
+        + (hint or "The weights may be damaged: check the model, or read layers before this one with --sites.")
+    )
 
 
 def _stacked(by_site: dict[int, Tensor]) -> np.ndarray:

@@ -45,9 +45,10 @@ def main() -> None:
     except LayerscopeError as error:
         print(f"layerscope: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("layerscope: stopped. What was finished is kept: run the same command again to go on.", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as leaving:  # typer turns Ctrl-C into this
+        if leaving.code == 130:
+            print("layerscope: stopped. What was finished is kept: run the same command again to go on.", file=sys.stderr)
+        raise
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(0)

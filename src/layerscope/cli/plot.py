@@ -18,7 +18,7 @@ def plot_command(
     x: str = typer.Option("depth", "--x", help="depth or layer."),
 ) -> None:
     """Draw the curves of runs on the same axes."""
-    from layerscope.profile import Run
+    from layerscope.profiling import Run
     from layerscope.report.figures import plot_profiles, save_figure
 
     loaded = [Run.load(run) for run in runs]

@@ -47,9 +47,9 @@ def profile_command(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables."),
 ) -> None:
     """Measure every layer of a model on some texts, in one pass. The same command again resumes or returns at once."""
-    from layerscope.profile import profile
+    from layerscope.profiling import PRESETS, profile
 
-    folder = out or _default_folder(model, data, final_norm or "applied")
+    folder = out or _default_folder(model, data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
     model_options = {
         "dtype": dtype,
         "device": device,

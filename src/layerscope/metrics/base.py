@@ -44,8 +44,9 @@ class Estimate:
     """A value with what its uncertainty is computed from.
 
     `influence[i]` is the change of the value per unit of extra weight on prompt i (its first-order expansion), in the
-    data's canonical order; a bootstrap over prompts needs no more. `se` is given instead where the spread comes from
-    elsewhere (DiME's permutations). `undefined` counts prompts without a value: they are left out, never averaged in.
+    data's canonical order; a bootstrap over prompts needs no more. `se` with its degrees of freedom `df` is given instead where
+    the spread comes from folds of prompts left out (spectra) or from permutations (DiME). `undefined` counts prompts without a
+    value: they are left out, never averaged in.
     """
 
     value: float
@@ -54,6 +55,7 @@ class Estimate:
     influence: np.ndarray | None = None
     se: float | None = None
     undefined: int = 0
+    df: int | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
     def scaled(self, by: float) -> Estimate:
@@ -65,6 +67,7 @@ class Estimate:
             None if self.influence is None else self.influence * by,
             None if self.se is None else self.se * abs(by),
             self.undefined,
+            self.df,
             self.notes,
         )
 

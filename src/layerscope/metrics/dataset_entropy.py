@@ -9,6 +9,7 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
+from layerscope.metrics.jackknife import n_folds
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import RowPreparation
@@ -42,14 +43,14 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
 
     def estimate(self, data: PooledRows) -> Estimate:
-        """The value and its influences. Undefined (NaN) where no vector has a direction, as for a single prompt."""
+        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
         spectrum = pooled_spectrum(data, self.rows(), self.options.group, self.options.clamp_gram)
         if float(spectrum.eigenvalues[-1]) <= 0:
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        value, influence = spectrum.evaluate(self.function())
+        value, se = spectrum.evaluate(self.function())
         if not math.isfinite(value):  # a slope needs two eigenvalues, say
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        return Estimate(value, len(data), data.width, influence)
+        return Estimate(value, len(data), data.width, se=se, df=n_folds(len(data)) - 1)
 
 
 @register

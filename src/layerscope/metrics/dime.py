@@ -69,4 +69,4 @@ class DiME(Metric[ViewRows]):
         a, b = (prepared_view(data, i, o.view_rows, o.group)[:n] for i in (0, 1))
         values = dime_values(a, b, o.alpha, o.permutations, o.seed, o.dime_feature_side and n > data.width)
         se = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-        return Estimate(float(values.mean()), n, data.width, se=se, notes={"permutations": len(values)})
+        return Estimate(float(values.mean()), n, data.width, se=se, df=len(values) - 1, notes={"permutations": len(values)})

@@ -1,10 +1,9 @@
-"""Confidence intervals from the bootstrap over prompts.
+"""Confidence intervals over prompts.
 
-A resample draws N prompts with replacement: prompt i gets weight w_i. For a mean of per-prompt values the resampled value is
-Σ w_i x_i / N. For spectral quantities the plain bootstrap fails: a prompt drawn twice is one direction, not two, so every
-resample has a lower rank than the data and the interval would miss the value itself. Here each metric gives its first-order
-expansion in the weights (its influence), and the bootstrap is taken of that: exact for means, without that bias for the rest.
-See docs/decisions/intervals.md.
+Means of per-prompt values, and what is close to one (InfoNCE, anisotropy, TwoNN), are bootstrapped: a resample draws N prompts
+with replacement, prompt i gets weight w_i, and the value moves by Σ (w_i − 1) times its influence, which is exact for means.
+Spectral quantities give a standard error from leaving out folds of prompts instead, DiME one over its permutations; their
+interval follows Student's t. Why not resample pooled vectors: docs/decisions/intervals.md.
 """
 
 from __future__ import annotations
@@ -19,6 +18,12 @@ from layerscope.metrics.base import Estimate
 RESAMPLES = 1000
 LEVEL = 0.95
 _Z95 = 1.959963984540054
+# 97.5 % quantile of Student's t for 1 to 30 degrees of freedom
+_T95 = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
+    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
+    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
+)
 # Above this many prompts the resampled mean is normal to far better than the plot shows; drawing weights would cost memory.
 _LARGEST_DRAWN = 5000
 
@@ -36,7 +41,7 @@ def interval(estimate: Estimate, seed: int = 0) -> tuple[float, float]:
     if not math.isfinite(estimate.value):
         return math.nan, math.nan
     if estimate.se is not None:
-        half = _Z95 * estimate.se
+        half = _student(estimate.df) * estimate.se
         return (estimate.value - half, estimate.value + half) if math.isfinite(half) else (math.nan, math.nan)
     g = estimate.influence
     if g is None or len(g) < 2 or not np.isfinite(g).all():
@@ -49,3 +54,10 @@ def interval(estimate: Estimate, seed: int = 0) -> tuple[float, float]:
     shifts = _weights(len(g), seed) @ g
     low, high = np.quantile(shifts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return estimate.value + float(low), estimate.value + float(high)
+
+
+def _student(df: int | None) -> float:
+    """The 97.5 % quantile of Student's t; the normal one where the degrees of freedom are many or not known."""
+    if df is None or df > len(_T95):
+        return _Z95
+    return _T95[df - 1] if df >= 1 else math.nan

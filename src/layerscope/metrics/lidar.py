@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
+from layerscope.metrics.jackknife import n_folds, standard_error
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import zero_row_floor
 from layerscope.metrics.samples import ViewRows
 from layerscope.metrics.spectrum import prepare_grouped
+from layerscope.spectra import eigvalsh
 
 _CITATION = "Thilak et al. 2024"
-
-
-def scatter_matrices(data: ViewRows, options: Options) -> tuple[Tensor, Tensor, Tensor]:
-    """(Σ_b, Σ_w, mean): scatter of the prompts' means, of the views around them (δ not added), and the overall mean."""
-    n, q, d = len(data), data.n_views, data.width
-    mean = torch.zeros(d, dtype=torch.float64)
-    for z in _prepared_blocks(data, options):
-        mean += z.sum((0, 1))
-    mean /= n * q
-    between, within = torch.zeros(d, d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
-    for z in _prepared_blocks(data, options):
-        centres = z.mean(1)
-        off = centres - mean
-        size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
-        real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
-        off = torch.where(real, off, 0.0)  # equal prompts differ from their mean by rounding
-        between.addmm_(off.T, off)
-        inner = (z - centres.unsqueeze(1)).reshape(-1, d)
-        within.addmm_(inner.T, inner)
-    return between / n, within / (n * q), mean
 
 
 def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
@@ -76,7 +59,7 @@ class LiDAR(Metric[ViewRows]):
         return ViewRows()
 
     def estimate(self, data: ViewRows) -> Estimate:
-        """The entropy. Whitening through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}."""
+        """The entropy, with its standard error over folds of prompts."""
         data.need_views(2, self.info.name)
         key = ("lidar", self.options)
         if key not in data._memo:
@@ -84,33 +67,91 @@ class LiDAR(Metric[ViewRows]):
         return data._memo[key]
 
     def _estimate(self, data: ViewRows) -> Estimate:
-        o, n, d = self.options, len(data), data.width
-        between, within, mean = scatter_matrices(data, o)
-        noise = within + o.delta * torch.eye(d, dtype=torch.float64)
-        factor = torch.linalg.cholesky(noise)
-        half = torch.linalg.solve_triangular(factor, between, upper=False)
-        whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
-        mu, y = torch.linalg.eigh((whitened + whitened.T) / 2)
-        mu = mu.clamp(min=0)
-        if float(mu[-1]) <= 0:  # all prompts the same
+        scatter = _Scatter(data, self.options)
+        value = scatter.entropy()
+        n, d = len(data), data.width
+        if not math.isfinite(value):  # all prompts the same
             return Estimate(math.nan, n, d, undefined=n)
-        lam = mu.detach().clone().requires_grad_(True)
-        with torch.inference_mode(False), torch.enable_grad():
-            value = spectrum_entropy(lam, o.alpha)
-            (slope,) = torch.autograd.grad(value, lam)
-        slope = torch.where((mu > 1e-13 * mu[-1]) & torch.isfinite(slope), slope, torch.zeros_like(slope))
-        # generalised eigenvectors x_k: dμ_k = x_kᵀ dΣ_b x_k − μ_k x_kᵀ dΣ_w x_k
-        x = torch.linalg.solve_triangular(factor.T, y, upper=True)
-        parts = []
-        for z in _prepared_blocks(data, o):
-            centres = z.mean(1)
-            gain = ((centres - mean) @ x).square() @ slope
-            loss = ((z - centres.unsqueeze(1)) @ x).square().mean(1) @ (slope * mu)
-            parts.append(gain - loss)
-        influence = torch.cat(parts).numpy() / n
-        influence = data.to_canonical(influence - influence.mean())
-        notes = {"within_rank": min(d, n * (data.n_views - 1))}
-        return Estimate(float(value.detach()), n, d, influence, notes=notes)
+        folds = n_folds(n)
+        se = standard_error([scatter.entropy(without=fold) for fold in range(folds)])
+        return Estimate(value, n, d, se=se, df=folds - 1, notes={"within_rank": min(d, n * (data.n_views - 1))})
+
+
+class _Scatter:
+    """Scatter of the prompts' centres (Σ_b) and of views around them (Σ_w), from which folds of prompts can be taken away."""
+
+    def __init__(self, data: ViewRows, options: Options) -> None:
+        self.data, self.options = data, options
+        self.n, self.q, self.d = len(data), data.n_views, data.width
+        # prepared rows need all of a view's rows, so they are kept; raw ones are read fold by fold
+        self._prepared = None if options.lidar_rows == "raw" else torch.cat(list(_prepared_blocks(data, options)))[data.order()]
+        self.mean = torch.zeros(self.d, dtype=torch.float64)
+        for z in self._blocks():
+            self.mean += z.sum((0, 1))
+        self.mean /= self.n * self.q
+        # Σ_b of fewer prompts than dimensions has their rank: N×N is enough, from the centres themselves
+        self.by_prompts = self.n <= self.d
+        self.centres = torch.cat([self._off(z) for z in self._in_order()]) if self.by_prompts else None
+        self.between = torch.zeros(0) if self.by_prompts else torch.zeros(self.d, self.d, dtype=torch.float64)
+        self.within = torch.zeros(self.d, self.d, dtype=torch.float64)
+        for z in self._blocks():
+            if not self.by_prompts:
+                off = self._off(z)
+                self.between.addmm_(off.T, off)
+            inner = _inner(z)
+            self.within.addmm_(inner.T, inner)
+
+    def entropy(self, without: int | None = None) -> float:
+        """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold.
+
+        Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}.
+        """
+        n, within, between, shift = self.n, self.within, self.between, torch.zeros(self.d, dtype=torch.float64)
+        if without is not None:
+            z = self._fold(without)
+            off, inner = self._off(z), _inner(z)
+            n -= len(z)
+            within = within - inner.T @ inner
+            shift = -off.sum(0) / n  # the centres' mean without this fold, seen from the mean of all
+            between = between if self.by_prompts else between - off.T @ off
+        noise = within / (n * self.q) + self.options.delta * torch.eye(self.d, dtype=torch.float64)
+        factor = torch.linalg.cholesky(noise)
+        if self.centres is not None:
+            stay = self.centres
+            if without is not None:
+                stay = stay[torch.arange(self.n) % n_folds(self.n) != without] - shift
+            half = torch.linalg.solve_triangular(factor, stay.T, upper=False)
+            whitened = half.T @ half / n
+        else:
+            between = between / n - torch.outer(shift, shift)
+            half = torch.linalg.solve_triangular(factor, between, upper=False)
+            whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
+            whitened = (whitened + whitened.T) / 2
+        return float(spectrum_entropy(eigvalsh(whitened).clamp(min=0), self.options.alpha))
+
+    def _blocks(self) -> Iterable[Tensor]:
+        return self.data.blocks() if self._prepared is None else [self._prepared]
+
+    def _in_order(self) -> Iterable[Tensor]:
+        return [self.data.all()] if self._prepared is None else [self._prepared]
+
+    def _fold(self, index: int) -> Tensor:
+        if self._prepared is None:
+            return self.data.fold(index)
+        return self._prepared[torch.arange(self.n) % n_folds(self.n) == index]
+
+    def _off(self, z: Tensor) -> Tensor:
+        """Centres of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
+        centres = z.mean(1)
+        off = centres - self.mean
+        size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
+        real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
+        return torch.where(real, off, 0.0)
+
+
+def _inner(z: Tensor) -> Tensor:
+    """Views seen from their prompt's centre."""
+    return (z - z.mean(1, keepdim=True)).reshape(-1, z.shape[-1])
 
 
 @register

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerscope.metrics.jackknife import n_folds
+
 BLOCK_ROWS = 4096
 
 
@@ -146,6 +148,18 @@ class _Vectors:
         """Everything, float64, in canonical order."""
         whole = np.concatenate([np.asarray(b, dtype=np.float64) for b, _ in self._blocks])
         return torch.from_numpy(whole[self.order()])
+
+    def fold(self, index: int) -> Tensor:
+        """The samples of one fold, float64: every `n_folds`-th in canonical order. Only they are read."""
+        folds = n_folds(len(self))
+        rank = np.empty(len(self), dtype=np.int64)
+        rank[self.order()] = np.arange(len(self))
+        parts, start = [], 0
+        for block, _ in self._blocks:
+            chosen = np.flatnonzero(rank[start : start + len(block)] % folds == index)
+            parts.append(np.asarray(block[chosen], dtype=np.float64))
+            start += len(block)
+        return torch.from_numpy(np.concatenate(parts))
 
     def to_canonical(self, per_sample: np.ndarray) -> np.ndarray:
         """Numbers in order of arrival, put into canonical order."""

@@ -116,6 +116,16 @@ class LoadedModel:
         cut = [bool(encoding.overflowing) for encoding in batch.encodings]
         return Tokens([list(ids) for ids in batch["input_ids"]], cut)
 
+    def tokenize_with_offsets(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        """Token ids, uncut, and for each token the characters it came from (special tokens: none, as (0, 0))."""
+        if not getattr(self._tokenizer, "is_fast", False):
+            raise ModelError(f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest.")
+        batch = self._tokenizer(
+            list(texts), return_offsets_mapping=True, return_attention_mask=False, return_token_type_ids=False, verbose=False
+        )
+        offsets = [[(int(a), int(b)) for a, b in row] for row in batch["offset_mapping"]]
+        return [list(ids) for ids in batch["input_ids"]], offsets
+
     def _tokenize_whole(self, texts: list[str], limit: int | None) -> Tokens:
         """The way for slow tokenizers: everything first, then again for what was too long."""
         options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}

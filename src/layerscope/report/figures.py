@@ -11,12 +11,13 @@ import numpy as np
 
 from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.metrics import get_metric
-from layerscope.profile.valley import find_valley
+from layerscope.profiling.valley import find_valley
+from layerscope.store import atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from layerscope.profile.run import Run
+    from layerscope.profiling.run import Run
 
 # Okabe & Ito 2008: told apart by people with any colour vision
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
@@ -52,8 +53,12 @@ def plot_profiles(runs: Sequence[Run], metrics: Sequence[str] | None = None, *, 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure; the suffix says the format (png, svg, pdf)."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target)
+    known = figure.canvas.get_supported_filetypes()
+    if target.suffix.lower().removeprefix(".") not in known:
+        raise UnknownNameError("figure format", target.suffix or target.name, [f".{kind}" for kind in known])
+    with atomic.explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target)
     return target
 
 

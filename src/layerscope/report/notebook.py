@@ -6,11 +6,11 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from layerscope.metrics import get_metric
-from layerscope.profile.valley import find_valley
+from layerscope.profiling.valley import find_valley
 from layerscope.report.terminal import number, sparkline
 
 if TYPE_CHECKING:
-    from layerscope.profile.run import Run
+    from layerscope.profiling.run import Run
 
 
 def run_html(run: Run) -> str:

@@ -12,10 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.metrics import metrics
-from layerscope.profile.valley import find_valley
+from layerscope.profiling.valley import find_valley
 
 if TYPE_CHECKING:
-    from layerscope.profile.run import Run
+    from layerscope.profiling.run import Run
 
 _BARS = "▁▂▃▄▅▆▇█"
 

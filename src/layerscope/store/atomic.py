@@ -27,7 +27,7 @@ def explained(path: Path) -> Iterator[None]:
                 f"no space left on the disk while writing {path}. What was finished before is kept: free some space, or use "
                 "a folder on another disk, and run the same command again."
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
             raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another --out folder.") from error
         raise
 

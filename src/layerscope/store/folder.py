@@ -42,9 +42,12 @@ class RunFolder:
         if not file.exists():
             return None
         try:
-            return json.loads(file.read_text(encoding="utf-8"))
+            held = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(held, dict):
+                raise ValueError("not a JSON object")
         except (ValueError, OSError) as error:
             raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another --out.") from error
+        return held
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Write the manifest."""
@@ -57,7 +60,9 @@ class RunFolder:
         """
         held = self.manifest()
         if held is None:
-            others = [p.name for p in self.path.iterdir() if p.name != "shards"][:3] if self.path.exists() else []
+            # a run that was killed while it wrote its first file may have left a part of it
+            found = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
+            others = [name for name in found if name != "shards" and not name.endswith(".part")][:3]
             if others and not overwrite:
                 raise RunFolderError(
                     f"{self.path} is not empty ({', '.join(others)}) and holds no run. Choose another --out, or --overwrite."
@@ -85,7 +90,7 @@ class RunFolder:
 
         file = self.path / f"{name}.parquet"
         if not file.exists():
-            raise RunFolderError(f"{self.path} holds no {name} table: the run is not finished. Run the same command again.")
+            raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with --overwrite.")
         return pd.read_parquet(file)
 
     def finish(self) -> None:

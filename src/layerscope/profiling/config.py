@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
+from layerscope.data.augment import AUGMENTERS
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.entropy import check_alpha
@@ -101,6 +102,12 @@ def _check(config: ProfileConfig) -> None:
         raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
     if config.needs("views") and not 2 <= config.views <= 16:
         raise LayerscopeError(f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out.")
+    if not config.metrics:
+        raise LayerscopeError("no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them.")
+    if config.augmenter not in AUGMENTERS:
+        raise UnknownNameError("augmenter", str(config.augmenter), AUGMENTERS)
+    if config.seed < 0:
+        raise LayerscopeError(f"seed must be 0 or more, not {config.seed}.")
     if config.max_length < 1:
         raise LayerscopeError(f"max_length must be at least 1 token, not {config.max_length}.")
     options = config.options

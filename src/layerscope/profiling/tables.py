@@ -12,8 +12,8 @@ import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, interval
-from layerscope.profile.config import ProfileConfig
-from layerscope.profile.plan import Plan
+from layerscope.profiling.config import ProfileConfig
+from layerscope.profiling.plan import Plan
 from layerscope.spectra import side_by_side
 from layerscope.store import Shard
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
-from layerscope.profile.valley import find_valley
+from layerscope.profiling.valley import find_valley
 from layerscope.store import RunFolder
 
 if TYPE_CHECKING:

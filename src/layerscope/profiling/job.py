@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from layerscope.capture import Reducer, Site, check_residual, expand_sites, make
 from layerscope.data import Corpus, load_corpus
 from layerscope.models import LoadedModel, load, wrap
 from layerscope.models.source import resolve
-from layerscope.profile.config import ProfileConfig, make_config
-from layerscope.profile.passes import Encoder, forward
-from layerscope.profile.plan import Plan, choose_shard_size, make_plan
-from layerscope.profile.progress import Progress, progress_bar
-from layerscope.profile.run import Run
-from layerscope.profile.tables import TableBuilder, prompt_table
+from layerscope.profiling.config import ProfileConfig, make_config
+from layerscope.profiling.passes import Encoder, forward
+from layerscope.profiling.plan import Plan, choose_shard_size, make_plan
+from layerscope.profiling.progress import Progress, progress_bar
+from layerscope.profiling.run import Run
+from layerscope.profiling.tables import TableBuilder, prompt_table
 from layerscope.spectra import solver_name
 from layerscope.store import RunFolder, ShardStore
 from layerscope.store.folder import config_key
@@ -159,7 +159,8 @@ class Job:
         plan = make_plan(self.model, self.corpus.texts, self.config.max_length, shard_size or self._shard_size())
         encoder_facts = self._encode(plan, store, bar)
         encoded = time.perf_counter()
-        shards = [store.read(i) for i in range(len(plan.shards))]
+        # by number of this corpus: the run may have been begun with the same texts in another order
+        shards = [replace(store.read(i), prompts=prompts) for i, prompts in enumerate(plan.shards)]
         builder = TableBuilder(self.config, self.sites, plan, self.model.width)
         bar.begin("metrics|sites", len(self.sites))
         table = builder.build(shards, bar.advance)
@@ -238,7 +239,7 @@ class Job:
                 "seed": config.seed,
                 "preset": config.preset,
                 "precision": "states as the model gives them; reductions and eigenvalues in float64; pooled vectors in float32",
-                "intervals": "95 %, bootstrap over prompts of the first-order expansion; DiME: standard error over permutations",
+                "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
                 "metrics": dict(vars(config.options)),
                 "residual_error": facts["residual_error"],
             },

@@ -11,8 +11,8 @@ from layerscope.capture import Batch, Reducer, make_batch, run_batches, token_bu
 from layerscope.capture.reduce import TOKEN_FIELDS
 from layerscope.data import make_views
 from layerscope.models import LoadedModel
-from layerscope.profile.config import ProfileConfig
-from layerscope.profile.plan import Plan
+from layerscope.profiling.config import ProfileConfig
+from layerscope.profiling.plan import Plan
 from layerscope.store import Shard
 
 
@@ -72,4 +72,4 @@ def forward(model: LoadedModel, batch: Batch) -> None:
     """Run the model on a batch."""
     mask = batch.mask
     ones = torch.ones_like(batch.input_ids) if mask is None else mask.long()
-    model.forward(batch.input_ids, ones, batch.position_ids)
+    model.forward(batch.input_ids, ones)

@@ -1,0 +1,129 @@
+"""Every way of turning a text's token states into one vector, at every site, in one pass.
+
+A *kind* names what is kept: `POOLING/NORM` such as `mean/applied` or `last/raw`, `sink/NORM` (the state of the largest token,
+from which means without it follow) and `max-drop/NORM`. Pooling runs over a text's *span*: the whole text, or the part that a
+template reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerscope.capture.anatomy import Anatomy
+from layerscope.capture.batches import Batch
+from layerscope.capture.hooks import Capture
+from layerscope.capture.reduce import non_finite_error
+from layerscope.capture.sites import Site
+from layerscope.metrics.tokens import find_sink
+
+Pooling = Literal["mean", "wmean", "last", "cls", "max"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+
+class Pooler:
+    """Runs batches and keeps the wanted kinds at every site; nothing of a site's states outlives its hook.
+
+    `run` returns vectors {kind: (sites, texts, D) float32} and numbers: the span's length (texts,) and, per site, where in the
+    span the sink token is (−1: outside it).
+    """
+
+    def __init__(self, anatomy: Anatomy, sites: Sequence[Site], kinds: Sequence[str]) -> None:
+        self.sites, self.kinds = list(sites), list(kinds)
+        self._parts = [tuple(kind.split("/")) for kind in kinds]
+        normed = any(norm == "applied" for _, norm in self._parts)
+        self._needs_sink = any(what in ("sink", "max-drop") for what, _ in self._parts)
+        self._capture = Capture(anatomy, sites, "applied" if normed else "raw", self._on_state)
+        self._batch: Batch | None = None
+        self._span = self._lengths = torch.empty(0)
+        self._kept: dict[int, Tensor] = {}
+        self._sinks: dict[int, Tensor] = {}
+
+    def __enter__(self) -> Pooler:
+        self._capture.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._capture.__exit__(None, None, None)
+
+    def run(
+        self, batch: Batch, spans: Sequence[tuple[int, int]], forward: Callable[[Batch], Any]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Pool one batch; `spans` gives the first and one past the last token to read of each text."""
+        width = batch.input_ids.shape[1]
+        at = torch.arange(width)
+        bounds = torch.tensor(list(spans))
+        self._span = (at >= bounds[:, :1]) & (at < bounds[:, 1:])
+        self._batch, self._kept, self._sinks = batch, {}, {}
+        try:
+            self._capture.run(lambda: forward(batch))
+            stacked = torch.stack([self._kept[i].cpu() for i in range(len(self.sites))]).float().numpy()
+            numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
+            if self._needs_sink:
+                sinks = torch.stack([self._sinks[i].cpu() for i in range(len(self.sites))])
+                inside = (sinks >= bounds[:, 0]) & (sinks < bounds[:, 1])
+                numbers["sink"] = torch.where(inside, sinks - bounds[:, 0], -1).numpy()
+        finally:
+            self._batch, self._kept, self._sinks = None, {}, {}
+        return {kind: stacked[:, i] for i, kind in enumerate(self.kinds)}, numbers
+
+    def _on_state(self, index: int, raw: Tensor, normed: Tensor) -> None:
+        batch = self._batch
+        assert batch is not None
+        span = self._span.to(raw.device)
+        sink = None
+        if self._needs_sink:
+            sink = find_sink(raw, None if batch.mask is None else batch.mask.to(raw.device)).position
+            self._sinks[index] = sink
+        states = {"raw": raw, "applied": normed}
+        pooled = torch.stack([_pool(what, states[norm], span, sink) for what, norm in self._parts])
+        if not bool(torch.isfinite(pooled).all()):
+            raise non_finite_error(self.sites[index], pooled[0], raw.dtype)
+        self._kept[index] = pooled
+
+
+def _pool(what: str, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:
+    """One vector per text (B, D); sums in float64 where the device has it."""
+    exact = torch.float32 if states.device.type == "mps" else torch.float64
+    rows = torch.arange(len(states), device=states.device)
+    if what == "cls":
+        return states[:, 0].to(exact)
+    if what == "last":
+        return states[rows, span.shape[1] - 1 - span.flip(-1).to(torch.uint8).argmax(-1)].to(exact)
+    if what == "sink":
+        assert sink is not None
+        return states[rows, sink].to(exact)
+    if what in ("max", "max-drop"):
+        if what == "max-drop":
+            assert sink is not None
+            only = span.sum(-1) == 1  # a span of the sink alone keeps it: there is nothing else
+            span = torch.where(only.unsqueeze(-1), span, span.scatter(-1, sink.unsqueeze(-1), False))
+        return states.masked_fill(~span.unsqueeze(-1), -torch.inf).amax(1).to(exact)
+    weights = span.to(exact)
+    if what == "wmean":
+        weights = weights * weights.cumsum(-1)
+    if what not in ("mean", "wmean"):
+        raise ValueError(f"unknown pooling {what!r}; valid: {', '.join(POOLINGS)}")
+    clean = torch.where(span.unsqueeze(-1), states, 0).to(exact)
+    return torch.einsum("bt,btd->bd", weights, clean) / weights.sum(-1, keepdim=True)
+
+
+def drop_sink(what: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.ndarray, sink: np.ndarray) -> np.ndarray:
+    """A mean (or weighted mean) without the sink token, from the mean with it: nothing more has to be stored.
+
+    Where the sink lies outside the span, or is all there is of it, the mean stays as it is.
+    """
+    whole = pooled.astype(np.float64)
+    if what == "mean":
+        total, part = tokens.astype(np.float64), np.ones(len(tokens))
+    elif what == "wmean":
+        total, part = tokens * (tokens + 1) / 2, sink + 1.0
+    else:
+        raise ValueError(f"{what!r} without the sink token does not follow from {what!r} with it")
+    use = (sink >= 0) & (tokens > 1)
+    rest = np.where(use, total - part, 1.0)[:, None]
+    return np.where(use[:, None], (whole * total[:, None] - sink_state * part[:, None]) / rest, whole)

@@ -1,0 +1,1 @@
+"""Scoring every layer of a model on labelled tasks."""

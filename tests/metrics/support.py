@@ -1,0 +1,124 @@
+"""Random samples for the metric tests, and the reference value of every metric on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerscope.metrics import Metric, Options, get_metric
+from tests.metrics import reference as ref
+
+
+@dataclass
+class Samples:
+    """The same prompts at all three levels: token states of different lengths, pooled vectors, pooled views."""
+
+    tokens: list[np.ndarray]
+    pooled: np.ndarray
+    views: np.ndarray
+    keys: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = np.random.default_rng(5).permutation(len(self.pooled)) * 10
+
+    def __len__(self) -> int:
+        return len(self.pooled)
+
+
+def make_samples(n: int, d: int, seed: int = 0, q: int = 4, longest: int = 12) -> Samples:
+    """Anisotropic prompts: a common mean, a decaying spectrum, lengths from 3 tokens up."""
+    rng = np.random.default_rng(seed)
+    scale = np.arange(1, d + 1) ** -0.5
+    mean = 0.5 * rng.normal(size=d)
+    centres = mean + rng.normal(size=(n, d)) * scale
+    views = centres[:, None] + 0.4 * rng.normal(size=(n, q, d))
+    tokens = [c + rng.normal(size=(int(rng.integers(3, longest + 1)), d)) * scale for c in centres]
+    return Samples(tokens, centres, views)
+
+
+def pad(tokens: list[np.ndarray], filling: float = math.nan, side: str = "right", dtype: torch.dtype = torch.float64):
+    """(states, mask) of prompts of different lengths, padded with a value that no number may depend on."""
+    longest = max(len(t) for t in tokens)
+    states = torch.full((len(tokens), longest, tokens[0].shape[1]), filling, dtype=dtype)
+    mask = torch.zeros(len(tokens), longest, dtype=torch.bool)
+    for i, t in enumerate(tokens):
+        where = slice(0, len(t)) if side == "right" else slice(longest - len(t), longest)
+        states[i, where] = torch.from_numpy(t).to(dtype)
+        mask[i, where] = True
+    return states, mask
+
+
+def add(metric: Metric[Any], samples: Samples, chosen: np.ndarray, keyed: bool) -> None:
+    """Update a metric of any level with some of the prompts."""
+    keys = {"keys": samples.keys[chosen]} if keyed else {}
+    level = metric.info.level
+    if level == "tokens":
+        states, mask = pad([samples.tokens[i] for i in chosen])
+        metric.update(states, mask, **keys)
+    elif level == "pooled":
+        metric.update(torch.from_numpy(samples.pooled[chosen]), **keys)
+    elif level == "views":
+        metric.update(torch.from_numpy(samples.views[chosen]), **keys)
+    else:
+        raise AssertionError(f"no samples for level {level!r}: extend tests/metrics/support.py")
+
+
+def accumulate(name: str, samples: Samples, batch: int = 1000, keyed: bool = True, options: Options | None = None) -> Metric[Any]:
+    """A metric that has seen all samples, in their order, in batches."""
+    metric = get_metric(name)(options)
+    for start in range(0, len(samples), batch):
+        add(metric, samples, np.arange(start, min(start + batch, len(samples))), keyed)
+    return metric
+
+
+def by_key(samples: Samples) -> np.ndarray:
+    """Positions of the samples in canonical order."""
+    return np.argsort(samples.keys)
+
+
+def views_prepared(samples: Samples, o: Options) -> tuple[np.ndarray, np.ndarray]:
+    """The first two views in canonical order."""
+    views = samples.views[by_key(samples)]
+    return ref.prepare(views[:, 0], o.view_rows), ref.prepare(views[:, 1], o.view_rows)
+
+
+def _dime(s: Samples, o: Options) -> float:
+    a, b = views_prepared(s, o)
+    return ref.dime(a, b, ref.permutations(len(a), o.permutations, o.seed), o.alpha)
+
+
+def _over_prompts(function: Callable[[np.ndarray, Options], float]) -> Callable[[Samples, Options], float]:
+    return lambda s, o: float(np.mean([function(t, o) for t in s.tokens]))
+
+
+# The value of every metric on Samples. A new metric needs an entry here: tests/metrics/test_against_reference.py checks.
+REFERENCES: dict[str, Callable[[Samples, Options], float]] = {
+    "prompt_entropy": _over_prompts(lambda t, o: ref.prompt_entropy(t, o.alpha, o.rows)),
+    "curvature": _over_prompts(lambda t, o: ref.curvature(t)),
+    "sink_ratio": _over_prompts(lambda t, o: ref.sink(t)[1]),
+    "sink_first": _over_prompts(lambda t, o: float(ref.sink(t)[0] == 0)),
+    "dataset_entropy": lambda s, o: ref.dataset_entropy(s.pooled, o.alpha, o.pooled_rows),
+    "effective_rank": lambda s, o: ref.effective_rank(s.pooled, o.pooled_rows),
+    "entropy_rank": lambda s, o: ref.entropy_rank(s.pooled, o.pooled_rows),
+    "rankme": lambda s, o: ref.rankme(s.pooled),
+    "alpha_req": lambda s, o: ref.alpha_req(s.pooled),
+    "nesum": lambda s, o: ref.nesum(s.pooled),
+    "anisotropy": lambda s, o: ref.anisotropy(s.pooled),
+    "intrinsic_dimension": lambda s, o: ref.intrinsic_dimension(s.pooled),
+    "infonce": lambda s, o: ref.infonce(*views_prepared(s, o), o.temperature),
+    "infonce_mi": lambda s, o: math.log(len(s)) - ref.infonce(*views_prepared(s, o), o.temperature),
+    "lidar": lambda s, o: ref.lidar(s.views, o.delta, o.alpha),
+    "lidar_rank": lambda s, o: math.exp(ref.lidar(s.views, o.delta, o.alpha)),
+    "dime": _dime,
+}
+
+
+def tensor(values: Any) -> Tensor:
+    """A float64 tensor."""
+    return torch.as_tensor(np.asarray(values), dtype=torch.float64)

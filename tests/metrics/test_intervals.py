@@ -1,0 +1,337 @@
+"""Intervals: influences are derivatives, folds are left out exactly, and the spread both imply is the true one."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from layerscope.metrics import Estimate, Options, get_metric, interval, metrics
+from layerscope.metrics import intervals as intervals_module
+from tests.metrics import reference as ref
+from tests.metrics.support import Samples, accumulate, make_samples
+
+Z95 = 1.959964
+
+
+def draw(n: int, d: int, seed: int, q: int = 4) -> Samples:
+    """Independent datasets of one population (make_samples draws the population with the seed as well)."""
+    population, rng = np.random.default_rng(0), np.random.default_rng([1, seed])
+    scale = np.arange(1, d + 1) ** -0.5
+    centres = 0.5 * population.normal(size=d) + rng.normal(size=(n, d)) * scale
+    tokens = [c + rng.normal(size=(int(rng.integers(3, 10)), d)) * scale for c in centres]
+    return Samples(tokens, centres, centres[:, None] + 0.4 * rng.normal(size=(n, q, d)))
+
+
+def subset(s: Samples, keep: np.ndarray) -> Samples:
+    out = Samples([s.tokens[i] for i in keep], s.pooled[keep], s.views[keep])
+    out.keys = s.keys[keep]
+    return out
+
+
+# (a) influences are derivatives ---------------------------------------------------------------------------------------
+
+
+def weighted_anisotropy(s: Samples, w: np.ndarray) -> float:
+    cosines = ref.prepare(s.pooled, "unit") @ ref.prepare(s.pooled, "unit").T
+    pairs = np.outer(w, w) * (1 - np.eye(len(w)))
+    return float((pairs * cosines).sum() / pairs.sum())
+
+
+def weighted_dimension(s: Samples, w: np.ndarray) -> float:
+    """Weights on the ratios, neighbours as they are."""
+    distances = np.sort(np.linalg.norm(s.pooled[:, None] - s.pooled[None], axis=-1), axis=1)
+    return float((w.sum() - 1) / (w * np.log(distances[:, 2] / distances[:, 1])).sum())
+
+
+def weighted_loss(s: Samples, w: np.ndarray) -> float:
+    return ref.weighted_infonce(ref.prepare(s.views[:, 0], "unit"), ref.prepare(s.views[:, 1], "unit"), w)
+
+
+def weighted_mean(function: Callable[[np.ndarray], float]) -> Callable[[Samples, np.ndarray], float]:
+    return lambda s, w: float(np.average([function(t) for t in s.tokens], weights=w))
+
+
+SPECTRAL = ("dataset_entropy", "effective_rank", "entropy_rank", "rankme", "alpha_req", "nesum", "lidar", "lidar_rank")
+
+WEIGHTED: dict[str, Callable[[Samples, np.ndarray], float]] = {
+    "prompt_entropy": weighted_mean(ref.prompt_entropy),
+    "curvature": weighted_mean(ref.curvature),
+    "sink_ratio": weighted_mean(lambda t: ref.sink(t)[1]),
+    "sink_first": weighted_mean(lambda t: float(ref.sink(t)[0] == 0)),
+    "anisotropy": weighted_anisotropy,
+    "intrinsic_dimension": weighted_dimension,
+    "infonce": weighted_loss,
+    "infonce_mi": lambda s, w: math.log(len(s)) - weighted_loss(s, w),
+}
+
+
+def assert_is_derivative(s: Samples, estimate: Estimate, function: Callable[[Samples, np.ndarray], float], tolerance: float):
+    n, step = len(s), 1e-4
+    assert function(s, np.ones(n)) == pytest.approx(estimate.value, rel=1e-6)
+    slopes = np.empty(n)
+    for i in range(n):
+        up, down = np.ones(n), np.ones(n)
+        up[i] += step
+        down[i] -= step
+        slopes[i] = (function(s, up) - function(s, down)) / (2 * step)
+    slopes -= slopes.mean()
+    assert np.abs(slopes).max() > 0
+    assert estimate.influence is not None
+    np.testing.assert_allclose(estimate.influence, slopes, atol=tolerance * np.abs(slopes).max(), rtol=0)
+
+
+def test_every_metric_with_influences_is_checked():
+    s = draw(12, 5, 0)
+    with_influence = {name for name in metrics() if accumulate(name, s).compute().influence is not None}
+    assert with_influence == set(WEIGHTED)
+    assert set(metrics()) - with_influence == {"dime", *SPECTRAL}  # theirs is over permutations, or folds left out
+
+
+@pytest.mark.parametrize("d", [5, 24], ids=["N>D", "N<D"])
+@pytest.mark.parametrize("name", sorted(WEIGHTED))
+def test_influence_is_the_derivative_in_a_prompts_weight(name, d):
+    s = draw(12, d, 0)
+    s.keys = np.arange(12)
+    # the norms of the sink are float32
+    assert_is_derivative(s, accumulate(name, s, batch=5).compute(), WEIGHTED[name], 1e-5 if name == "sink_ratio" else 1e-6)
+
+
+def test_influences_follow_the_keys():
+    s = draw(12, 5, 0)
+    for name in WEIGHTED:
+        canonical = accumulate(name, s).compute().influence
+        sorted_samples = subset(s, np.argsort(s.keys))
+        np.testing.assert_allclose(accumulate(name, sorted_samples).compute().influence, canonical, atol=1e-9)
+
+
+# TwoNN is left out: taking a point away changes its neighbours' ratios too, which its influence does not follow.
+JACKKNIFE = {"prompt_entropy": 6, "curvature": 6, "anisotropy": 6, "infonce": 6, "infonce_mi": 6}
+
+
+@pytest.mark.parametrize("name", sorted(JACKKNIFE))
+def test_influence_predicts_what_taking_a_prompt_away_does(name):
+    n = 200
+    s = draw(n, JACKKNIFE[name], 2)
+    s.keys = np.arange(n)
+    if metrics()[name].info.level == "tokens":
+        data = accumulate(name, s).data
+        (values, _), metric = data.ordered(), get_metric(name)()
+        without = [float(np.delete(values, i).mean()) for i in range(60)]
+        estimate = metric.estimate(data)
+    else:
+        estimate = accumulate(name, s).compute()
+        without = [accumulate(name, subset(s, np.delete(np.arange(n), i))).compute().value for i in range(60)]
+    change = estimate.value - np.array(without)
+    predicted = estimate.influence[:60]
+    assert np.corrcoef(change, predicted)[0, 1] > 0.98
+    assert np.polyfit(predicted, change, 1)[0] == pytest.approx(1.0, abs=0.1)
+
+
+# spectra: folds of prompts left out ---------------------------------------------------------------------------------
+
+
+def folded_error(function: Callable[[np.ndarray], float], n: int) -> float:
+    """The jackknife's standard error, straight from its definition; `function` takes the prompts that stay."""
+    folds = min(20, n)
+    left = np.array([function(np.flatnonzero(np.arange(n) % folds != g)) for g in range(folds)])
+    return math.sqrt((folds - 1) / folds * ((left - left.mean()) ** 2).sum())
+
+
+@pytest.mark.parametrize("rows", ["raw", "unit", "centered", "centered-unit"])
+@pytest.mark.parametrize(("n", "d"), [(12, 30), (50, 60), (50, 8)])
+def test_pooled_spectra_leave_folds_out(n, d, rows):
+    s = draw(n, d, 1)
+    s.keys = np.arange(n)
+    estimate = accumulate("dataset_entropy", s, options=Options(pooled_rows=rows)).compute()
+    expected = folded_error(lambda stay: ref.dataset_entropy(s.pooled[stay], 1.0, rows), n)
+    assert estimate.df == min(20, n) - 1
+    # with N > D the mean of all prompts stands in for that of those that stay
+    moving = n > d and rows.startswith("centered")
+    assert estimate.se == pytest.approx(expected, rel=0.1 if moving else 1e-7)
+
+
+@pytest.mark.parametrize("name", ["effective_rank", "entropy_rank", "rankme", "nesum", "alpha_req"])
+def test_other_functions_of_the_spectrum_leave_the_same_folds_out(name):
+    s = draw(30, 40, 2)
+    s.keys = np.arange(30)
+    function = {
+        "effective_rank": lambda z: ref.effective_rank(z, "centered-unit"),
+        "entropy_rank": lambda z: ref.entropy_rank(z, "centered-unit"),
+        "rankme": ref.rankme,
+        "nesum": ref.nesum,
+        "alpha_req": ref.alpha_req,
+    }[name]
+    expected = folded_error(lambda stay: function(s.pooled[stay]), 30)
+    assert accumulate(name, s).compute().se == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("n", "d"), [(12, 30), (50, 8)], ids=["N<D", "N>D"])
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_lidar_leaves_folds_out(n, d, alpha):
+    s = draw(n, d, 3)
+    s.keys = np.arange(n)
+    expected = folded_error(lambda stay: ref.lidar(s.views[stay], 1e-4, alpha), n)
+    estimate = accumulate("lidar", s, options=Options(alpha=alpha)).compute()
+    assert estimate.se == pytest.approx(expected, rel=1e-6)
+    rank = accumulate("lidar_rank", s, options=Options(alpha=alpha)).compute()
+    assert rank.se == pytest.approx(expected * math.exp(estimate.value), rel=1e-6)
+
+
+def test_folds_follow_the_keys():
+    for n, d in [(30, 8), (30, 60)]:
+        s = draw(n, d, 0)
+        for name in SPECTRAL:
+            shuffled = subset(s, np.random.default_rng(3).permutation(n))
+            assert accumulate(name, shuffled).compute().se == pytest.approx(accumulate(name, s).compute().se, rel=1e-7)
+
+
+# (b) the implied spread is the true spread ----------------------------------------------------------------------------
+
+WIDE = 60  # more dimensions than the 40 prompts
+
+
+def spread_ratio(name: str, n: int, d: int, datasets: int = 60) -> float:
+    """Mean standard error of the interval over the standard deviation of the value over independent datasets."""
+    values, errors = [], []
+    for seed in range(datasets):
+        estimate = accumulate(name, draw(n, d, seed)).compute()
+        low, high = interval(estimate)
+        assert low <= estimate.value <= high
+        values.append(estimate.value)
+        errors.append((high - low) / 2 / Z95 if estimate.se is None else estimate.se)
+    return float(np.mean(errors) / np.std(values, ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "d"),
+    [
+        ("prompt_entropy", 8),
+        ("curvature", 8),
+        ("dataset_entropy", 8),
+        ("dataset_entropy", WIDE),
+        ("dataset_entropy", 600),
+        ("effective_rank", 8),
+        ("effective_rank", WIDE),
+        ("effective_rank", 600),
+        ("entropy_rank", WIDE),
+        ("infonce", 8),
+        ("infonce", WIDE),
+        ("lidar", 8),
+        ("lidar", 20),
+        ("lidar", WIDE),
+        ("anisotropy", 8),
+        ("anisotropy", WIDE),
+        ("intrinsic_dimension", 8),
+        ("nesum", 8),
+        ("nesum", WIDE),
+        ("rankme", 8),
+        ("rankme", 200),
+        ("alpha_req", 8),
+    ],
+)
+def test_spread(name, d, record_property):
+    ratio = spread_ratio(name, 40, d)
+    record_property("ratio", ratio)
+    print(f"spread ratio {name} N=40 D={d}: {ratio:.2f}")
+    assert 0.6 <= ratio <= 1.6
+
+
+def test_dimes_interval_is_over_permutations_not_over_prompts():
+    """By design narrower than the spread over datasets: it says whether more permutations would move the value."""
+    s = draw(30, 6, 0)
+    few = accumulate("dime", s, options=Options(permutations=5)).compute()
+    many = accumulate("dime", s, options=Options(permutations=80)).compute()
+    assert many.se < few.se
+    means = [accumulate("dime", s, options=Options(permutations=10, seed=k)).compute() for k in range(30)]
+    assert np.mean([m.se for m in means]) == pytest.approx(np.std([m.value for m in means], ddof=1), rel=0.5)
+
+
+# (c) the interval itself ----------------------------------------------------------------------------------------------
+
+
+def mean_estimate(values: np.ndarray) -> Estimate:
+    return Estimate(values.mean(), len(values), 1, (values - values.mean()) / len(values))
+
+
+def test_seeds():
+    estimate = mean_estimate(np.random.default_rng(0).normal(size=50))
+    assert interval(estimate, seed=3) == interval(estimate, seed=3)
+    assert interval(estimate) == interval(estimate, seed=0)
+    assert interval(estimate, seed=3) != interval(estimate, seed=4)
+
+
+def test_of_a_mean_is_the_percentile_bootstrap():
+    values = np.random.default_rng(0).exponential(size=30)
+    low, high = interval(mean_estimate(values))
+    rng = np.random.default_rng(9)
+    means = [rng.choice(values, 30).mean() for _ in range(20_000)]
+    bootstrap = np.quantile(means, [0.025, 0.975])
+    # resampled N, the spread is √((N − 1)/N) of the sample's: the interval undoes that
+    wanted = values.mean() + (bootstrap - values.mean()) * math.sqrt(30 / 29)
+    assert [low, high] == pytest.approx(list(wanted), abs=0.1 * (high - low))
+    half = Z95 * values.std(ddof=1) / math.sqrt(30)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.1)
+
+
+def test_of_very_many_prompts_is_normal(monkeypatch):
+    values = np.random.default_rng(0).normal(size=400)
+    drawn = interval(mean_estimate(values))
+    monkeypatch.setattr(intervals_module, "_LARGEST_DRAWN", 100)
+    low, high = interval(mean_estimate(values))
+    assert (high - low) / 2 == pytest.approx(Z95 * values.std(ddof=1) / 20, rel=1e-5)
+    assert (low + high) / 2 == pytest.approx(values.mean(), abs=1e-12)
+    assert [low, high] == pytest.approx(list(drawn), abs=0.1 * (high - low))
+
+
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        Estimate(1.0, 1, 1, np.zeros(1)),
+        Estimate(1.0, 0, 1, np.zeros(0)),
+        Estimate(math.nan, 5, 1, np.ones(5)),
+        Estimate(1.0, 5, 1, np.array([1.0, math.nan, 0, 0, 0])),
+        Estimate(1.0, 5, 1),
+        Estimate(1.0, 5, 1, se=math.nan),
+    ],
+)
+def test_none_where_there_is_none(estimate):
+    assert all(math.isnan(x) for x in interval(estimate))
+
+
+def test_of_a_standard_error():
+    low, high = interval(Estimate(2.0, 5, 1, se=0.5))
+    assert [low, high] == pytest.approx([2 - Z95 / 2, 2 + Z95 / 2], abs=1e-6)
+
+
+@pytest.mark.parametrize(("df", "quantile"), [(1, 12.706), (9, 2.262), (19, 2.093), (30, 2.042), (200, Z95), (None, Z95)])
+def test_few_folds_widen_it(df, quantile):
+    low, high = interval(Estimate(2.0, 5, 1, se=0.5, df=df))
+    assert (high - low) / 2 == pytest.approx(0.5 * quantile, rel=1e-3)
+
+
+def test_scaled_and_mapped():
+    estimate = Estimate(2.0, 3, 1, np.array([1.0, -1.0, 0.0]), undefined=4)
+    double = estimate.scaled(-2.0)
+    assert (double.value, double.influence.tolist(), double.undefined) == (-4.0, [-2.0, 2.0, 0.0], 4)
+    assert Estimate(2.0, 3, 1, se=0.5).scaled(-2.0).se == 1.0
+    squared = estimate.mapped(lambda x: x * x, slope=4.0)
+    assert (squared.value, squared.influence.tolist()) == (4.0, [4.0, -4.0, 0.0])
+
+
+# (d) why not the plain bootstrap --------------------------------------------------------------------------------------
+
+
+def test_the_plain_bootstrap_misses_the_value_it_is_of():
+    """With N < D a prompt drawn twice is one direction, not two: every resample has less entropy than the data."""
+    s = draw(40, 100, 0)
+    value = ref.dataset_entropy(s.pooled)
+    rng = np.random.default_rng(0)
+    resampled = [ref.dataset_entropy(s.pooled[rng.integers(0, 40, 40)]) for _ in range(60)]
+    assert np.quantile(resampled, 0.975) < value
+    low, high = interval(accumulate("dataset_entropy", s).compute())
+    assert low < value < high
+
+
+def test_make_samples_differ_by_seed():
+    assert not np.allclose(make_samples(5, 4, 0).pooled, make_samples(5, 4, 1).pooled)

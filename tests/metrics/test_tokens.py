@@ -1,0 +1,158 @@
+"""Token measures: the Gram path (T ≤ D), the direct path (T > D) and the reference agree; padding enters nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.metrics import ROW_PREPARATIONS, Options
+from layerscope.metrics.tokens import Sink, curvatures, find_sink, measure_tokens, prompt_entropies, without_token
+from tests.metrics import reference as ref
+from tests.metrics.support import pad, tensor
+
+WIDTH = 16
+LENGTHS = {"gram": (3, 7, 12, 16), "direct": (3, 9, 17, 40)}
+KINDS = ("plain", "anisotropic", "sink", "huge sink", "two sinks", "repeats")
+close = pytest.approx
+
+
+def prompts(path: str, kind: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    out = []
+    for length in LENGTHS[path]:
+        t = rng.normal(size=(length, WIDTH))
+        if kind == "anisotropic":
+            t += 50 * rng.normal(size=WIDTH)
+        if "sink" in kind:
+            t[0] *= 20_000 if kind == "huge sink" else 200
+        if kind == "two sinks":
+            t[-1] *= 150
+        if kind == "repeats":
+            t[0] *= 200
+            t[2:] = t[2]
+        out.append(t)
+    return out
+
+
+def exact(tokens: list[np.ndarray], dtype: torch.dtype) -> list[np.ndarray]:
+    return [tensor(t).to(dtype).double().numpy() for t in tokens]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", LENGTHS)
+def test_both_paths_against_the_reference(path, kind, dtype):
+    tokens = exact(prompts(path, kind), dtype)
+    states, mask = pad(tokens, dtype=dtype)
+    assert (states.shape[1] > states.shape[2]) == (path == "direct")
+    sink = find_sink(states, mask)
+    where = sink.position.tolist()
+    assert where == [ref.sink(t)[0] for t in tokens]
+    assert sink.ratio.numpy() == close(np.array([ref.sink(t)[1] for t in tokens]), rel=1e-6)
+    out = measure_tokens(states, mask, sink, Options())
+    assert out.entropy["keep"].numpy() == close(np.array([ref.prompt_entropy(t) for t in tokens]), abs=1e-9, nan_ok=True)
+    expected = [ref.prompt_entropy(t, drop=p) for t, p in zip(tokens, where, strict=True)]
+    assert out.entropy["drop"].numpy() == close(np.array(expected), abs=1e-9, nan_ok=True)
+    # acos has an infinite slope at ±1: cosines that agree to 1e-15 give angles that agree to 3e-8 there
+    tolerance = 1e-6 if kind == "repeats" or "huge" in kind else 1e-9
+    assert out.curvature["keep"].numpy() == close(np.array([ref.curvature(t) for t in tokens]), abs=tolerance, nan_ok=True)
+    expected = [ref.curvature(t, drop=p) for t, p in zip(tokens, where, strict=True)]
+    assert out.curvature["drop"].numpy() == close(np.array(expected), abs=tolerance, nan_ok=True)
+    assert out.flat.tolist() == [ref.flat_terms(t) for t in tokens]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("rows", ROW_PREPARATIONS)
+@pytest.mark.parametrize("path", LENGTHS)
+def test_rows_and_alpha(path, rows, alpha):
+    tokens = prompts(path, "sink")
+    states, mask = pad(tokens)
+    sink = find_sink(states, mask)
+    options = Options(rows=rows, alpha=alpha)
+    out = measure_tokens(states, mask, sink, options)
+    expected = np.array([ref.prompt_entropy(t, alpha, rows) for t in tokens])
+    assert out.entropy["keep"].numpy() == close(expected, abs=1e-9)
+    assert prompt_entropies(states, mask, options).numpy() == close(expected, abs=1e-9)
+    without = [ref.prompt_entropy(t, alpha, rows, drop=p) for t, p in zip(tokens, sink.position.tolist(), strict=True)]
+    assert out.entropy["drop"].numpy() == close(np.array(without), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gram_path_equals_the_direct_formulas(kind):
+    states, mask = pad(prompts("gram", kind))
+    sink = find_sink(states, mask)
+    out = measure_tokens(states, mask, sink, Options())
+    dropped = without_token(mask, sink.position)
+    tolerance = 1e-6 if kind == "repeats" or "huge" in kind else 1e-9
+    for name, kept in {"keep": mask, "drop": dropped}.items():
+        torch.testing.assert_close(out.entropy[name], prompt_entropies(states, kept), rtol=0, atol=1e-9, equal_nan=True)
+        bent, flat = curvatures(states, kept)
+        torch.testing.assert_close(out.curvature[name], bent, rtol=0, atol=tolerance, equal_nan=True)
+        if name == "keep":
+            assert out.flat.tolist() == flat.tolist()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("filling", [1e6, float("nan"), float("inf")])
+@pytest.mark.parametrize("path", LENGTHS)
+def test_padding_enters_nothing(path, filling, side):
+    tokens = prompts(path, "sink")
+    states, mask = pad(tokens, filling, side)
+    sink = find_sink(states, mask)
+    out = measure_tokens(states, mask, sink, Options())
+    for i, t in enumerate(tokens):
+        alone = tensor(t).unsqueeze(0)
+        alone_sink = find_sink(alone)
+        one = measure_tokens(alone, None, alone_sink, Options())
+        assert sink.ratio[i].item() == close(alone_sink.ratio.item(), rel=1e-12)
+        start = int(mask[i].to(torch.uint8).argmax())
+        assert sink.position[i].item() - start == alone_sink.position.item()
+        for name in ("keep", "drop"):
+            assert out.entropy[name][i].item() == close(one.entropy[name].item(), abs=1e-9)
+            assert out.curvature[name][i].item() == close(one.curvature[name].item(), abs=1e-9, nan_ok=True)
+        assert out.flat[i].item() == one.flat.item()
+    values = prompt_entropies(states, mask, Options(rows="raw"))
+    assert values.numpy() == close(np.array([ref.prompt_entropy(t, rows="raw") for t in tokens]), abs=1e-9)
+
+
+def test_any_token_may_be_dropped():
+    """The sink is found on other states than those measured, so its position may be any."""
+    tokens = prompts("gram", "sink")[2]
+    states = tensor(tokens).unsqueeze(0)
+    for position in range(len(tokens)):
+        sink = Sink(torch.tensor([position]), torch.ones(1))
+        out = measure_tokens(states, None, sink, Options())
+        assert out.entropy["drop"].item() == close(ref.prompt_entropy(tokens, drop=position), abs=1e-9)
+        assert out.entropy["keep"].item() == close(ref.prompt_entropy(tokens), abs=1e-9)
+        assert out.curvature["drop"].item() == close(ref.curvature(tokens, drop=position), abs=1e-9)
+
+
+def test_a_token_that_equals_the_mean_has_no_direction():
+    """Scaling its rounding to length 1 would invent a direction: log 3 instead of log 2 here."""
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0]
+    tokens = np.stack([axes[0], -axes[0], axes[1], -axes[1], 0 * axes[0]]) + rng.normal(size=WIDTH)
+    for dtype in (torch.float64, torch.float32):
+        states = tensor(tokens).to(dtype).unsqueeze(0)
+        assert measure_tokens(states, None, None, Options()).entropy["keep"].item() == close(np.log(2), abs=1e-6)
+        assert prompt_entropies(states).item() == close(np.log(2), abs=1e-6)
+
+
+def test_the_sink_is_what_makes_the_valley():
+    """Method §6: one massive token in the mean makes the others look alike; without it the entropy is back."""
+    rng = np.random.default_rng(0)
+    tokens = rng.normal(size=(1, 64, 128))
+    tokens[0, 0] *= 200
+    states = tensor(tokens)
+    out = measure_tokens(states, None, find_sink(states), Options())
+    assert out.entropy["keep"].item() < 1.0
+    assert out.entropy["drop"].item() > 3.5
+
+
+def test_what_is_not_asked_for_is_not_computed():
+    states, mask = pad(prompts("gram", "plain"))
+    out = measure_tokens(states, mask, None, Options(), entropy=False)
+    assert out.entropy == {}
+    assert set(out.curvature) == {"keep"}
+    out = measure_tokens(states, mask, find_sink(states, mask), Options(), curvature=False)
+    assert out.curvature == {}
+    assert set(out.entropy) == {"keep", "drop"}

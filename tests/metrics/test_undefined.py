@@ -1,0 +1,268 @@
+"""What has no value is counted, never averaged in; what cannot be asked raises a clear ValueError."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.errors import UnknownNameError
+from layerscope.metrics import Options, expand_names, get_metric, interval, matrix_entropy, metrics, normalizer, spectrum_entropy
+from layerscope.metrics.tokens import find_sink, measure_tokens
+from tests.metrics import reference as ref
+from tests.metrics.support import make_samples, pad, tensor
+
+RNG = np.random.default_rng(0)
+GOOD = RNG.normal(size=(6, 8))
+AWKWARD = 0.1 * np.array([1.0, 3.0, 7.0, -1.1, 0.3, 9.0, 2.7, 1 / 3])  # sums of these round
+
+
+def estimate(name, tokens, options=None):
+    states, mask = pad(tokens)
+    return get_metric(name)(options).update(states, mask).compute()
+
+
+def assert_no_value(result, prompts):
+    assert math.isnan(result.value)
+    assert result.undefined == prompts
+    assert all(math.isnan(x) for x in interval(result))
+
+
+def test_short_prompts_are_counted_not_averaged():
+    tokens = [GOOD, GOOD[:1], GOOD[:2], GOOD[:3]]
+    bent = estimate("curvature", tokens)
+    assert (bent.n, bent.undefined) == (2, 2)
+    assert bent.value == pytest.approx((ref.curvature(GOOD) + ref.curvature(GOOD[:3])) / 2, abs=1e-9)
+    spread = estimate("prompt_entropy", tokens)  # one token, centred, is nothing; two are one direction
+    assert (spread.n, spread.undefined) == (3, 1)
+    assert spread.value == pytest.approx((ref.prompt_entropy(GOOD) + 0 + ref.prompt_entropy(GOOD[:3])) / 3, abs=1e-9)
+    raw = estimate("prompt_entropy", tokens, Options(rows="raw"))
+    assert (raw.n, raw.undefined) == (4, 0)
+    for result in (bent, spread, raw):
+        assert all(math.isfinite(x) for x in interval(result))
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_only_short_prompts(length):
+    assert_no_value(estimate("curvature", [GOOD[:length]] * 3), 3)
+
+
+@pytest.mark.parametrize("rows", ["centered", "centered-unit"])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 2.0, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("length", [3, 7, 9])  # the Gram path and the direct one
+def test_equal_tokens(length, dtype, alpha, rows):
+    states = tensor(np.tile(AWKWARD, (2, length, 1))).to(dtype)
+    result = get_metric("prompt_entropy")(Options(rows=rows, alpha=alpha)).update(states).compute()
+    assert_no_value(result, 2)
+    assert_no_value(get_metric("curvature")().update(states).compute(), 2)
+    out = measure_tokens(states, None, find_sink(states), Options(rows=rows, alpha=alpha))
+    for values in (out.entropy, out.curvature):
+        assert torch.isnan(torch.stack(list(values.values()))).all()
+    assert out.flat.tolist() == [length - 2] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("length", [4, 8, 12])
+def test_equal_tokens_beside_a_sink(length, dtype):
+    """Fully repeated prompts: without the first token nothing is left that differs."""
+    rng = np.random.default_rng(1)
+    for factor in (2.0, 300.0, 3e4):
+        tokens = np.tile(AWKWARD, (1, length, 1))
+        tokens[0, 0] = factor * rng.normal(size=8)
+        states = tensor(tokens).to(dtype)
+        out = measure_tokens(states, None, find_sink(states), Options())
+        assert out.entropy["keep"].item() == pytest.approx(0.0, abs=1e-9)
+        assert math.isnan(out.entropy["drop"].item())
+        assert math.isnan(out.curvature["keep"].item())
+        assert math.isnan(out.curvature["drop"].item())
+        assert out.flat.item() == length - 2
+
+
+def test_a_prompt_of_no_tokens_is_counted():
+    states, mask = torch.randn(3, 4, 8), torch.ones(3, 4, dtype=torch.bool)
+    mask[1] = False
+    for name, metric in metrics().items():
+        if metric.info.level == "tokens":
+            result = metric().update(states, mask).compute()
+            assert (result.n, result.undefined) == (2, 1), name
+            assert math.isfinite(result.value)
+    out = measure_tokens(states, mask, find_sink(states, mask), Options())
+    for values in (*out.entropy.values(), *out.curvature.values()):
+        assert torch.isnan(values).tolist() == [False, True, False]
+
+
+def test_one_token_prompts_with_the_sink_left_out():
+    states = torch.randn(2, 1, 8)
+    out = measure_tokens(states, None, find_sink(states), Options())
+    for values in (*out.entropy.values(), *out.curvature.values()):
+        assert torch.isnan(values).all()
+
+
+POOLED = sorted(n for n, m in metrics().items() if m.info.level == "pooled")
+VIEWS = sorted(n for n, m in metrics().items() if m.info.level == "views")
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_a_single_prompt(name):
+    result = get_metric(name)().update(tensor(GOOD[:1])).compute()
+    if name == "rankme":  # not centred: one vector is one direction
+        assert result.value == pytest.approx(1.0, abs=1e-5)
+        assert all(math.isnan(x) for x in interval(result))
+    else:
+        assert_no_value(result, 1)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_single_prompt_cannot_be_compared(name):
+    with pytest.raises(ValueError, match=r"at least 2 prompts.*got 1 prompts in 2 views"):
+        get_metric(name)().update(torch.randn(1, 2, 4)).compute()
+    with pytest.raises(ValueError, match=r"got 5 prompts in 1 views"):
+        get_metric(name)().update(torch.randn(5, 1, 4)).compute()
+
+
+@pytest.mark.parametrize("n", [3, 7, 30])
+@pytest.mark.parametrize("name", POOLED)
+def test_duplicates_of_one_prompt(name, n):
+    result = get_metric(name)().update(tensor(np.tile(AWKWARD, (n, 1)))).compute()
+    if name == "rankme":
+        assert result.value == pytest.approx(1.0, abs=1e-4)
+    elif name == "anisotropy":
+        assert result.value == pytest.approx(1.0, abs=1e-12)
+    else:
+        assert_no_value(result, n)
+
+
+@pytest.mark.parametrize("n", [3, 7, 30])
+@pytest.mark.parametrize("name", ["lidar", "lidar_rank"])
+def test_prompts_with_the_same_views(name, n):
+    """No scatter between prompts: rounding must not pass for some."""
+    views = np.stack([AWKWARD, AWKWARD * 1.7 + 0.1, AWKWARD[::-1]])
+    assert_no_value(get_metric(name)().update(tensor(np.tile(views, (n, 1, 1)))).compute(), n)
+
+
+def test_duplicates_among_others():
+    rows = np.concatenate([RNG.normal(size=(20, 4)), GOOD[:1, :4], GOOD[:1, :4]])
+    result = get_metric("intrinsic_dimension")().update(tensor(rows)).compute()
+    assert (result.n, result.undefined) == (20, 2)
+    assert result.value == pytest.approx(ref.intrinsic_dimension(rows), rel=1e-9)
+    for name in POOLED:
+        assert math.isfinite(get_metric(name)().update(tensor(rows)).compute().value)
+
+
+def test_vectors_of_length_zero_have_no_cosine():
+    rows = np.concatenate([np.zeros((2, 4)), RNG.normal(size=(9, 4))])
+    result = get_metric("anisotropy")().update(tensor(rows)).compute()
+    assert (result.n, result.undefined) == (9, 2)
+    assert result.value == pytest.approx(ref.anisotropy(rows), abs=1e-12)
+    assert len(result.influence) == 11
+    assert result.influence[np.abs(result.influence) == 0].size >= 2
+    assert all(math.isfinite(x) for x in interval(result))
+    assert_no_value(get_metric("anisotropy")().update(tensor(np.zeros((3, 4)))).compute(), 3)
+
+
+def test_two_prompts_have_no_power_law():
+    assert_no_value(get_metric("alpha_req")().update(tensor(GOOD[:2])).compute(), 2)
+    assert_no_value(get_metric("intrinsic_dimension")().update(tensor(GOOD[:2])).compute(), 2)
+    assert get_metric("nesum")().update(tensor(GOOD[:2])).compute().value == pytest.approx(1.0)
+
+
+def test_a_spectrum_of_nothing_has_no_entropy():
+    for alpha in (0.0, 0.5, 1.0, 2.0, math.inf):
+        values = spectrum_entropy(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), alpha)
+        assert math.isnan(values[0])
+        assert values[1] == 0
+        assert math.isnan(matrix_entropy(torch.zeros(3, 2), alpha))
+
+
+def test_normalizers_that_are_zero_are_not_divided_by():
+    assert math.isnan(normalizer("logN", 1, 8))
+    assert math.isnan(normalizer("maxEntropy", 8, 1))
+    assert normalizer("raw", 1, 1) == 1.0
+    states, mask = pad([GOOD, GOOD[:1]])
+    result = get_metric("prompt_entropy")(Options(rows="raw")).update(states, mask).compute("logN")
+    assert (result.n, result.undefined) == (1, 1)
+    assert result.value == pytest.approx(ref.prompt_entropy(GOOD, rows="raw") / math.log(6), rel=1e-9)
+    assert math.isnan(get_metric("rankme")().update(tensor(GOOD[:1])).compute("logN").value)
+
+
+# What cannot be asked -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(metrics()))
+def test_no_data(name):
+    with pytest.raises(ValueError, match="no data"):
+        get_metric(name)().compute()
+
+
+@pytest.mark.parametrize("alpha", [-1.0, -1e-9, math.nan, -math.inf])
+@pytest.mark.parametrize("name", ["prompt_entropy", "dataset_entropy", "lidar", "dime"])
+def test_bad_alpha(name, alpha):
+    s = make_samples(5, 4)
+    data = {"tokens": pad(s.tokens), "pooled": (tensor(s.pooled),), "views": (tensor(s.views),)}[get_metric(name).info.level]
+    with pytest.raises(ValueError, match="alpha must be a number >= 0"):
+        get_metric(name)(Options(alpha=alpha)).update(*data).compute()
+
+
+@pytest.mark.parametrize("rows", ["centred-unit", "banana", ""])
+def test_bad_rows(rows):
+    s = make_samples(5, 4)
+    message = "rows must be one of raw, unit, centered, centered-unit"
+    for width in (1, 4):  # both paths
+        with pytest.raises(ValueError, match=message):
+            get_metric("prompt_entropy")(Options(rows=rows)).update(torch.randn(2, 3, width))
+        with pytest.raises(ValueError, match=message):
+            measure_tokens(torch.randn(2, 3, width), None, None, Options(rows=rows))
+    with pytest.raises(ValueError, match=message):
+        get_metric("dataset_entropy")(Options(pooled_rows=rows)).update(s.pooled).compute()
+    for name in ("infonce", "dime"):
+        with pytest.raises(ValueError, match=message):
+            get_metric(name)(Options(view_rows=rows)).update(s.views).compute()
+    with pytest.raises(ValueError, match=message):
+        get_metric("lidar")(Options(lidar_rows=rows)).update(s.views).compute()
+
+
+def test_bad_normalization():
+    with pytest.raises(ValueError, match="normalization must be one of"):
+        get_metric("dataset_entropy")().update(GOOD).compute("log")
+
+
+def test_wrong_dimensions():
+    for name, metric in metrics().items():
+        wrong = {"tokens": (4, 4), "pooled": (4, 4, 4), "views": (4, 4)}[metric.info.level]
+        with pytest.raises(ValueError, match="expected"):
+            metric().update(torch.randn(wrong))
+        assert name
+    with pytest.raises(ValueError, match="mask of shape"):
+        get_metric("prompt_entropy")().update(torch.randn(2, 3, 4), torch.ones(2, 4, dtype=torch.bool))
+
+
+def test_masks_of_integers_are_masks():
+    states, mask = pad([GOOD, GOOD[:4]])
+    for name in ("prompt_entropy", "curvature", "sink_ratio", "sink_first"):
+        a = get_metric(name)().update(states, mask).compute().value
+        assert get_metric(name)().update(states, mask.long()).compute().value == a
+
+
+def test_vectors_that_do_not_fit():
+    metric = get_metric("dataset_entropy")().update(torch.randn(3, 4))
+    with pytest.raises(ValueError, match="do not fit"):
+        metric.update(torch.randn(3, 5))
+    with pytest.raises(ValueError, match="do not fit"):
+        metric.merge(get_metric("dataset_entropy")().update(torch.randn(3, 5)))
+    assert len(metric.data) == 3
+
+
+def test_keys_that_do_not_fit():
+    with pytest.raises(ValueError, match="2 keys for 3 prompts"):
+        get_metric("dataset_entropy")().update(torch.randn(3, 4), keys=[1, 2])
+    with pytest.raises(ValueError, match="2 keys for 3 prompts"):
+        get_metric("curvature")().update(torch.randn(3, 4, 5), keys=[1, 2])
+
+
+def test_names():
+    with pytest.raises(UnknownNameError, match="dataset_entropy"):
+        get_metric("dataset_entrpy")
+    assert expand_names(None) == expand_names(["all"]) == list(metrics())
+    assert expand_names(["lidar", "paper", "lidar"])[0] == "lidar"
+    assert set(expand_names(["paper"])) == {n for n, m in metrics().items() if m.info.core}
