@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from layerscope.cli.app import app
 
@@ -27,14 +25,12 @@ def models_command(as_json: bool = typer.Option(False, "--json", help="Print JSO
         ]
         print(json.dumps(rows, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("name", "model", "blocks", "width", "licence", "cached", "notes"):
-        table.add_column(heading, overflow="fold")
+    console = Console(highlight=False)
     for name, e in entries.items():
-        cached = "yes" if is_cached(name) else "no"
-        table.add_row(name, e.title, str(e.blocks), str(e.width), e.licence, cached, e.notes or "")
-    console = Console()
-    console.print(table)
-    console.print(f"Cache: {cache_dir()}", highlight=False, soft_wrap=True)
+        cached = "[green]cached[/]" if is_cached(name) else "not cached yet"
+        console.print(f"[bold]{name}[/]  {e.title}: {e.blocks} blocks, width {e.width}, {e.licence} · {cached}")
+        if e.notes:
+            console.print(f"    [dim]{e.notes}[/]")
+    console.print(f"Cache: {cache_dir()}", soft_wrap=True)
     console.print("Also: a Hugging Face hub id (org/name or org/name@revision), a folder with safetensors, or a .gguf file.")
     console.print(f"Families: {', '.join(sorted(families()))}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +15,19 @@ from layerscope.models import LoadedModel
 from layerscope.profiling.passes import forward
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
-_CHUNK_BYTES = 64 * 2**20
-_IDENTITY = ("weights_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
+_CHUNK_BYTES = 128 * 2**20
+_IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
+
+
+def space_description(model: LoadedModel, template: Template, max_length: int) -> dict[str, Any]:
+    """What tells these vectors from all others, apart from site and kind."""
+    identity = {name: model.identity.get(name) for name in _IDENTITY}
+    return {"model": identity, "template": template.pattern, "max_length": max_length}
 
 
 def open_space(store: EmbeddingStore, model: LoadedModel, template: Template, max_length: int, dtype: str = "float32") -> Space:
     """The part of a store that holds this model's vectors under this template, length and precision."""
-    identity = {name: model.identity.get(name) for name in _IDENTITY}
-    return store.space({"model": identity, "template": template.pattern, "max_length": max_length}, dtype=dtype)
+    return store.space(space_description(model, template, max_length), dtype=dtype)
 
 
 class EncodePass:

@@ -69,3 +69,16 @@ def module_sha256(module: nn.Module) -> str:
         flat = value.detach().to("cpu").contiguous().flatten()
         digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return digest.hexdigest()
+
+
+def settings_sha256(module: nn.Module, tokenizer: object) -> str:
+    """What besides the weights decides a state: the model's configuration and how texts become tokens."""
+    config = getattr(module, "config", None)
+    facts = config.to_dict() if hasattr(config, "to_dict") else {}
+    # where a model was loaded from, and with which library, is not what it computes
+    for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "quantization_config"):
+        facts.pop(name, None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = backend.to_str() if backend is not None else json.dumps(sorted(getattr(tokenizer, "get_vocab", dict)().items()))
+    text = json.dumps(facts, sort_keys=True, default=str) + "\0" + words
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -14,7 +14,7 @@ from layerscope.models import adapters as adapting
 from layerscope.models import probe
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import families, family_for
-from layerscope.models.fingerprint import module_sha256
+from layerscope.models.fingerprint import module_sha256, settings_sha256
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.quiet import quiet
 from layerscope.models.settings import pick_device, pick_dtype
@@ -154,6 +154,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "source": "module",
         "revision": None,
         "weights_sha256": None,
+        "settings_sha256": settings_sha256(module, tokenizer),
         "family": anatomy.family,
         "architecture": type(module).__name__,
         "dtype": str(dtype).removeprefix("torch."),

@@ -38,6 +38,11 @@ class Source:
         """Fingerprint of the weight files; does not load the model."""
         return files_sha256(self.weights)
 
+    def settings_files_sha256(self) -> str:
+        """Fingerprint of the files beside the weights that decide what is computed: configuration and tokenizer."""
+        beside = [file for pattern in ("*.json", "*.txt", "*.model") for file in self.path.glob(pattern)]
+        return files_sha256(beside) if beside else ""
+
 
 def resolve(
     spec: str | Path,

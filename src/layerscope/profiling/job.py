@@ -19,7 +19,10 @@ import torch
 from layerscope import __version__
 from layerscope.capture import Reducer, Site, check_residual, expand_sites, make_batch
 from layerscope.data import Corpus, load_corpus
+from layerscope.errors import DataError, LayerscopeError
 from layerscope.models import LoadedModel, load, wrap
+from layerscope.models.adapters import locate
+from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.passes import Encoder, forward
@@ -79,11 +82,18 @@ def profile(
         alpha=alpha,
         **options,
     )
+    if batch_size is not None and batch_size < 1:
+        raise LayerscopeError(f"batch_size must be at least 1, not {batch_size}.")
     folder = None if out is None else RunFolder(out)
     source = resolve_early(model, offline, model_options or {})
-    corpus = texts if isinstance(texts, Corpus) else load_corpus(
-        texts, column=column, limit=limit, offline=offline, text_filter=text_filter
-    )  # fmt: skip
+    reading = {"column": column, "limit": limit, "text_filter": text_filter}
+    if isinstance(texts, Corpus):
+        unused = [name for name, value in reading.items() if value is not None]
+        if unused:
+            raise DataError(f"{unused[0]} goes with texts that are yet to be read: pass it to load_corpus instead.")
+        corpus = texts
+    else:
+        corpus = load_corpus(texts, offline=offline, **reading)  # type: ignore[arg-type]
     request = {"model": source, "corpus": corpus.fingerprint, "profile": config.as_dict(), "layerscope": __version__}
     if folder is not None and source is not None and not overwrite:
         held = folder.manifest()
@@ -104,8 +114,10 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
         return None
     keep = {k: model_options[k] for k in ("revision", "allow_pickle", "trust_remote_code") if k in model_options}
     source = resolve(model, offline, **keep)
-    named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map")}
-    return {"weights_sha256": source.weights_sha256(), **named}
+    adapters = [files_sha256(locate(adapter, offline).glob("*")) for adapter in model_options.get("adapters") or ()]
+    named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map", "adapters")}
+    files = {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}
+    return {**files, "adapters": adapters, **named}
 
 
 def open_model(model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]) -> LoadedModel:
@@ -128,7 +140,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.sites: list[Site] = expand_sites(self.config.sites, self.model.anatomy)
-        keep = ("weights_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
+        keep = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
         self.identity = {
             "model": {name: self.model.identity.get(name) for name in keep},
             "corpus": self.corpus.fingerprint,

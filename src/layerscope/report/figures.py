@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.profiling.valley import find_valley
 from layerscope.store import atomic
@@ -35,6 +35,12 @@ def plot_profiles(runs: Sequence[Run], metrics: Sequence[str] | None = None, *, 
         raise UnknownNameError("x axis", x, ["depth", "layer"])
     held = list(dict.fromkeys(m for run in runs for m in run.table["metric"]))
     names = list(metrics) if metrics else [m for m in CORE if m in held] or held
+    if not held:
+        raise LayerscopeError("there are no runs with metrics to draw.")
+    for name in names:
+        get_metric(name)  # an unknown name gets its own error
+        if name not in held:
+            raise UnknownNameError("metric in these runs", name, held)
     columns = min(columns, len(names))
     lines = math.ceil(len(names) / columns)
     figure = Figure(figsize=(3.6 * columns, 2.7 * lines + 1.0), dpi=150, layout="constrained")

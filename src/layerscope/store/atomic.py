@@ -22,13 +22,14 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # numpy tells of a write that was cut short without an error number
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error):
             raise RunFolderError(
                 f"no space left on the disk while writing {path}. What was finished before is kept: free some space, or use "
                 "a folder on another disk, and run the same command again."
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
-            raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another --out folder.") from error
+            raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another folder.") from error
         raise
 
 

@@ -1,0 +1,74 @@
+"""A finished evaluation: scores of every layer and readout on every task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from layerscope.errors import RunFolderError
+from layerscope.store import RunFolder
+
+
+@dataclass
+class Evaluation:
+    """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items."""
+
+    scores: pd.DataFrame
+    gains: pd.DataFrame
+    manifest: dict[str, Any]
+    path: Path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Evaluation:
+        """Read a run's folder."""
+        folder = RunFolder(path)
+        manifest = folder.manifest()
+        if manifest is None or manifest.get("kind") != "evaluation":
+            raise RunFolderError(f"{path} holds no evaluation.")
+        if manifest.get("status") != "complete":
+            raise RunFolderError(f"the evaluation in {path} is not finished. Run the same command again: it goes on.")
+        return cls(folder.read_table("scores"), folder.read_table("gains"), manifest, Path(path))
+
+    @property
+    def failed(self) -> list[dict[str, str]]:
+        """Tasks that could not be scored, and why."""
+        return self.manifest["failed"]
+
+    def best(self) -> pd.DataFrame:
+        """Per task: the best layer and readout, the last layer under the same and under the default readout."""
+        rows = []
+        for (task, split, subset), group in self.gains.groupby(["task", "split", "subset"], sort=False):
+            top = group.iloc[int(group["score"].argmax())]
+            readout = ["template", "pooling", "final_norm", "sink", "centring"]
+            same = group[(group[readout] == top[readout]).all(axis=1)]
+            last = same.iloc[int(same["layer"].argmax())]
+            rows.append(
+                {
+                    "task": task,
+                    "split": split,
+                    "subset": subset,
+                    "best": top["score"],
+                    "layer": int(top["layer"]),
+                    "readout": "/".join(str(top[c]) for c in readout),
+                    "last": last["score"],
+                    "gain": top["gain"],
+                    "ci_low": top["ci_low"],
+                    "ci_high": top["ci_high"],
+                    "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+        return {
+            "model": self.manifest["model"]["name"],
+            "tasks": self.best().to_dict(orient="records"),
+            "undefined": self.manifest["undefined"],
+            "failed": self.failed,
+            "warnings": self.manifest["warnings"],
+            "run": str(self.path),
+        }

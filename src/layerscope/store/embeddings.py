@@ -1,0 +1,199 @@
+"""Embeddings on disk: each text is encoded once, and later tasks, layers, readouts and runs read it back.
+
+A store holds spaces. A space is what one model yields under one set of circumstances (weights, revision, template, length,
+precision…): two descriptions that differ in anything are two spaces. Within a space, vectors are found by kind, site and
+text. Several processes may read and write a store at once, and may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+import secrets
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerscope.errors import RunFolderError
+from layerscope.store.chunks import INDEX, read_chunk
+from layerscope.store.holds import USED, bytes_in, in_use
+from layerscope.store.lookup import ChunkIndex, Key
+from layerscope.store.space import DESCRIPTION, MissingVectorsError, Space, describe, space_key
+
+__all__ = ["DEFAULT_BUDGET", "EmbeddingStore", "MissingVectorsError", "Space", "SpaceInfo", "text_key"]
+
+log = logging.getLogger("layerscope")
+
+DTYPES = ("float32", "float16")
+DEFAULT_BUDGET = 10 * 2**30
+_REMOVED = ".removed-"
+_RECOUNT_S = 60.0  # other processes write to the same store: count the disk again now and then
+
+
+def text_key(text: str) -> Key:
+    """The key of a text: 32 bytes that no other text shares."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True)
+class SpaceInfo:
+    """One space of a store, as it is listed and pruned. `last_used` is in seconds since 1970."""
+
+    key: str
+    description: dict[str, Any]
+    bytes: int
+    texts: int
+    last_used: float
+
+
+class EmbeddingStore:
+    """A folder of spaces, at most `budget` bytes large (None: no limit)."""
+
+    def __init__(self, root: Path, budget: int | None = DEFAULT_BUDGET) -> None:
+        if budget is not None and budget < 0:
+            raise ValueError(f"the budget of an embedding store is a number of bytes >= 0, or None for no limit, not {budget}")
+        self.root, self.budget = Path(root), budget
+        self._open: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
+        self._total, self._counted = 0, -math.inf
+        for gone in self._folders(f"{_REMOVED}*"):  # whoever was removing this did not get to the end
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def space(self, description: Mapping[str, Any], dtype: str = "float32") -> Space:
+        """The space of a description, made where there is none. `dtype` is how its vectors are stored, and part of it."""
+        if dtype not in DTYPES:
+            raise ValueError(f"vectors are stored as {' or '.join(DTYPES)}, not {dtype!r}")
+        if description.get("storage_dtype", dtype) != dtype:
+            raise ValueError(f"the description says storage_dtype={description['storage_dtype']!r}, the argument dtype={dtype!r}")
+        full = {**description, "storage_dtype": dtype}
+        key = space_key(full)
+        space = self._open.get(key)
+        if space is None:
+            space = self._open[key] = Space(self, key, full)
+        else:
+            space.open()
+            space.refresh()
+        return space
+
+    def size(self) -> int:
+        """Bytes on disk, all files counted."""
+        self._total, self._counted = bytes_in(self.root), time.monotonic()
+        return self._total
+
+    def spaces(self) -> list[SpaceInfo]:
+        """All spaces, least recently used first."""
+        return self._infos(_count_texts)
+
+    def prune(
+        self,
+        keep_bytes: int | None = None,
+        older_than: float | None = None,
+        match: Callable[[dict[str, Any]], bool] | None = None,
+    ) -> list[SpaceInfo]:
+        """Remove whole spaces, least recently used first, and say which.
+
+        Only spaces go that were not used for `older_than` seconds and whose description `match`es, and only until the store
+        is `keep_bytes` small. With none of the three, the store is brought within its budget. A space that another process
+        has open stays.
+        """
+        if keep_bytes is None and older_than is None and match is None:
+            keep_bytes = self.size() if self.budget is None else self.budget
+        excess: float = math.inf if keep_bytes is None else self.size() - keep_bytes
+        before = math.inf if older_than is None else time.time() - older_than
+        removed = []
+        for info in self.spaces():
+            if excess <= 0:
+                break
+            if info.last_used <= before and (match is None or match(info.description)) and self._remove(info):
+                removed.append(info)
+                excess -= info.bytes
+        return removed
+
+    def folder(self, key: str) -> Path:
+        """Where a space lies."""
+        return self.root / key[:2] / key
+
+    def make_room(self, need: int, current: Space) -> None:
+        """See that `need` more bytes fit the budget; other spaces go for it, the least recently used first."""
+        if self.budget is None:
+            return
+        if self._total + need > self.budget or time.monotonic() - self._counted > _RECOUNT_S:
+            self.size()
+        excess = self._total + need - self.budget
+        if excess <= 0:
+            return
+        others = [info for info in self._infos() if info.key != current.key and not self._used_elsewhere(info)]
+        if sum(info.bytes for info in others) >= excess:  # or else they would go for nothing
+            for info in others:
+                if excess > 0 and self._remove(info):
+                    log.info("embedding store: removed %s of %s to make room", _human(info.bytes), _label(info.description))
+                    excess -= info.bytes
+        if excess > 0:
+            raise RunFolderError(
+                f"the embedding store {self.root} is full: {_human(need)} more are needed, its budget is {_human(self.budget)}, "
+                f"and of the {_human(self._total)} that it holds {_human(current.bytes)} belong to this very model and template. "
+                "Raise --store-budget, evaluate fewer readouts or layers, store float16, or prune the store. What is stored "
+                "already is kept and will be reused."
+            )
+
+    def grew(self, count: int) -> None:
+        """Note that bytes were written, so that the disk need not be walked for every chunk."""
+        self._total += count
+
+    def _infos(self, texts: Callable[[Path], int] = lambda folder: 0) -> list[SpaceInfo]:
+        infos = []
+        for folder in self._folders("??/*"):
+            if (folder / DESCRIPTION).exists():
+                last_used = 0.0
+                with contextlib.suppress(OSError):
+                    last_used = (folder / USED).stat().st_mtime
+                infos.append(SpaceInfo(folder.name, describe(folder) or {}, bytes_in(folder), texts(folder), last_used))
+        return sorted(infos, key=lambda info: (info.last_used, info.key))
+
+    def _folders(self, pattern: str) -> list[Path]:
+        return [path for path in self.root.glob(pattern) if path.is_dir()]
+
+    def _used_elsewhere(self, info: SpaceInfo) -> bool:
+        return info.key not in self._open and in_use(self.folder(info.key))
+
+    def _remove(self, info: SpaceInfo) -> bool:
+        """Remove a space, unless another process has it open. It disappears at once, however long the deleting takes."""
+        mine = self._open.get(info.key)
+        if mine is not None:
+            mine.close()
+        folder, away = self.folder(info.key), self.root / f"{_REMOVED}{info.key}-{secrets.token_hex(4)}"
+        if in_use(folder, otherwise=lambda: os.rename(folder, away)):
+            log.info("embedding store: %s is in use by another process and stays", _label(info.description))
+            return False
+        shutil.rmtree(away, ignore_errors=True)
+        self._total -= info.bytes
+        return True
+
+
+def _count_texts(folder: Path) -> int:
+    index = ChunkIndex()
+    for path in folder.glob(f"*{INDEX}"):
+        with contextlib.suppress(ValueError):  # damaged: not counted, as it is not read
+            index.add(*read_chunk(folder, path.name[: -len(INDEX)]))
+    return index.texts()
+
+
+def _label(description: Mapping[str, Any]) -> str:
+    text = json.dumps(description, ensure_ascii=False)
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _human(count: float) -> str:
+    """Bytes, as people say them."""
+    units = ["bytes", "KB", "MB", "GB", "TB"]
+    while abs(count) >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.4g} {units[0]}"

@@ -1,0 +1,180 @@
+"""What is kept of a batch: right with any padding, loud about NaN, and never more than a few states at a time."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+
+from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch
+from layerscope.errors import NonFiniteStatesError
+from layerscope.metrics import Options
+from layerscope.models import LoadedModel, wrap
+from layerscope.profiling.passes import forward
+from tests.capture.support import hooks_on, reduce_states
+from tests.metrics import reference
+from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model, tiny_tokenizer
+
+EVERY = (*TINY_FAMILIES, *GENERIC_FAMILIES)
+IDS = [[20 + (7 * i * (n + 1)) % 180 for i in range(n)] for n in (5, 17, 9, 3)]
+
+
+def read(model: LoadedModel, ids: list[list[int]], left: bool = False, pad: int | None = None) -> Reduced:
+    sites = expand_sites(None, model.anatomy)
+    batch = make_batch(ids, model.pad_id if pad is None else pad, left=left)
+    with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
+        return reducer.run(batch, lambda b: forward(model, b), token_level=True)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize("family", EVERY)
+def test_padding_enters_no_number(family: str, left: bool) -> None:
+    model = tiny_model(family)
+    together = read(model, IDS, left)
+    for i, row in enumerate(IDS):
+        alone = read(model, [row])
+        np.testing.assert_allclose(together.pooled[:, i], alone.pooled[:, 0], rtol=2e-4, atol=2e-5)
+        for name, values in together.tokens.items():
+            np.testing.assert_allclose(values[:, i], alone.tokens[name][:, 0], rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_the_padding_id_does_not_matter() -> None:
+    model = tiny_model("llama")
+    one, other = (read(model, IDS, pad=pad) for pad in (0, 77))
+    assert np.array_equal(one.pooled, other.pooled)
+    for name in one.tokens:
+        assert np.array_equal(one.tokens[name], other.tokens[name], equal_nan=True)
+
+
+@pytest.mark.parametrize("width", [16, 4], ids=["fewer tokens than dimensions", "more tokens"])
+@pytest.mark.parametrize("rubbish", [1e30, float("nan"), float("inf")])
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_rubbish_at_padding_changes_nothing(width: int, rubbish: float, left: bool) -> None:
+    batch = make_batch(IDS, 0, left=left)
+    assert batch.mask is not None
+    states = torch.randn(4, 17, width, generator=torch.Generator().manual_seed(1))
+    clean, dirty = (states.masked_fill(~batch.mask.unsqueeze(-1), value) for value in (0.0, rubbish))
+    one, other = reduce_states(batch, [clean]), reduce_states(batch, [dirty])
+    assert np.array_equal(one.pooled, other.pooled)
+    for name in one.tokens:
+        assert np.array_equal(one.tokens[name], other.tokens[name], equal_nan=True), name
+
+
+def test_numbers_are_those_of_the_formulas() -> None:
+    states = torch.randn(4, 17, 16, generator=torch.Generator().manual_seed(2))
+    states[1, 3] *= 50
+    batch = make_batch(IDS, 0)
+    kept = reduce_states(batch, [states])
+    for i, row in enumerate(IDS):
+        tokens = states[i, : len(row)].double().numpy()
+        at, ratio = reference.sink(tokens)
+        want = {
+            "entropy_keep": reference.prompt_entropy(tokens),
+            "entropy_drop": reference.prompt_entropy(tokens, drop=at),
+            "curvature_keep": reference.curvature(tokens),
+            "curvature_drop": reference.curvature(tokens, drop=at),
+            "flat": 0,
+            "sink_ratio": ratio,
+            "sink_position": at,
+        }
+        assert {k: v[0, i] for k, v in kept.tokens.items()} == pytest.approx(want, rel=1e-6, nan_ok=True)
+        np.testing.assert_allclose(kept.pooled[0, i], tokens.mean(0), rtol=1e-6, atol=1e-7)
+    assert kept.tokens["sink_position"][0, 1] == 3
+    assert kept.pooled.dtype == np.float32
+
+
+def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
+    model = tiny_model("llama")
+    found = read(model, IDS)
+    sites = expand_sites(None, model.anatomy)
+    with Reducer(model.anatomy, sites, "raw", Options()) as reducer:
+        raw = reducer.run(make_batch(IDS, 0), lambda b: forward(model, b), token_level=True)
+    for name in ("sink_ratio", "sink_position"):
+        np.testing.assert_allclose(found.tokens[name], raw.tokens[name], rtol=1e-5)
+    assert not np.allclose(found.tokens["entropy_keep"], raw.tokens["entropy_keep"], rtol=1e-3, equal_nan=True)
+
+
+def test_pooled_only() -> None:
+    states = torch.randn(4, 17, 16)
+    assert reduce_states(make_batch(IDS, 0), [states], token_level=False).tokens == {}
+
+
+@pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinite values")])
+def test_states_that_are_not_finite_name_the_site(value: float, word: str) -> None:
+    good, bad = torch.ones(4, 17, 8), torch.ones(4, 17, 8)
+    bad[2, 1, 0] = value
+    with pytest.raises(NonFiniteStatesError, match=rf"{word} in the states at block\.1 \(layer 2, float32\) for 1 of 4 texts"):
+        reduce_states(make_batch(IDS, 0), [good, bad])
+    with pytest.raises(NonFiniteStatesError, match=r"float16\).*use --dtype bfloat16 or float32"):
+        reduce_states(make_batch(IDS, 0), [good.half(), bad.half()])
+
+
+def test_a_model_with_nan_weights_is_told_at_the_first_bad_layer() -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.anatomy.blocks[1].mlp.down_proj.weight[0, 0] = torch.nan
+    with pytest.raises(NonFiniteStatesError, match=r"block\.1 \(layer 2"):
+        read(model, IDS)
+    assert hooks_on(model.module) == 0
+
+
+def _llama(blocks: int) -> LoadedModel:
+    config = hf.LlamaConfig(
+        vocab_size=262, hidden_size=24, intermediate_size=40, num_hidden_layers=blocks, num_attention_heads=2, pad_token_id=0
+    )
+    torch.manual_seed(0)
+    return wrap(hf.LlamaModel(config).eval(), tiny_tokenizer())
+
+
+def _most_alive(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """The most tensors of a state's size alive at the end of any hook, and how many hooks' states outlived the next hook."""
+    batch = make_batch([[30 + i] * (19 - i) for i in range(3)], 0)  # 3 x 19 x 24: no other tensor has this size
+    size = 3 * 19 * 24
+    gc.collect()
+    alive: list[int] = []
+    seen: list[weakref.ref[Tensor]] = []
+    outlived: list[int] = []
+    own = Reducer._on_state
+
+    def watched(self: Reducer, index: int, raw: Tensor, state: Tensor) -> None:
+        outlived.append(sum(ref() is not None for ref in seen[:-2]))
+        own(self, index, raw, state)
+        seen.append(weakref.ref(state))
+        alive.append(sum(type(x) is Tensor and x.numel() == size for x in gc.get_objects()))
+
+    monkeypatch.setattr(Reducer, "_on_state", watched)
+    with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
+        reducer.run(batch, lambda b: forward(model, b), token_level=True)
+    assert len(alive) == model.n_blocks + 1
+    return max(alive), max(outlived)
+
+
+def test_memory_does_not_grow_with_the_number_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, few_old = _most_alive(_llama(4), monkeypatch)
+    monkeypatch.undo()
+    many, many_old = _most_alive(_llama(16), monkeypatch)
+    assert few_old == many_old == 0
+    assert 1 <= few == many <= 8
+
+
+def test_a_reducer_holds_nothing_between_batches() -> None:
+    model = tiny_model("llama")
+    with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
+        reducer.run(make_batch(IDS, 0), lambda b: forward(model, b), token_level=True)
+        assert reducer._pooled == {}
+        assert reducer._tokens == {}
+
+        def broken(b: Batch) -> None:
+            forward(model, Batch(b.input_ids + 10_000, b.mask, b.lengths))
+
+        with pytest.raises(IndexError):
+            reducer.run(make_batch(IDS, 0), broken, token_level=True)
+        assert reducer._pooled == {}
+        after = reducer.run(make_batch(IDS, 0), lambda b: forward(model, b), token_level=True)
+    assert np.array_equal(after.pooled, read(model, IDS).pooled)
+    assert hooks_on(model.module) == 0

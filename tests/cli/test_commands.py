@@ -1,0 +1,92 @@
+"""The other commands: lists, fetching by name, figures, version and help."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import layerscope
+from layerscope.metrics import metrics
+from layerscope.profiling import profile
+from tests.cli.support import Cli, assert_refused
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    profile(tiny_model("llama"), texts, out=folder, metrics=["prompt_entropy", "curvature"], max_length=24)
+    return folder
+
+
+def test_version_and_help(cli: Cli) -> None:
+    assert cli("--version") == (0, f"layerscope {layerscope.__version__}\n", "")
+    told = cli("--help")
+    assert told.code == 0
+    for command in ("profile", "models", "corpora", "metrics", "fetch", "plot"):
+        assert command in told.out
+    told = cli("profile", "-h")
+    assert told.code == 0
+    assert "--final-norm" in told.out
+
+
+def test_wrong_usage_is_code_2(cli: Cli) -> None:
+    assert cli("profil").code == 2
+    assert cli("profile").code == 2
+    assert cli("profile", "m", "--no-such-option").code == 2
+
+
+def test_models(cli: Cli) -> None:
+    rows = json.loads(cli("models", "--json").out)
+    assert {"smollm2-135m", "minilm-l6"} <= {row["name"] for row in rows}
+    for row in rows:
+        assert row.keys() == {"name", "title", "blocks", "width", "licence", "cached"}
+        assert row["cached"] is False  # this test's cache is empty
+    told = cli("models")
+    assert told.code == 0
+    assert "minilm-l6" in told.out
+    assert "Families: " in told.out
+
+
+def test_corpora_and_metrics(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = cli("corpora")
+    assert told.code == 0
+    assert "lee" in told.out
+    assert "wikitext" in told.out
+    told = cli("metrics")
+    assert told.code == 0
+    for name, metric in metrics().items():
+        assert name in told.out
+        assert metric.info.unit in told.out
+
+
+def test_fetch_checks_every_name_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.data.fetch_corpus", lambda *_: pytest.fail("fetched before all names were checked"))
+    assert_refused(cli("fetch", "lee", "minilm"), "unknown model or corpus 'minilm'", "Did you mean 'minilm-l6'")
+
+
+def test_fetch_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.data.fetch_corpus", lambda name: Path("/corpora") / name)
+    monkeypatch.setattr("layerscope.models.fetch", lambda name: Path("/models") / name)
+    assert cli("fetch", "lee", "minilm-l6") == (0, "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n", "")
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml"), ("c.pdf", b"%PDF")])
+def test_plot(cli: Cli, run_folder: Path, tmp_path: Path, name: str, start: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    assert cli("plot", run_folder, run_folder, "--out", name, "--x", "layer") == (0, f"{name}\n", "")
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_plot_mistakes(cli: Cli, run_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    assert_refused(cli("plot", "nowhere"), "nowhere holds no run")
+    assert_refused(cli("plot", run_folder, "--x", "dept"), "Did you mean 'depth'")
+    assert_refused(cli("plot", run_folder, "--metrics", "curvatur"), "Did you mean 'curvature'")
+    assert_refused(cli("plot", run_folder, "--metrics", "dime"), "dime", "curvature")
+    assert_refused(cli("plot", run_folder, "--out", "a.pgn"), "unknown figure format '.pgn'", "Did you mean '.png'")
+    assert_refused(cli("plot", run_folder, "--out", "file/a.png"), "cannot write")

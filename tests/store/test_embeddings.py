@@ -1,0 +1,527 @@
+"""The embedding store: what goes in comes out, under its own key only, and survives kills, damage and a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.store.chunks import INDEX
+from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
+from layerscope.store.lookup import ChunkIndex, as_keys
+from layerscope.store.space import space_key
+
+SITES = ["embeddings", "block.0", "block.1"]
+KIND = "mean/applied/keep"
+HERE = {"model": {"weights_sha256": "a" * 64, "revision": "main"}, "template": "{text}", "max_length": 128}
+
+
+def keys_of(texts: Sequence[object]) -> list[bytes]:
+    return [text_key(str(text)) for text in texts]
+
+
+def vectors_of(texts: Sequence[object], sites: Sequence[str] = SITES, width: int = 4, kind: str = KIND) -> np.ndarray:
+    """Vectors that tell text, site and kind."""
+    out = np.empty((len(sites), len(texts), width), dtype=np.float32)
+    for i, site in enumerate(sites):
+        for j, text in enumerate(texts):
+            seed = int.from_bytes(text_key(f"{kind}|{site}|{text}")[:4], "big")
+            out[i, j] = np.random.default_rng(seed).standard_normal(width)
+    return out
+
+
+def fill(space: Space, texts: Sequence[object], sites: Sequence[str] = SITES, kind: str = KIND) -> None:
+    space.add(keys_of(texts), {kind: vectors_of(texts, sites, kind=kind)}, sites)
+
+
+def files_size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    texts = ["a", "b", "", "naïve 🙂", "lone \ud800 surrogate"]
+    last = vectors_of(texts, kind="last", width=7)
+    tokens, sink = np.arange(5), np.arange(15, dtype=np.int16).reshape(3, 5)
+    space.add(keys_of(texts), {KIND: vectors_of(texts), "last/raw": last}, SITES, {"tokens": tokens, "sink": sink})
+    for held in (space, EmbeddingStore(tmp_path).space(HERE)):
+        assert held.texts == 5
+        for i, site in enumerate(SITES):
+            assert np.array_equal(held.read(keys_of(texts), KIND, site), vectors_of(texts)[i])
+            assert np.array_equal(held.read(keys_of(texts), "last/raw", site), last[i])
+            assert np.array_equal(held.read_numbers(keys_of(texts), "sink", site), sink[i])
+        assert np.array_equal(held.read_numbers(keys_of(texts), "tokens"), tokens)
+        assert np.array_equal(held.read_numbers(keys_of(texts), "tokens", SITES[0]), tokens)
+        whole = held.read_numbers(keys_of(texts), "sink")
+        assert np.array_equal(whole, sink)
+        assert whole.dtype == np.int16
+        assert held.has(keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens", "sink"]).tolist() == [True] * 5 + [False]
+        assert not held.has(keys_of(texts), [KIND], SITES, ["other"]).any()
+        assert held.read([], KIND, SITES[0]).shape[0] == 0
+        assert held.has([], [KIND], SITES).shape == (0,)
+
+
+def test_a_chunk_is_plain_npy_files_with_one_sites_rows_together(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    transposed = np.asfortranarray(vectors_of("abc"))
+    space.add(keys_of("abc"), {KIND: transposed}, SITES)
+    (file,) = space.folder.glob("*.npy")
+    held = np.load(file, mmap_mode="r")
+    assert held.flags.c_contiguous
+    assert np.array_equal(held, transposed)
+
+
+def test_any_order_repeats_and_many_chunks(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    for start in range(0, 60, 4):
+        fill(space, range(start, start + 4))
+    fill(space, range(10, 20))  # again: harmless
+    assert space.texts == 60
+    asked = np.random.default_rng(0).integers(0, 60, 200).tolist()
+    assert np.array_equal(space.read(keys_of(asked), KIND, "block.1"), vectors_of(asked)[2])
+    assert np.array_equal(EmbeddingStore(tmp_path).space(HERE).read(keys_of(asked), KIND, "block.0"), vectors_of(asked)[1])
+
+
+def test_what_is_missing_is_known_per_kind_and_site(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    fill(space, "ab", SITES[:2])
+    fill(space, "bc", SITES[2:])
+    fill(space, "b", SITES, kind="last")
+    asked = keys_of("abcd")
+    assert space.has(asked, [KIND], SITES[:1]).tolist() == [True, True, False, False]
+    assert space.has(asked, [KIND], SITES[2:]).tolist() == [False, True, True, False]
+    assert space.has(asked, [KIND], SITES).tolist() == [False, True, False, False]  # b: from two chunks together
+    assert space.has(asked, [KIND, "last"], SITES).tolist() == [False, True, False, False]
+    assert space.has(asked, ["max"], SITES).tolist() == [False] * 4
+    assert np.array_equal(space.read(keys_of("b"), KIND, SITES[2]), vectors_of("b")[2])
+    with pytest.raises(MissingVectorsError, match=r"no vector 'mean/applied/keep' at 'block.1' for 2 of 4 texts") as caught:
+        space.read(asked, KIND, SITES[2])
+    assert isinstance(caught.value, KeyError)
+    assert isinstance(caught.value, LayerscopeError)
+    with pytest.raises(MissingVectorsError, match="number 'tokens'"):
+        space.read_numbers(asked, "tokens")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), values, min_size=1, max_size=4), st.data())
+@settings(max_examples=300, deadline=None)
+def test_descriptions_that_differ_in_one_field_never_share(description: dict[str, Any], data: st.DataObject) -> None:
+    field = data.draw(st.sampled_from(sorted(description)))
+    other = {**description, field: data.draw(values)}
+    same = repr(other[field]) == repr(description[field]) or _json(other) == _json(description)
+    assert (space_key(description) == space_key(other)) == same
+    without = {name: held for name, held in description.items() if name != field}
+    assert space_key(without) != space_key(description)
+    assert space_key(dict(reversed(description.items()))) == space_key(description)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def test_descriptions_that_json_would_confuse_are_told_apart_or_refused(tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path)
+    for a, b in [({"x": 1}, {"x": True}), ({"x": 1}, {"x": 1.0}), ({"x": "1"}, {"x": 1}), ({"x": None}, {})]:
+        assert store.space(a).key != store.space(b).key
+    assert space_key({"x": "\ud83d\ude42"}) != space_key({"x": "🙂"})
+    odd = store.space({"x": "\ud83d"})
+    assert EmbeddingStore(tmp_path).space({"x": "\ud83d"}).key == odd.key
+    assert store.space(HERE).key != store.space(HERE, dtype="float16").key
+    assert store.space({**HERE, "storage_dtype": "float16"}, dtype="float16").key == store.space(HERE, dtype="float16").key
+    for bad in ({"x": {1: 2}}, {"x": float("nan")}, {"x": np.float32(1)}, {"x": {1, 2}}):
+        with pytest.raises(TypeError, match="description"):
+            store.space(bad)
+    with pytest.raises(ValueError, match="float32 or float16"):
+        store.space(HERE, dtype="int8")
+    with pytest.raises(ValueError, match="storage_dtype"):
+        store.space({**HERE, "storage_dtype": "float16"})
+
+
+def test_a_description_that_does_not_fit_its_folder_is_an_error(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    path = space.folder / "space.json"
+    assert json.loads(path.read_text())["description"] == {**HERE, "storage_dtype": "float32"}
+    for content in (path.read_text().replace("main", "dev"), "{}", "{"):
+        path.write_text(content)
+        with pytest.raises(RunFolderError, match="damaged or was edited"):
+            EmbeddingStore(tmp_path).space(HERE)
+
+
+WRITER = """
+import sys
+import numpy as np
+from pathlib import Path
+from layerscope.store.embeddings import EmbeddingStore, text_key
+space = EmbeddingStore(Path(sys.argv[1])).space({"model": "m"})
+first, count, size, width = map(int, sys.argv[2:])
+for start in range(first, first + count, size):
+    ids = np.arange(start, start + size)
+    rows = np.repeat(ids[None, :, None] + 1000 * np.arange(2)[:, None, None], width, axis=2).astype(np.float32)
+    space.add([text_key(str(i)) for i in ids], {"mean": rows, "last": -rows}, ["s0", "s1"], {"tokens": ids})
+    print(start, flush=True)
+"""
+
+
+def writer(root: Path, first: int, count: int, size: int, width: int) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", WRITER, str(root), *map(str, (first, count, size, width))]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_writer_leaves_whole_chunks_only(tmp_path: Path) -> None:
+    width, size = 20_000, 10
+    seen = 0
+    for attempt in range(4):
+        process = writer(tmp_path, seen, 100_000, size, width)
+        assert process.stdout is not None
+        for _ in range(2 + attempt):
+            assert process.stdout.readline()
+        time.sleep(0.003 * attempt)  # another place in the middle of a chunk each time
+        process.send_signal(signal.SIGKILL)
+        confirmed = [int(line) for line in process.stdout.read().split()]
+        process.wait()
+        space = EmbeddingStore(tmp_path).space({"model": "m"})
+        there = space.has(keys_of(range(seen + 1000)), ["mean", "last"], ["s0", "s1"], ["tokens"])
+        count = int(there.sum())
+        assert count % size == 0
+        assert there[:count].all()  # whole chunks, in the order they were written, and the rest is missing
+        assert count >= max([seen + (2 + attempt) * size, *(c + size for c in confirmed)])
+        for i, site in enumerate(["s0", "s1"]):
+            expected = np.arange(count, dtype=np.float32) + 1000 * i
+            assert np.array_equal(space.read(keys_of(range(count)), "mean", site), np.repeat(expected[:, None], width, axis=1))
+            assert np.array_equal(space.read(keys_of(range(count)), "last", site)[:, 0], -expected)
+        assert np.array_equal(space.read_numbers(keys_of(range(count)), "tokens"), np.arange(count))
+        with pytest.raises(MissingVectorsError):
+            space.read(keys_of([count]), "mean", "s0")
+        seen = count
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_writer_killed_at_any_step_of_a_chunk(tmp_path: Path, step: int) -> None:
+    """Four files make a chunk (two kinds, the numbers, the index); the kill comes when the next one is about to appear."""
+    script = f"""
+import os, signal
+real, calls = os.replace, []
+def replace(*arguments):
+    calls.append(1)
+    if len(calls) == 1 + 4 + 1 + {step}:  # space.json, a whole chunk, then this
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(*arguments)
+os.replace = replace
+"""
+    arguments = [sys.executable, "-c", script + WRITER, str(tmp_path), "0", "100", "10", "8"]
+    assert subprocess.run(arguments, capture_output=True).returncode == -signal.SIGKILL
+    space = EmbeddingStore(tmp_path).space({"model": "m"})
+    assert len(list(space.folder.glob("*.npy"))) == 2 + min(step, 2)
+    assert len(list(space.folder.glob(".*.part"))) == 1
+    there = space.has(keys_of(range(30)), ["mean", "last"], ["s0", "s1"], ["tokens"])
+    assert there.tolist() == [True] * 10 + [False] * 20
+    assert np.array_equal(space.read(keys_of(range(10)), "mean", "s1")[:, 0], np.arange(10) + 1000)
+
+
+def test_leftovers_of_a_killed_writer_go_once_they_are_old(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    fill(space, "ab")
+    leftovers = [space.folder / name for name in ("9-000000-ff.0.npy", "9-000000-ff.numbers", ".9-000000-ff.1.npy.9.part")]
+    for path in leftovers:
+        path.write_bytes(b"half a chunk")
+    (space.folder / "notes.txt").write_text("somebody's")
+    assert EmbeddingStore(tmp_path).space(HERE).texts == 2
+    assert all(path.exists() for path in leftovers)  # young: may be a chunk in the making
+    for path in space.folder.iterdir():
+        os.utime(path, (time.time() - 4000,) * 2)
+    again = EmbeddingStore(tmp_path).space(HERE)
+    assert not any(path.exists() for path in leftovers)
+    assert (space.folder / "notes.txt").exists()
+    assert np.array_equal(again.read(keys_of("ba"), KIND, SITES[0]), vectors_of("ba")[0])
+
+
+def test_two_processes_write_one_space_and_a_third_sees_it(tmp_path: Path) -> None:
+    reader = EmbeddingStore(tmp_path).space({"model": "m"})
+    both = [writer(tmp_path, first, 200, 10, 8) for first in (0, 150)]  # 150 to 199 are written twice
+    for process in both:
+        process.communicate()
+        assert process.returncode == 0
+    assert not reader.has(keys_of([0]), ["mean"], ["s0"]).any()
+    reader.refresh()
+    assert reader.texts == 350
+    assert reader.has(keys_of(range(350)), ["mean", "last"], ["s0", "s1"]).all()
+    assert np.array_equal(reader.read(keys_of(range(350)), "mean", "s1")[:, 3], np.arange(350) + 1000)
+
+
+def test_float16_is_half_the_size_within_its_error_bound(tmp_path: Path) -> None:
+    rows = (np.random.default_rng(0).standard_normal((3, 50, 64)) * 10.0 ** np.arange(-8, 4).repeat(6)[:64]).astype(np.float32)
+    store = EmbeddingStore(tmp_path)
+    small, large = store.space(HERE, dtype="float16"), store.space(HERE)
+    for space in (small, large):
+        space.add(keys_of(range(50)), {KIND: rows}, SITES)
+    assert small.bytes < 0.6 * large.bytes
+    read = small.read(keys_of(range(50)), KIND, SITES[1])
+    assert read.dtype == np.float32
+    assert np.all(np.abs(read - rows[1]) <= np.maximum(np.abs(rows[1]) * 2.0**-11, 2.0**-25))
+    assert np.array_equal(large.read(keys_of(range(50)), KIND, SITES[1]), rows[1])
+
+
+def test_float16_refuses_values_that_would_become_infinite(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE, dtype="float16")
+    rows = vectors_of("ab")
+    rows[1, 1, 2] = 65504.0
+    space.add(keys_of("ab"), {KIND: rows}, SITES)
+    rows[1, 1, 2] = -70000.0
+    before = sorted(space.folder.iterdir())
+    with pytest.raises(RunFolderError, match=r"'mean/applied/keep' at 'block.0' hold values up to 70000.*float32"):
+        space.add(keys_of("cd"), {"fine": vectors_of("cd"), KIND: rows}, SITES)
+    assert sorted(space.folder.iterdir()) == before
+    assert not space.has(keys_of("cd"), ["fine"], SITES).any()
+
+
+def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    fill(space, "a")
+    before = sorted(space.folder.iterdir())
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match="no space left"):
+        space.add(keys_of("b"), {"one": vectors_of("b"), "two": vectors_of("b")}, SITES)
+    assert sorted(space.folder.iterdir()) == before
+    fill(space, "b")
+    assert space.texts == 2
+
+
+def test_size_is_that_of_the_files_and_counts_along(tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path / "store")
+    assert store.size() == 0
+    assert store.spaces() == []
+    for revision in ("one", "two"):
+        space = store.space({**HERE, "revision": revision})
+        for start in range(0, 20, 5):
+            texts = range(start, start + 5)
+            space.add(keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(5)})
+            assert store._total == files_size(tmp_path)
+        assert space.bytes == files_size(space.folder)
+    assert store.size() == files_size(tmp_path)
+    infos = store.spaces()
+    assert [info.description["revision"] for info in infos] == ["one", "two"]
+    assert [info.texts for info in infos] == [20, 20]
+    assert sum(info.bytes for info in infos) == store.size()
+
+
+def filled(store: EmbeddingStore, names: str, age: float = 0.0) -> dict[str, Space]:
+    """Spaces used one after the other, the last one `age` seconds ago, each about 30 KB."""
+    spaces = {}
+    for i, name in enumerate(names):
+        spaces[name] = store.space({"name": name})
+        spaces[name].add(keys_of(range(10)), {KIND: vectors_of(range(10), width=256)}, SITES)
+        when = time.time() - age - 10 * (len(names) - i)
+        os.utime(spaces[name].folder / "used", (when, when))
+    return spaces
+
+
+def names(infos: Sequence[Any]) -> str:
+    return "".join(info.description["name"] for info in infos)
+
+
+def test_prune_removes_the_least_recently_used_first(tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path)
+    spaces = filled(store, "abcd")
+    each = spaces["a"].bytes
+    spaces["a"].read(keys_of([0]), KIND, SITES[0])  # a use
+    assert names(store.spaces()) == "bcda"
+    assert store.prune() == []
+    assert names(store.prune(keep_bytes=int(2.5 * each))) == "bc"
+    assert store.size() == files_size(tmp_path) == store._total
+    assert not spaces["b"].has(keys_of([0]), [KIND], SITES).any()
+    assert spaces["a"].has(keys_of([0]), [KIND], SITES).all()
+    fill(spaces["b"], "x")  # a pruned space can be used on
+    assert np.array_equal(spaces["b"].read(keys_of("x"), KIND, SITES[0]), vectors_of("x")[0])
+    assert names(store.prune(match=lambda description: description["name"] == "d")) == "d"
+    assert names(store.prune(older_than=5)) == ""
+    os.utime(spaces["a"].folder / "used", (time.time() - 10,) * 2)
+    assert names(store.prune(older_than=5)) == "a"
+    assert names(store.prune(keep_bytes=0)) == "b"
+    assert store.size() == 0
+    assert store.space({"name": "a"}).texts == 0
+
+
+def test_a_space_in_use_by_another_process_is_not_pruned(tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER + "input()", str(tmp_path), "0", "10", "10", "8"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        assert store.prune(keep_bytes=0) == []
+        assert store.spaces()[0].texts == 10
+        process.kill()  # what a killed process holds, it holds no longer
+    assert [info.texts for info in store.prune(keep_bytes=0)] == [10]
+    assert store.spaces() == []
+
+
+def test_a_space_that_this_store_has_open_itself_is_pruned(tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path)
+    spaces = filled(store, "ab")
+    assert EmbeddingStore(tmp_path).prune(keep_bytes=0) == []  # another store: as good as another process
+    assert names(store.prune(keep_bytes=0)) == "ab"
+    assert not spaces["a"].has(keys_of([0]), [KIND], SITES).any()
+    assert not spaces["a"].folder.exists()
+
+
+def test_a_budget_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
+    filled(EmbeddingStore(tmp_path), "abc")
+    each = EmbeddingStore(tmp_path).spaces()[0].bytes
+    store = EmbeddingStore(tmp_path, budget=int(4.5 * each))
+    space = store.space({"name": "new"})
+    wide = {KIND: vectors_of(range(10), width=256)}
+    for start in range(4):
+        space.add(keys_of(range(start * 10, start * 10 + 10)), wide, SITES)
+        assert store.size() <= 4.5 * each
+    assert names(store.spaces()) == "new"
+    assert space.texts == 40
+    with pytest.raises(RunFolderError, match=r"budget is 1\d\d.* KB.*--store-budget.*float16.*prune"):
+        space.add(keys_of(range(90, 100)), wide, SITES)
+    assert space.has(keys_of(range(40)), [KIND], SITES).all()
+    EmbeddingStore(tmp_path, budget=None).space({"name": "new"}).add(keys_of(range(90, 100)), wide, SITES)
+    assert len(EmbeddingStore(tmp_path, budget=2 * each).prune()) == 0  # `space` still holds it
+    with pytest.raises(ValueError, match="budget"):
+        EmbeddingStore(tmp_path, budget=-1)
+
+
+def test_nothing_is_dropped_for_a_chunk_that_will_not_fit_anyway(tmp_path: Path) -> None:
+    filled(EmbeddingStore(tmp_path), "ab")
+    store = EmbeddingStore(tmp_path, budget=100_000)
+    with pytest.raises(RunFolderError, match="is full"):
+        store.space({"name": "c"}).add(keys_of("x"), {KIND: np.zeros((3, 1, 10_000), dtype=np.float32)}, SITES)
+    assert names(store.spaces()) == "abc"
+
+
+def test_what_a_killed_prune_left_is_removed(tmp_path: Path) -> None:
+    filled(EmbeddingStore(tmp_path), "a")
+    (info,) = EmbeddingStore(tmp_path).spaces()
+    os.rename(tmp_path / info.key[:2] / info.key, tmp_path / f".removed-{info.key}-00")
+    assert EmbeddingStore(tmp_path).size() == 0
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "no json", "data cut", "data gone"])
+def test_a_damaged_chunk_is_ignored_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    fill(space, "ab")
+    (index,) = space.folder.glob(f"*{INDEX}")
+    (data,) = space.folder.glob("*.npy")
+    fill(space, "cd")
+    raw = index.read_bytes()
+    if damage == "data gone":
+        data.unlink()
+    elif damage == "data cut":
+        data.write_bytes(data.read_bytes()[:-1])
+    else:
+        flipped = raw.replace(b"block.0", b"block.3")
+        index.write_bytes({"empty": b"", "cut": raw[: len(raw) // 2], "flipped": flipped, "no json": b"[1]"}[damage])
+    with caplog.at_level(logging.WARNING, logger="layerscope"):
+        store = EmbeddingStore(tmp_path)
+        again = store.space(HERE)
+        again.refresh()
+    assert len(caplog.records) == 1
+    assert index.name in caplog.text
+    assert again.has(keys_of("abcd"), [KIND], SITES).tolist() == [False, False, True, True]
+    assert store.spaces()[0].texts == 2
+    fill(again, "ab")
+    assert np.array_equal(again.read(keys_of("abcd"), KIND, SITES[0]), vectors_of("abcd")[0])
+
+
+def test_a_store_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
+    fill(EmbeddingStore(tmp_path).space(HERE), "ab")
+    folder = EmbeddingStore(tmp_path).space(HERE).folder
+    folder.chmod(0o555)
+    (folder / "used").chmod(0o444)
+    try:
+        space = EmbeddingStore(tmp_path).space(HERE)
+        assert np.array_equal(space.read(keys_of("ab"), KIND, SITES[0]), vectors_of("ab")[0])
+        if os.geteuid() != 0:
+            with pytest.raises(RunFolderError, match="cannot write"):
+                fill(space, "c")
+    finally:
+        folder.chmod(0o755)
+
+
+def test_wrong_shapes_and_keys_are_refused(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    rows = vectors_of("ab")
+    for vectors, sites, numbers in [
+        ({KIND: rows[0]}, SITES, None),
+        ({KIND: rows}, SITES[:2], None),
+        ({KIND: rows[:, :1]}, SITES, None),
+        ({KIND: rows.astype(int)}, SITES, None),
+        ({KIND: rows[:, :, :0]}, SITES, None),
+        ({KIND: rows}, ["x", "x", "y"], None),
+        ({KIND: rows}, SITES, {"tokens": np.zeros(3)}),
+        ({KIND: rows}, SITES, {"tokens": np.array(["a", "b"])}),
+        ({}, SITES, None),
+    ]:
+        with pytest.raises(ValueError, match=r"vectors|numbers|sites"):
+            space.add(keys_of("ab"), vectors, sites, numbers)
+    with pytest.raises(ValueError, match="32 bytes"):
+        space.has([b"short"], [KIND], SITES)
+    space.add([], {KIND: rows[:, :0]}, SITES)
+    assert space.texts == 0
+    fill(space, "a")
+    space.add(keys_of("b"), {KIND: vectors_of("b", width=6)}, SITES)
+    with pytest.raises(RunFolderError, match="dimensions"):
+        space.read(keys_of("ab"), KIND, SITES[0])
+
+
+def test_keys_that_share_bytes_or_hold_zeros_are_told_apart(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    keys = [b"\0" * 32, b"\0" * 31 + b"\1", b"\1" + b"\0" * 31, b"\0" * 8 + b"\xff" * 24, b"\xff" * 32, b"\xff" * 31 + b"\0"]
+    rows = np.arange(18, dtype=np.float32).reshape(3, 6, 1)
+    for half in (slice(0, 6, 2), slice(1, 6, 2)):
+        space.add(keys[half], {KIND: rows[:, half]}, SITES)
+    assert np.array_equal(space.read(keys, KIND, SITES[1]), rows[1])
+    near = [key[:-1] + b"\7" for key in keys] + [b"\0" * 8 + b"\xfe" * 24]
+    assert not space.has(near, [KIND], SITES).any()
+    assert space.texts == 6
+
+
+def test_the_index_of_many_texts(tmp_path: Path) -> None:
+    space = EmbeddingStore(tmp_path).space(HERE)
+    rng = np.random.default_rng(0)
+    keys = [rng.bytes(32) for _ in range(100_000)]
+    for start in range(0, len(keys), 5_000):
+        ids = np.arange(start, start + 5_000, dtype=np.float32)
+        space.add(keys[start : start + 5_000], {KIND: np.stack([ids, -ids])[:, :, None]}, SITES[:2])
+    again = EmbeddingStore(tmp_path).space(HERE)
+    assert again.texts == 100_000
+    assert again.has(keys, [KIND], SITES[:2]).all()
+    picked = rng.integers(0, len(keys), 3_000)
+    assert np.array_equal(again.read([keys[i] for i in picked], KIND, SITES[1])[:, 0], -picked.astype(np.float32))
+    index: ChunkIndex = again._index
+    assert all(len(table.segments) <= 8 for table in index._tables.values())
+    assert as_keys(keys).nbytes == 32 * len(keys)

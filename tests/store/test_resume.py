@@ -1,0 +1,224 @@
+"""A run that is cut off goes on where it stopped and ends with the very table it would have had."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from layerscope.errors import RunFolderError
+from layerscope.models import LoadedModel
+from layerscope.profiling import Run, job, profile
+from layerscope.store import Shard, ShardStore, atomic
+from tests.profiling.support import assert_same_numbers
+from tests.tiny import tiny_model
+
+ROOT = Path(__file__).parents[2]
+SHARD = 3
+OPTIONS = {"max_length": 32, "views": 2, "permutations": 3}
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "choose_shard_size", lambda *_: SHARD)
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return tiny_model("llama")
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The shards that were computed, in order."""
+    order: list[int] = []
+    own = ShardStore.write
+
+    def write(self: ShardStore, index: int, shard: Shard) -> None:
+        own(self, index, shard)
+        order.append(index)
+
+    monkeypatch.setattr(ShardStore, "write", write)
+    return order
+
+
+def parts(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.name.endswith(".part")]
+
+
+def break_after(model: LoadedModel, written: list[int], shards: int, error: BaseException) -> Callable[[], None]:
+    def boom(*_: object) -> None:
+        if len(written) >= shards:
+            raise error
+
+    return model.anatomy.blocks[1].register_forward_pre_hook(boom).remove
+
+
+def test_a_finished_run_leaves_four_files(model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]) -> None:
+    run = profile(model, texts, out=tmp_path / "run", **OPTIONS)
+    assert written == [0, 1, 2, 3]
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["manifest.json", "profile.csv", "profile.parquet", "prompts.parquet"]
+    back = Run.load(tmp_path / "run")
+    pd.testing.assert_frame_equal(back.table, run.table, check_exact=True)
+    pd.testing.assert_frame_equal(back.prompts, run.prompts, check_exact=True)
+    csv = pd.read_csv(tmp_path / "run" / "profile.csv")
+    pd.testing.assert_frame_equal(csv, run.table, check_exact=True)
+    assert profile(model, texts, out=tmp_path / "run", **OPTIONS).table.equals(run.table)
+    assert len(written) == 4
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the driver went away")])
+def test_an_interrupted_run_goes_on(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], error: BaseException
+) -> None:
+    whole = profile(model, texts, **OPTIONS)
+    written.clear()
+    heal = break_after(model, written, 2, error)
+    with pytest.raises(type(error)):
+        profile(model, texts, out=tmp_path, **OPTIONS)
+    heal()
+    assert written == [0, 1]
+    with pytest.raises(RunFolderError, match=r"is not finished\. Run the same command again"):
+        Run.load(tmp_path)
+    resumed = profile(model, texts, out=tmp_path, **OPTIONS)
+    assert written == [0, 1, 2, 3]  # the first two were not computed again
+    pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
+    pd.testing.assert_frame_equal(resumed.prompts, whole.prompts, check_exact=True)
+    assert resumed.manifest["seconds"]["resumed_prompts"] == 2 * SHARD
+    assert resumed.manifest["status"] == "complete"
+
+
+def test_a_run_goes_on_with_the_texts_in_another_order(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+) -> None:
+    turned = texts[::-1]
+    whole = profile(model, turned, **OPTIONS)
+    written.clear()
+    heal = break_after(model, written, 2, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        profile(model, texts, out=tmp_path, **OPTIONS)
+    heal()
+    resumed = profile(model, turned, out=tmp_path, **OPTIONS)
+    assert written == [0, 1, 2, 3]
+    assert_same_numbers(resumed.table, whole.table, 1e-9)
+    pd.testing.assert_frame_equal(resumed.prompts, whole.prompts)
+
+
+def test_the_first_shard_size_is_kept(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heal = break_after(model, written, 1, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        profile(model, texts, out=tmp_path, **OPTIONS)
+    heal()
+    monkeypatch.setattr(job, "choose_shard_size", lambda *_: 5)  # another machine, with more memory
+    profile(model, texts, out=tmp_path, **OPTIONS)
+    assert written == [0, 1, 2, 3]
+
+
+def test_a_full_disk_keeps_finished_shards(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = profile(model, texts, **OPTIONS)
+    written.clear()
+    fsync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if len(written) >= 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+    with pytest.raises(RunFolderError, match=r"no space left on the disk.*run the same command again"):
+        profile(model, texts, out=tmp_path, **OPTIONS)
+    assert parts(tmp_path) == []
+    monkeypatch.setattr(atomic.os, "fsync", fsync)
+    resumed = profile(model, texts, out=tmp_path, **OPTIONS)
+    assert written == [0, 1, 2, 3]
+    pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
+
+
+KILLED = """
+import os, signal, sys
+from layerscope.profiling import job, profile
+from layerscope.store import atomic
+from tests.tiny import tiny_model
+
+job.choose_shard_size = lambda *_: {shard}
+replace = os.replace
+
+def die(source, target):
+    if str(target).endswith("000002.values.npz"):  # its vectors are there, its numbers are not
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+
+atomic.os.replace = die
+profile(tiny_model("llama"), {texts!r}, out=sys.argv[1], **{options!r})
+"""
+
+
+def test_a_killed_process_leaves_a_run_that_goes_on(
+    model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
+) -> None:
+    whole = profile(model, texts, **OPTIONS)
+    written.clear()
+    script = KILLED.format(shard=SHARD, texts=texts, options=OPTIONS)
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == -9, ended.stderr
+    assert len(parts(tmp_path)) == 1
+    resumed = profile(model, texts, out=tmp_path / "run", **OPTIONS)
+    assert written == [2, 3]
+    assert parts(tmp_path) == []
+    assert_same_numbers(resumed.table, whole.table, 1e-5)  # another process, whose threads may round otherwise
+    assert sorted(path.name for path in (tmp_path / "run").iterdir())[0] == "manifest.json"
+
+
+def test_overwrite_computes_again(model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]) -> None:
+    first = profile(model, texts, out=tmp_path, **OPTIONS)
+    with pytest.raises(
+        RunFolderError, match=r"holds another run, which differs in profile\.final_norm: \"applied\" there, \"raw\""
+    ):
+        profile(model, texts, out=tmp_path, final_norm="raw", **OPTIONS)
+    with pytest.raises(RunFolderError, match="differs in corpus"):
+        profile(model, texts[1:], out=tmp_path, **OPTIONS)
+    with pytest.raises(RunFolderError, match=r"differs in model\.weights_sha256"):
+        profile(tiny_model("llama", seed=1), texts, out=tmp_path, **OPTIONS)
+    pd.testing.assert_frame_equal(Run.load(tmp_path).table, first.table)  # nothing was touched
+    count = len(written)
+    profile(model, texts, out=tmp_path, overwrite=True, **OPTIONS)
+    assert len(written) == 2 * count
+    raw = profile(model, texts, out=tmp_path, final_norm="raw", overwrite=True, **OPTIONS)
+    pd.testing.assert_frame_equal(Run.load(tmp_path).table, raw.table)
+
+
+def test_what_cannot_be_written_is_told_in_words(model: LoadedModel, texts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="is a file"):
+        profile(model, texts, out=tmp_path / "file", **OPTIONS)
+    with pytest.raises(RunFolderError, match="cannot write"):
+        profile(model, texts, out=tmp_path / "file" / "run", **OPTIONS)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text('{"key"')
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        profile(model, texts, out=tmp_path / "broken", **OPTIONS)
+
+
+def test_a_scratch_folder_is_left_nowhere(
+    model: LoadedModel, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[int]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run = profile(model, texts, **OPTIONS)
+    assert run.path is None
+    heal = break_after(model, written, 5, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        profile(model, texts, **OPTIONS)
+    heal()
+    assert len(written) == 5
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("layerscope-")] == []
