@@ -12,9 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LayerscopeError", "Run", "load", "load_corpus", "profile", "wrap"]
+__all__ = ["Evaluation", "LayerscopeError", "Run", "evaluate", "load", "load_corpus", "profile", "wrap"]
 
 _HOMES = {
+    "Evaluation": "layerscope.evaluation.run",
+    "evaluate": "layerscope.evaluation.job",
     "LayerscopeError": "layerscope.errors",
     "Run": "layerscope.profiling.run",
     "load": "layerscope.models",
@@ -26,6 +28,8 @@ _HOMES = {
 if TYPE_CHECKING:
     from layerscope.data import load_corpus
     from layerscope.errors import LayerscopeError
+    from layerscope.evaluation.job import evaluate
+    from layerscope.evaluation.run import Evaluation
     from layerscope.models import load, wrap
     from layerscope.profiling import Run, profile
 

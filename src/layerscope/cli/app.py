@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import pkgutil
 import sys
 
 import typer
@@ -33,10 +35,16 @@ def _options(
     """Options of the whole command."""
 
 
+def _load_commands() -> None:
+    """Every file of this folder adds its command when it is imported: adding a command is adding a file."""
+    package = importlib.import_module("layerscope.cli")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"layerscope.cli.{module.name}")
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
-    from layerscope.cli import corpora, fetch, metrics, models, plot, profile  # noqa: F401  each adds its command
-
+    _load_commands()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("httpx", "urllib3", "transformers", "huggingface_hub", "filelock", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.ERROR)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from layerscope.errors import LayerscopeError
 
 
@@ -23,3 +26,35 @@ def real(text: str | None, name: str) -> float | None:
         return float(text)
     except ValueError:
         raise LayerscopeError(f"--{name} takes a number (or inf), not {text!r}.") from None
+
+
+def whole_numbers(text: str | None, name: str) -> list[int] | None:
+    """A comma-separated list of whole numbers, or None where nothing was given."""
+    found = words(text)
+    if found is None:
+        return None
+    try:
+        return [int(part) for part in found]
+    except ValueError:
+        raise LayerscopeError(f"--{name} takes whole numbers separated by commas, not {text!r}.") from None
+
+
+def size(text: str) -> int:
+    """Bytes from `500MB`, `10GB` and the like.
+
+    >>> size("2GB")
+    2147483648
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise LayerscopeError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def default_folder(*parts: str) -> Path:
+    """Where a run goes when the user names no folder: `runs/` and what it is about."""
+
+    def plain(text: str) -> str:
+        return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text)
+
+    return Path("runs") / "--".join(plain(part) for part in parts)

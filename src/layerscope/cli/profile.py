@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from layerscope.cli.app import app
-from layerscope.cli.options import real, words
+from layerscope.cli.options import default_folder, real, words
 
 
 @app.command("profile")
@@ -49,7 +49,7 @@ def profile_command(
     """Measure every layer of a model on some texts, in one pass. The same command again resumes or returns at once."""
     from layerscope.profiling import PRESETS, profile
 
-    folder = out or _default_folder(model, data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
+    folder = out or default_folder(model, data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
     model_options = {
         "dtype": dtype,
         "device": device,
@@ -97,9 +97,3 @@ def profile_command(
     print_run(run)
     print(f"Written to {folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json", file=sys.stderr)
 
-
-def _default_folder(model: str, data: str, final_norm: str) -> Path:
-    def plain(text: str) -> str:
-        return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text)
-
-    return Path("runs") / f"{plain(model)}--{plain(data)}--{final_norm}"

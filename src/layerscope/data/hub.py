@@ -46,7 +46,7 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
         import datasets
     except ImportError as error:
         raise MissingExtraError(f"reading the hub dataset {spec}", "hub") from error
-    with _offline(offline):
+    with hub_offline(offline):
         try:
             return datasets.load_dataset(spec.repo, spec.config, split=spec.split)
         except Exception as error:  # of many kinds: the hub's, the network's and the builder's own
@@ -97,7 +97,7 @@ def cached_folder(spec: HubSpec) -> Path | None:
 
 
 @contextmanager
-def _offline(on: bool) -> Iterator[None]:
+def hub_offline(on: bool) -> Iterator[None]:
     """Keep the hub libraries off the network. They read the variable at import, so their copies are set as well."""
     if not on:
         yield

@@ -74,7 +74,7 @@ def module_sha256(module: nn.Module) -> str:
 def settings_sha256(module: nn.Module, tokenizer: object) -> str:
     """What besides the weights decides a state: the model's configuration and how texts become tokens."""
     config = getattr(module, "config", None)
-    facts = config.to_dict() if hasattr(config, "to_dict") else {}
+    facts = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
     # where a model was loaded from, and with which library, is not what it computes
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "quantization_config"):
         facts.pop(name, None)

@@ -1,1 +1,0 @@
-"""Scoring every layer of a model on labelled tasks."""

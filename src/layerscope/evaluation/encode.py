@@ -1,0 +1,100 @@
+"""Encode each distinct text once, for every layer and every readout of a template, into the embedding store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from layerscope.capture import Site, make_batch, run_batches, token_budget
+from layerscope.capture.pooling import Pooler, drop_sink
+from layerscope.evaluation.readout import Readout
+from layerscope.evaluation.templates import Encoded, Template
+from layerscope.models import LoadedModel
+from layerscope.profiling.passes import forward
+from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+
+_CHUNK_BYTES = 128 * 2**20
+_IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
+
+
+def space_description(model: LoadedModel, template: Template, max_length: int) -> dict[str, Any]:
+    """What tells these vectors from all others, apart from site and kind."""
+    identity = {name: model.identity.get(name) for name in _IDENTITY}
+    return {"model": identity, "template": template.pattern, "max_length": max_length}
+
+
+def open_space(store: EmbeddingStore, model: LoadedModel, template: Template, max_length: int, dtype: str = "float32") -> Space:
+    """The part of a store that holds this model's vectors under this template, length and precision."""
+    return store.space(space_description(model, template, max_length), dtype=dtype)
+
+
+class EncodePass:
+    """One pass over texts under one template: all kinds at all sites."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        template: Template,
+        sites: Sequence[Site],
+        kinds: Sequence[str],
+        space: Space,
+        max_length: int,
+        batch_size: int | None = None,
+    ) -> None:
+        self.model, self.template, self.sites, self.kinds = model, template, list(sites), list(kinds)
+        self.space, self.max_length, self.batch_size = space, max_length, batch_size
+        self.tokens = token_budget(model.device, model.width)
+        per_text = len(self.sites) * max(1, len(self.kinds)) * model.width * 4
+        self.chunk = int(max(8, min(512, _CHUNK_BYTES // per_text)))
+
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """The distinct texts that are not in the store yet, longest first so that batches hold little padding."""
+        distinct = list(dict.fromkeys(texts))
+        there = self.space.has([text_key(t) for t in distinct], self.kinds, [s.name for s in self.sites])
+        return sorted((t for t, held in zip(distinct, there, strict=True) if not held), key=lambda t: (-len(t), t))
+
+    def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
+        """Encode texts and add them to the store, chunk by chunk: what is added survives whatever comes next."""
+        with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
+            for start in range(0, len(texts), self.chunk):
+                part = list(texts[start : start + self.chunk])
+                vectors, numbers = self._encode(pooler, part, advance)
+                self.space.add([text_key(t) for t in part], vectors, [s.name for s in self.sites], numbers)
+
+    def _encode(
+        self, pooler: Pooler, texts: list[str], advance: Callable[[int], None]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        encoded = [_never_empty(e, self.model.pad_id) for e in self.template.encode(self.model, texts, self.max_length)]
+        shape = (len(self.sites), len(texts), self.model.width)
+        vectors = {kind: np.empty(shape, dtype=np.float32) for kind in self.kinds}
+        numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
+
+        def process(items: list[int]) -> None:
+            batch = make_batch([encoded[i].ids for i in items], self.model.pad_id, self.model.device)
+            pooled, found = pooler.run(batch, [encoded[i].span for i in items], lambda b: forward(self.model, b))
+            for kind, array in pooled.items():
+                vectors[kind][:, items] = array
+            for name, array in found.items():
+                held = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(texts)), dtype=array.dtype))
+                held[..., items] = array
+            advance(len(items))
+
+        self.tokens = run_batches([len(e.ids) for e in encoded], process, self.tokens, self.batch_size)
+        return vectors, numbers
+
+
+def _never_empty(encoded: Encoded, pad_id: int) -> Encoded:
+    """A text without a token (an empty string, say) still needs a vector: MTEB's data holds some."""
+    return encoded if encoded.ids else Encoded([pad_id], (0, 1), encoded.truncated)
+
+
+def readout_vectors(space: Space, keys: Sequence[bytes], readout: Readout, site: str) -> np.ndarray:
+    """The vectors (n, D) of texts at one site under a readout; centring is the caller's, who knows the corpus."""
+    first = space.read(keys, readout.kinds[0], site)
+    if readout.sink == "keep" or readout.pooling == "max":
+        return first
+    sinks = space.read(keys, readout.kinds[1], site)
+    where = space.read_numbers(keys, "sink", site)
+    return drop_sink(readout.pooling, first, sinks, space.read_numbers(keys, "tokens"), where).astype(np.float32)

@@ -1,0 +1,334 @@
+"""`evaluate`: every layer and readout of a model on labelled tasks, each distinct text encoded once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerscope import __version__
+from layerscope.cache import cache_dir
+from layerscope.capture import Site, expand_sites
+from layerscope.errors import LayerscopeError
+from layerscope.evaluation.encode import EncodePass, open_space, space_description
+from layerscope.evaluation.readout import Readout, kinds_of, parse_readouts
+from layerscope.evaluation.run import Evaluation
+from layerscope.evaluation.score import Job, Scene, quiet_mteb, texts_file
+from layerscope.evaluation.tables import READOUT_COLUMNS, gain_table, score_table
+from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
+from layerscope.evaluation.templates import get_template
+from layerscope.evaluation.workers import score_all
+from layerscope.models import LoadedModel
+from layerscope.profiling.job import open_model
+from layerscope.profiling.progress import Progress, progress_bar
+from layerscope.store import RunFolder, atomic
+from layerscope.store.embeddings import EmbeddingStore, text_key
+from layerscope.store.folder import config_key
+
+DEFAULT_MAX_LENGTH = 256
+DEFAULT_BUDGET = 10 * 2**30
+
+# When all readouts of all texts would take more than this share of the store's budget, they are screened on a part first.
+_SCREEN_ABOVE = 0.9
+_SCREEN_SHARE = 0.3
+_SCREEN_LEAST = 100
+_SCREEN_KEEP = 6
+
+
+def evaluate(
+    model: str | Path | LoadedModel | torch.nn.Module,
+    tasks: str | Sequence[str] = "small",
+    *,
+    tokenizer: Any = None,
+    out: str | Path,
+    layers: Sequence[int] | None = None,
+    readouts: str | Sequence[str] | None = None,
+    data_dir: str | Path | None = None,
+    limit: int | None = None,
+    max_length: int = DEFAULT_MAX_LENGTH,
+    seed: int = 0,
+    workers: int | None = None,
+    batch_size: int | None = None,
+    store: str | Path | None = None,
+    store_budget: int | None = DEFAULT_BUDGET,
+    store_dtype: str = "float32",
+    offline: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    model_options: dict[str, Any] | None = None,
+) -> Evaluation:
+    """Score layers and readouts on tasks.
+
+    `tasks` is `paper` (the paper's 32), `small` (a few quick ones from the package index), or names. `readouts` is None (the
+    paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.evaluation.readout`). Vectors are kept in a
+    store that later runs read; `workers` processes score (0: this one).
+    """
+    specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
+    folder = RunFolder(out)
+    loaded = open_model(model, tokenizer, offline, model_options or {})
+    has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
+    chosen = parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None)
+    job = EvaluationJob(loaded, specs, chosen, layers, max_length, seed)
+    count = min(os.cpu_count() or 1, 8) if workers is None else workers
+    held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+    with progress_bar(progress) as bar:
+        return job.run_in(folder, held, store_dtype, count, batch_size, bar, overwrite)
+
+
+class EvaluationJob:
+    """One evaluation: a loaded model, tasks and readouts."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        specs: Sequence[TaskSpec],
+        readouts: Sequence[Readout],
+        layers: Sequence[int] | None,
+        max_length: int,
+        seed: int,
+    ) -> None:
+        self.model, self.specs, self.readouts, self.seed = model, list(specs), list(readouts), seed
+        self.screened: dict[str, Any] | None = None
+        self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
+        self.sites = _sites(model, layers)
+        self.config = {
+            "model": {
+                k: model.identity.get(k)
+                for k in ("weights_sha256", "settings_sha256", "family", "dtype", "bidirectional", "adapters")
+            },
+            "tasks": [spec.as_dict() for spec in self.specs],
+            "readouts": [readout.name for readout in self.readouts],
+            "sites": [site.name for site in self.sites],
+            "max_length": self.max_length,
+            "seed": seed,
+            "layerscope": __version__,
+        }
+
+    def run_in(
+        self,
+        folder: RunFolder,
+        store: EmbeddingStore,
+        dtype: str,
+        workers: int,
+        batch_size: int | None,
+        bar: Progress,
+        overwrite: bool,
+    ) -> Evaluation:
+        """Run in a folder: return what is finished, go on with what is begun."""
+        held = folder.open(self.config, overwrite)
+        if held and held.get("status") == "complete" and not held.get("failed") and not overwrite:
+            return Evaluation.load(folder.path)
+        begun = {"kind": "evaluation", "key": config_key(self.config), "config": self.config, "layerscope": __version__}
+        folder.write_manifest({**begun, "status": "running"})
+        clock = time.perf_counter()
+        texts, facts, failed = self._collect(folder, bar)
+        if store.budget is not None and self._bytes(texts, dtype) > _SCREEN_ABOVE * store.budget:
+            self._screen(folder, store, dtype, texts, facts, workers, batch_size, bar)
+        collected = time.perf_counter()
+        counts = self._encode(store, dtype, texts, batch_size, bar)
+        encoded = time.perf_counter()
+        scene = self._scene(folder, store, dtype)
+        jobs = self._jobs(list(texts))
+        results = self._score(scene, jobs, workers, bar)
+        scores = score_table(results, self.model.n_blocks)
+        gains = gain_table(scene, jobs, scores, self.seed)
+        seconds = {
+            "collect": collected - clock,
+            "encode": encoded - collected,
+            "score": time.perf_counter() - encoded,
+        }
+        failed += _failures(results)
+        manifest = {
+            **begun,
+            "status": "complete",
+            "model": self.model.identity,
+            "conventions": {
+                "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+                "max_length": self.max_length,
+                "centring": "the mean over all distinct texts of the task is subtracted",
+                "sink": "the token with the largest norm, found per text and layer on states without the final norm",
+                "readouts": [readout.name for readout in self.readouts],
+                "score": "mteb's main score, 0 to 1",
+                "intervals": "95 %: bootstrap over the task's items, the same for every layer; tied: not told from the best",
+                "store_dtype": dtype,
+                "seed": self.seed,
+            },
+            "tasks": facts,
+            "counts": counts,
+            "undefined": [f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
+            "failed": failed,
+            "screened": self.screened,
+            "warnings": self._warnings(counts, facts),
+            "seconds": seconds,
+        }
+        folder.write_table("scores", scores)
+        folder.write_table("gains", gains)
+        folder.write_manifest(manifest)
+        return Evaluation(scores, gains, manifest, folder.path)
+
+    def _collect(self, folder: RunFolder, bar: Progress) -> tuple[dict[str, list[str]], dict[str, Any], list[dict[str, str]]]:
+        """The texts each task encodes, found out by letting it encode them with a model that only listens."""
+        import mteb
+
+        from layerscope.evaluation.tasks import reseed
+        from layerscope.evaluation.views import TextCollector
+
+        quiet_mteb()
+        bar.begin("reading tasks|tasks", len(self.specs))
+        texts: dict[str, list[str]] = {}
+        facts: dict[str, Any] = {}
+        failed: list[dict[str, str]] = []
+        for spec in self.specs:
+            try:
+                task = spec.load()
+                listener = TextCollector()
+                reseed(task)
+                mteb.evaluate(listener, task, cache=None, show_progress_bar=False, co2_tracker=False)
+                texts[spec.name], facts[spec.name] = list(listener.texts), spec.facts(task)
+            except Exception as error:
+                failed.append({"task": spec.name, "reason": f"{type(error).__name__}: {error}"})
+                continue
+            finally:
+                bar.advance(1)
+            keys = np.frombuffer(b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8).reshape(-1, 32)
+            atomic.write_array(texts_file(folder.path, spec.name), keys)
+        if not texts:
+            raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
+        return texts, facts, failed
+
+    def _bytes(self, texts: dict[str, list[str]], dtype: str) -> int:
+        """What the store would hold for these texts under all readouts."""
+        kinds = sum(len(kinds_of(readouts)) for readouts in self._by_template().values())
+        distinct = len({text for some in texts.values() for text in some})
+        return distinct * kinds * len(self.sites) * self.model.width * (2 if dtype == "float16" else 4)
+
+    def _screen(
+        self,
+        folder: RunFolder,
+        store: EmbeddingStore,
+        dtype: str,
+        texts: dict[str, list[str]],
+        facts: dict[str, Any],
+        workers: int,
+        batch_size: int | None,
+        bar: Progress,
+    ) -> None:
+        """Too many vectors for the disk: score all readouts on a part of each task, and go on with the best of them."""
+        assert store.budget is not None
+        share = _SCREEN_SHARE * store.budget / self._bytes(texts, dtype)
+        parts = [
+            replace(spec, limit=max(_SCREEN_LEAST, int(share * int(facts[spec.name]["items"]))))
+            for spec in self.specs
+            if spec.name in facts
+        ]
+        small = EvaluationJob(self.model, parts, self.readouts, [s.layer for s in self.sites], self.max_length, self.seed)
+        # the part must fit: it is not screened again
+        unbounded = EmbeddingStore(store.root, None)
+        found = small.run_in(RunFolder(folder.path / "screen"), unbounded, dtype, workers, batch_size, bar, False)
+        best = found.scores.groupby([*READOUT_COLUMNS, "task"])["score"].max().groupby(READOUT_COLUMNS).mean()
+        kept = [Readout(*(str(part) for part in key)) for key in best.sort_values(ascending=False).index[:_SCREEN_KEEP]]
+        self.screened = {
+            "of": len(self.readouts),
+            "kept": [readout.name for readout in kept],
+            "items": {part.name: part.limit for part in parts},
+        }
+        self.readouts = list(dict.fromkeys([*kept, *(r for r in self.readouts if r == Readout())]))
+
+    def _by_template(self) -> dict[str, list[Readout]]:
+        grouped: dict[str, list[Readout]] = {}
+        for readout in self.readouts:
+            grouped.setdefault(readout.template, []).append(readout)
+        return grouped
+
+    def _encode(
+        self, store: EmbeddingStore, dtype: str, texts: dict[str, list[str]], batch_size: int | None, bar: Progress
+    ) -> dict[str, Any]:
+        """One pass per template over the texts that are not in the store yet."""
+        every = list(dict.fromkeys(text for some in texts.values() for text in some))
+        passes = []
+        for name, readouts in self._by_template().items():
+            template = get_template(name)
+            space = open_space(store, self.model, template, self.max_length, dtype)
+            encode = EncodePass(self.model, template, self.sites, kinds_of(readouts), space, self.max_length, batch_size)
+            passes.append((encode, encode.missing(every)))
+        total = len(every) * len(passes)
+        bar.begin(f"{self.model.name}|texts", total, total - sum(len(missing) for _, missing in passes))
+        for encode, missing in passes:
+            encode.run(missing, bar.advance)
+        keys = [text_key(text) for text in every]
+        cut = {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes}
+        return {
+            "texts": len(every),
+            "encoded": sum(len(missing) for _, missing in passes),
+            "truncated": cut,
+            "store_bytes": store.size(),
+        }
+
+    def _scene(self, folder: RunFolder, store: EmbeddingStore, dtype: str) -> Scene:
+        spaces = tuple(
+            (name, json.dumps(space_description(self.model, get_template(name), self.max_length)), dtype)
+            for name in self._by_template()
+        )
+        identity = self.model.identity
+        return Scene(str(folder.path), str(store.root), self.model.name, identity.get("revision"), self.model.width, spaces)
+
+    def _jobs(self, names: Sequence[str]) -> list[Job]:
+        return [
+            Job(spec, readout, site.name, site.layer)
+            for spec in self.specs
+            if spec.name in names
+            for readout in self.readouts
+            for site in self.sites
+        ]
+
+    def _score(self, scene: Scene, jobs: Sequence[Job], workers: int, bar: Progress) -> list[dict[str, Any]]:
+        done = [job for job in jobs if job.file(scene).exists()]
+        bar.begin("scoring|scores", len(jobs), len(done))
+        results = [json.loads(job.file(scene).read_text(encoding="utf-8")) for job in done]
+        finished = set(done)
+        for result in score_all(scene, [job for job in jobs if job not in finished], workers):
+            results.append(result)
+            bar.advance(1)
+        return results
+
+    def _warnings(self, counts: dict[str, Any], facts: dict[str, Any]) -> list[str]:
+        out = []
+        for template, cut in counts["truncated"].items():
+            if cut:
+                out.append(f"{cut} of {counts['texts']} texts were cut to {self.max_length} tokens under template {template!r}.")
+        if self.screened:
+            out.append(
+                f"the store's budget does not hold all {self.screened['of']} readouts of all texts: they were screened on a part of "
+                f"each task, and the best {len(self.screened['kept'])} were scored in full. Raise --store-budget to score all."
+            )
+        for name, fact in facts.items():
+            if fact.get("exact") is False:
+                out.append(f"{name} is not MTEB's own split: {fact.get('exact_reason')}.")
+        if self.model.identity.get("quantisation"):
+            out.append(f"the weights were quantised ({self.model.identity['quantisation']}) in their source.")
+        return out
+
+
+def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
+    every = expand_sites(None, model.anatomy)
+    if layers is None:
+        return every
+    count = model.n_blocks
+    wanted = {layer if layer >= 0 else count + 1 + layer for layer in layers}
+    wrong = sorted(layer for layer in wanted if not 0 <= layer <= count)
+    if wrong:
+        raise LayerscopeError(f"layer {wrong[0]} does not exist: {model.name} has layers 0 to {count} (or -1 for the last).")
+    return [site for site in every if site.layer in wanted]
+
+
+def _failures(results: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """One line per task and reason, however many layers it failed at."""
+    found = dict.fromkeys((r["task"], r["reason"]) for r in results if r["status"] == "failed")
+    return [{"task": task, "reason": reason} for task, reason in found]

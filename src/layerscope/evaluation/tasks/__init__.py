@@ -1,0 +1,12 @@
+"""Labelled tasks: which there are, where their data come from, and mteb's task objects with the data in them."""
+
+from __future__ import annotations
+
+from layerscope.evaluation.tasks.catalogue import fetch as fetch_task
+from layerscope.evaluation.tasks.catalogue import tasks as catalogued_tasks
+from layerscope.evaluation.tasks.info import reseed
+from layerscope.evaluation.tasks.paper import PAPER_TASKS, PaperTask
+from layerscope.evaluation.tasks.resolve import PRESETS, resolve_tasks
+from layerscope.evaluation.tasks.spec import TaskSpec
+
+__all__ = ["PAPER_TASKS", "PRESETS", "PaperTask", "TaskSpec", "catalogued_tasks", "fetch_task", "reseed", "resolve_tasks"]

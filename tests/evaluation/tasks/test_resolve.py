@@ -1,0 +1,109 @@
+"""Names become specs, and everything that is wrong is said before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from layerscope.errors import DataError, OfflineError, UnknownNameError
+from layerscope.evaluation.tasks import PAPER_TASKS, TaskSpec, resolve_tasks
+from layerscope.evaluation.tasks.resolve import expand_names
+from tests.evaluation.tasks.support import write_rows
+
+
+def test_names_come_as_a_list_or_between_commas() -> None:
+    assert expand_names("STS12, STS13,STS12") == ["STS12", "STS13"]
+    assert expand_names(["STS13", "STS12,BIOSSES"]) == ["STS13", "STS12", "BIOSSES"]
+    assert expand_names("paper") == list(PAPER_TASKS)
+    assert expand_names("small") == ["LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions"]
+    for nothing in ("", " , ", []):
+        with pytest.raises(DataError, match="no task was named"):
+            resolve_tasks(nothing)
+    with pytest.raises(DataError, match="must be strings"):
+        resolve_tasks([3])  # type: ignore[list-item]
+
+
+def test_data_in_the_folder_come_first_and_the_rest_from_the_hub(made_up: Path) -> None:
+    specs = resolve_tasks("STS12,STS13,MyRanking,SmsSpam", data_dir=made_up, limit=10, seed=3)
+    assert [(spec.name, spec.source) for spec in specs] == [
+        ("STS12", "local"), ("STS13", "hub"), ("MyRanking", "local"), ("SmsSpam", "package")
+    ]  # fmt: skip
+    assert specs[0] == TaskSpec("STS12", "local", str(made_up / "STS12"), 10, 3)
+
+
+def test_offline_lists_every_missing_task_at_once(made_up: Path) -> None:
+    with pytest.raises(OfflineError) as caught:
+        resolve_tasks("STS12,STS13,BIOSSES,SmsSpam", data_dir=made_up, offline=True)
+    text = str(caught.value)
+    assert "3 of 4" in text
+    assert str(made_up / "STS13") in text
+    assert "BIOSSES" in text
+    assert "layerscope fetch SmsSpam" in text
+    assert "STS12:" not in text
+
+
+def test_missing_tasks_can_be_skipped(made_up: Path) -> None:
+    specs, missing = resolve_tasks("paper", data_dir=made_up, offline=True, skip_missing=True)
+    assert {spec.name for spec in specs} == {path.name for path in made_up.iterdir()} - {"MyRanking"}
+    assert len(specs) + len(missing) == 32
+    assert "BIOSSES" in missing
+
+
+def test_unknown_names_get_the_nearest(made_up: Path) -> None:
+    for given, near in [("STS-Benchmark", "STSBenchmark"), ("SmsSpm", "SmsSpam"), ("myranking", "MyRanking"), ("papr", "paper")]:
+        with pytest.raises(UnknownNameError) as caught:
+            resolve_tasks(["STS12", given], data_dir=made_up)
+        assert caught.value.nearest == near
+        assert len(str(caught.value)) < 600
+    with pytest.raises(UnknownNameError):
+        resolve_tasks("../data/STS12", data_dir=made_up)
+
+
+def test_a_task_of_averages_names_its_parts() -> None:
+    with pytest.raises(DataError, match="CQADupstackAndroidRetrieval"):
+        resolve_tasks("CQADupstackRetrieval")
+
+
+@pytest.mark.parametrize("limit", [0, 3, -1, True, 2.5])
+def test_a_limit_that_cannot_be_scored_is_refused(limit: int) -> None:
+    with pytest.raises(DataError, match="4 or more"):
+        resolve_tasks("STS12", limit=limit)
+
+
+def test_a_data_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        resolve_tasks("STS12", data_dir=tmp_path / "nowhere")
+
+
+def test_incomplete_or_ambiguous_folders_are_refused_at_once(tmp_path: Path) -> None:
+    write_rows(tmp_path / "EmotionClassification" / "test.jsonl", [{"text": "a", "label": 0}])
+    with pytest.raises(DataError, match=r"no train\.jsonl\.gz"):
+        resolve_tasks("EmotionClassification", data_dir=tmp_path)
+    for name in ("test_a.jsonl", "test_b.jsonl"):
+        write_rows(tmp_path / "STS13" / name, [{}])
+    with pytest.raises(DataError, match="several files"):
+        resolve_tasks("STS13", data_dir=tmp_path)
+    write_rows(tmp_path / "Odd" / "test.jsonl", [{"words": 1}])
+    with pytest.raises(DataError, match="no known layout"):
+        resolve_tasks("Odd", data_dir=tmp_path)
+
+
+def test_specs_travel(made_up: Path) -> None:
+    for spec in resolve_tasks("STS12,MyRanking", data_dir=made_up, limit=8):
+        assert pickle.loads(pickle.dumps(spec)) == spec
+        assert TaskSpec(**json.loads(json.dumps(spec.as_dict()))) == spec
+        assert len(pickle.dumps(spec)) < 500
+
+
+def test_resolving_does_not_import_mteb(made_up: Path) -> None:
+    code = (
+        "import sys; from layerscope.evaluation.tasks import resolve_tasks;"
+        f"resolve_tasks('paper,small'); resolve_tasks('STS12', data_dir={str(made_up)!r}, offline=True);"
+        "assert not {'mteb', 'datasets', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
