@@ -1,7 +1,8 @@
 """What scoring all layers costs against the last layer alone, and against doing it layer by layer.
 
-Times, in one run: encoding every text once for all layers; encoding for the last layer alone (same code, one site); and the layer-by-layer way, a
-model cut to k blocks for every k, estimated from a few k (a cut to k blocks costs k/L of a pass). mteb's own scoring is the same for all.
+Times, in one run: encoding every text once for all layers; encoding for the last layer alone (same code, one site); and the
+layer-by-layer way, a pass that ends after k blocks for every k, interpolated between the middle and the last. mteb's own scoring
+is the same for all.
 
     python benchmarks/all_layers.py --data-dir DIR      # DIR/STSBenchmark/test.jsonl.gz in MTEB's columns
     python benchmarks/all_layers.py                     # texts of the default corpus instead

@@ -1,7 +1,7 @@
 """What a whole profile costs above the bare forward passes: time as a ratio within one run, and peak memory above the bare pass.
 
-The floor is the forward pass over the same prompts and views in the same batches, nothing else. The profile includes augmentation,
-tokenisation, all metrics at every layer, intervals and the run folder. Memory is the peak of a process of its own.
+The floor is the forward pass over the same prompts and views in the same batches, nothing else. The profile includes
+augmentation, tokenisation, all metrics at every layer, intervals and the run folder. Memory is the peak of a process of its own.
 
     python benchmarks/profile_overhead.py                       # 100 prompts
     python benchmarks/profile_overhead.py --prompts 100 1000    # the memory bound must not grow
@@ -22,7 +22,6 @@ from layerscope.capture import make_batch, plan_batches, token_budget
 from layerscope.data import load_corpus, make_views
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
-from layerscope.profiling.passes import forward
 
 WORDS = 130  # enough for 128 tokens
 
@@ -46,13 +45,13 @@ def run_bare(model: LoadedModel, batches: list[list[list[int]]]) -> float:
     """Seconds of the forward passes alone."""
     start = time.perf_counter()
     for group in batches:
-        forward(model, make_batch(group, model.pad_id, model.device))
+        model.run(make_batch(group, model.pad_id, model.device))
     return time.perf_counter() - start
 
 
 def run_profile(model: LoadedModel, texts: list[str], views: int, length: int) -> tuple[float, dict[str, float]]:
     """Seconds of the whole profile into a folder, and its own account of them."""
-    metrics = ["all"] if views else [m for m in NO_VIEWS]
+    metrics = ["all"] if views else list(NO_VIEWS)
     with tempfile.TemporaryDirectory() as out:
         start = time.perf_counter()
         run = profile(
@@ -97,9 +96,8 @@ def main() -> None:
         print(json.dumps({"peak_mb": peak_mb()}))
         return
     print(f"{args.model}, {args.length} tokens, 1 + {args.views} passes per prompt")
-    print(
-        f"{'prompts':>8} {'bare s':>8} {'profile s':>10} {'ratio':>6} {'encode s':>9} {'metrics s':>10} {'bare MB':>8} {'above MB':>9}"
-    )
+    headings = ("prompts", "bare s", "profile s", "ratio", "encode s", "metrics s", "bare MB", "above MB")
+    print(" ".join(f"{heading:>9}" for heading in headings))
     for prompts in args.prompts:
         model, texts = load(args.model), passages(prompts)
         batches = bare_batches(model, texts, args.views, args.length)
@@ -110,11 +108,9 @@ def main() -> None:
         bare = (before + after) / 2
         del model
         memory = [float("nan")] * 2 if args.no_memory else [child(kind, args, prompts) for kind in ("bare", "profile")]
-        print(
-            f"{prompts:>8} {bare:>8.1f} {whole:>10.1f} {whole / bare:>6.3f} {parts['encode']:>9.1f} {parts['metrics']:>10.1f} "
-            f"{memory[0]:>8.0f} {memory[1] - memory[0]:>9.0f}",
-            flush=True,
-        )
+        cells = [str(prompts), f"{bare:.1f}", f"{whole:.1f}", f"{whole / bare:.3f}", f"{parts['encode']:.1f}"]
+        cells += [f"{parts['metrics']:.1f}", f"{memory[0]:.0f}", f"{memory[1] - memory[0]:.0f}"]
+        print(" ".join(f"{cell:>9}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":

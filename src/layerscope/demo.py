@@ -1,4 +1,4 @@
-"""`make demo`: profile two real models at every layer and write figures to open."""
+"""`make demo`: profile two real models at every layer, score one on a real task, and write figures to open."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from pathlib import Path
 from rich.console import Console
 
 from layerscope.errors import LayerscopeError
+from layerscope.evaluation.job import evaluate
 from layerscope.profiling import Run, profile
 from layerscope.report.figures import plot_profiles, save_figure
+from layerscope.report.scores import print_evaluation
 from layerscope.report.terminal import print_run
 
 CORPUS = "lee"
 
 
-def demo(out: Path, limit: int | None = None, max_length: int = 128) -> list[Path]:
-    """Profile the two catalogue models on the default corpus; returns the figures written."""
+TEXTS = 200  # enough for every metric (LiDAR needs prompts × views above the width), and a few minutes on two cores
+# Human similarity judgements of 50 news texts: a real score in seconds
+TASK = "LeeSimilarity"
+
+
+def demo(out: Path, limit: int | None = TEXTS, max_length: int = 128) -> list[Path]:
+    """Profile the two catalogue models on the default corpus, score one; returns the figures written."""
     console = Console()
 
     def one(model: str, final_norm: str, metrics: list[str] | None = None) -> Run:
@@ -34,6 +41,9 @@ def demo(out: Path, limit: int | None = None, max_length: int = 128) -> list[Pat
     # the sink shows in raw states only: one more pass, without the views
     raw = one("smollm2-135m", "raw", ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink_first"])
     print_run(raw, console)
+    console.print(f"\n[bold]smollm2-135m[/] on {TASK}: every layer against human judgements, three ways of reading a text")
+    readouts = ["default", "plain/mean/raw", "one-word/last/raw/keep/corpus"]
+    print_evaluation(evaluate("smollm2-135m", [TASK], out=out / "smollm2-135m-scores", readouts=readouts), console)
     sink = plot_profiles([raw, applied], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3)
     return [
         save_figure(plot_profiles([applied, small]), out / "every-metric.png"),
@@ -43,9 +53,9 @@ def demo(out: Path, limit: int | None = None, max_length: int = 128) -> list[Pat
 
 def main() -> None:
     """Command line of the demo."""
-    parser = argparse.ArgumentParser(description="Profile two real models at every layer and write figures to open.")
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"))
-    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--limit", type=int, default=TEXTS)
     parser.add_argument("--max-length", type=int, default=128)
     given = parser.parse_args()
     start = time.perf_counter()
@@ -56,7 +66,7 @@ def main() -> None:
     print(f"\nDone in {time.perf_counter() - start:.0f} s. Open:")
     for figure in figures:
         print(f"  {figure.resolve()}")
-    print(f"Tables: {given.out.resolve()}/*/profile.csv, with every convention in manifest.json beside them")
+    print(f"Tables: {given.out.resolve()}/*/profile.csv and scores.csv, with every convention in manifest.json beside them")
 
 
 if __name__ == "__main__":

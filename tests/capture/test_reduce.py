@@ -15,7 +15,6 @@ from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel, wrap
-from layerscope.profiling.passes import forward
 from tests.capture.support import hooks_on, reduce_states
 from tests.metrics import reference
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model, tiny_tokenizer
@@ -28,7 +27,7 @@ def read(model: LoadedModel, ids: list[list[int]], left: bool = False, pad: int 
     sites = expand_sites(None, model.anatomy)
     batch = make_batch(ids, model.pad_id if pad is None else pad, left=left)
     with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
-        return reducer.run(batch, lambda b: forward(model, b), token_level=True)
+        return reducer.run(batch, lambda b: model.run(b), token_level=True)
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -93,7 +92,7 @@ def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:
     found = read(model, IDS)
     sites = expand_sites(None, model.anatomy)
     with Reducer(model.anatomy, sites, "raw", Options()) as reducer:
-        raw = reducer.run(make_batch(IDS, 0), lambda b: forward(model, b), token_level=True)
+        raw = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
     for name in ("sink_ratio", "sink_position"):
         np.testing.assert_allclose(found.tokens[name], raw.tokens[name], rtol=1e-5)
     assert not np.allclose(found.tokens["entropy_keep"], raw.tokens["entropy_keep"], rtol=1e-3, equal_nan=True)
@@ -149,7 +148,7 @@ def _most_alive(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> tuple[in
 
     monkeypatch.setattr(Reducer, "_on_state", watched)
     with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
-        reducer.run(batch, lambda b: forward(model, b), token_level=True)
+        reducer.run(batch, lambda b: model.run(b), token_level=True)
     assert len(alive) == model.n_blocks + 1
     return max(alive), max(outlived)
 
@@ -165,16 +164,16 @@ def test_memory_does_not_grow_with_the_number_of_layers(monkeypatch: pytest.Monk
 def test_a_reducer_holds_nothing_between_batches() -> None:
     model = tiny_model("llama")
     with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
-        reducer.run(make_batch(IDS, 0), lambda b: forward(model, b), token_level=True)
+        reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
         assert reducer._pooled == {}
         assert reducer._tokens == {}
 
         def broken(b: Batch) -> None:
-            forward(model, Batch(b.input_ids + 10_000, b.mask, b.lengths))
+            model.run(Batch(b.input_ids + 10_000, b.mask, b.lengths))
 
         with pytest.raises(IndexError):
             reducer.run(make_batch(IDS, 0), broken, token_level=True)
         assert reducer._pooled == {}
-        after = reducer.run(make_batch(IDS, 0), lambda b: forward(model, b), token_level=True)
+        after = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
     assert np.array_equal(after.pooled, read(model, IDS).pooled)
     assert hooks_on(model.module) == 0

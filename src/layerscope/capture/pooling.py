@@ -82,7 +82,7 @@ class Pooler:
         states = {"raw": raw, "applied": normed}
         pooled = torch.stack([_pool(what, states[norm], span, sink) for what, norm in self._parts])
         if not bool(torch.isfinite(pooled).all()):
-            raise non_finite_error(self.sites[index], pooled[0], raw.dtype)
+            raise non_finite_error(self.sites[index], pooled.transpose(0, 1).flatten(1), raw.dtype)
         self._kept[index] = pooled
 
 

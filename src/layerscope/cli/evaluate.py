@@ -8,38 +8,39 @@ from pathlib import Path
 
 import typer
 
+from layerscope.cli import shared
 from layerscope.cli.app import app
 from layerscope.cli.options import default_folder, size, words
 
 
 @app.command("evaluate")
 def evaluate_command(
-    model: str = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file."),
+    model: str = shared.MODEL,
     tasks: str = typer.Option("small", "--tasks", "-t", help="paper (its 32), small (4 quick ones), or mteb task names."),
-    layers: str | None = typer.Option(None, "--layers", help="e.g. 0,5,-1. [default: every layer]"),
+    layers: str | None = typer.Option(None, "--layers", help="e.g. 0,5,-1. (default: every layer)"),
     readouts: str | None = typer.Option(
-        None, "--readouts", help="all, TEMPLATE/all, or template/pooling/norm/sink/centring, comma-separated. [default: the paper's]"
+        None, "--readouts", help="all, TEMPLATE/all, or template/pooling/norm/sink/centring,… (default: the paper's)"
     ),
     data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
     limit: int | None = typer.Option(None, "--limit", "-n", help="Score a random part of N items of each task."),
     max_length: int = typer.Option(256, "--max-length", help="Cut texts to this many tokens."),
     seed: int = typer.Option(0, "--seed", help="Seed of --limit and of the intervals."),
-    workers: int | None = typer.Option(None, "--workers", help="Scoring processes; 0 scores in this one. [default: one per core]"),
+    workers: int | None = typer.Option(None, "--workers", help="Scoring processes; 0: in this one. (default: one per core)"),
     store_budget: str = typer.Option("10GB", "--store-budget", help="Most disk the embedding store may take."),
     store_dtype: str = typer.Option("float32", "--store-dtype", help="float32, or float16 for half the disk."),
-    device: str | None = typer.Option(None, "--device", help="cpu, cuda or mps. [default: cuda if there is one]"),
-    device_map: str | None = typer.Option(None, "--device-map", help="auto: spread a large model over several GPUs."),
-    dtype: str = typer.Option("float32", "--dtype", help="float32, bfloat16, float16, or auto (the checkpoint's)."),
-    revision: str | None = typer.Option(None, "--revision", help="Revision of a hub model."),
-    family: str | None = typer.Option(None, "--family", help="Read the model as this family."),
-    bidirectional: bool = typer.Option(False, "--bidirectional", help="Let a decoder attend both ways (LLM2Vec)."),
-    adapter: list[str] = typer.Option([], "--adapter", help="PEFT adapter to merge, folder or hub id; repeatable."),
-    batch_size: int | None = typer.Option(None, "--batch-size", help="Most texts per batch. [default: found automatically]"),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. [default: runs/MODEL--TASKS]"),
-    offline: bool = typer.Option(False, "--offline", help="Download nothing; fail at once if something is missing."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another run in the same folder."),
-    as_json: bool = typer.Option(False, "--json", help="Print a summary as JSON instead of tables."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables."),
+    device: str | None = shared.DEVICE,
+    device_map: str | None = shared.DEVICE_MAP,
+    dtype: str = shared.DTYPE,
+    revision: str | None = shared.REVISION,
+    family: str | None = shared.FAMILY,
+    bidirectional: bool = shared.BIDIRECTIONAL,
+    adapter: list[str] = shared.ADAPTER,
+    batch_size: int | None = shared.BATCH_SIZE,
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--TASKS)"),
+    offline: bool = shared.OFFLINE,
+    overwrite: bool = shared.OVERWRITE,
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Score every layer on MTEB tasks, encoding each distinct text once. The same command again resumes."""
     from layerscope.cli.options import whole_numbers

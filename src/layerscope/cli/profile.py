@@ -8,43 +8,44 @@ from pathlib import Path
 
 import typer
 
+from layerscope.cli import shared
 from layerscope.cli.app import app
 from layerscope.cli.options import default_folder, real, words
 
 
 @app.command("profile")
 def profile_command(
-    model: str = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file."),
+    model: str = shared.MODEL,
     data: str = typer.Option("lee", "--data", "-d", help="Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."),
     column: str | None = typer.Option(None, "--column", help="Column of the texts in a file with several."),
     text_filter: str | None = typer.Option(None, "--text-filter", help="paper (no headings, >= 30 tokens), released or none."),
     limit: int | None = typer.Option(None, "--limit", "-n", help="Use the first N usable texts."),
-    max_length: int | None = typer.Option(None, "--max-length", help="Cut texts to this many tokens. [default: 256]"),
-    metrics: str | None = typer.Option(None, "--metrics", "-m", help="Comma-separated names, `paper` or `all`. [default: all]"),
-    sites: str | None = typer.Option(None, "--sites", help="e.g. embed,block.*,block.*.attn. [default: embed,block.*]"),
-    final_norm: str | None = typer.Option(None, "--final-norm", help="applied, raw or hf. [default: applied]"),
-    alpha: str | None = typer.Option(None, "--alpha", help="Order of the entropy, a number >= 0 or inf. [default: 1]"),
+    max_length: int | None = typer.Option(None, "--max-length", help="Cut texts to this many tokens. (default: 256)"),
+    metrics: str | None = typer.Option(None, "--metrics", "-m", help="Comma-separated names, `paper` or `all`. (default: all)"),
+    sites: str | None = typer.Option(None, "--sites", help="e.g. embed,block.*,block.*.attn. (default: embed,block.*)"),
+    final_norm: str | None = typer.Option(None, "--final-norm", help="applied, raw or hf. (default: applied)"),
+    alpha: str | None = typer.Option(None, "--alpha", help="Order of the entropy, a number >= 0 or inf. (default: 1)"),
     rows: str | None = typer.Option(None, "--rows", help="Token rows: raw, unit, centered or centered-unit (default)."),
-    views: int | None = typer.Option(None, "--views", help="Augmented views per text, 2 to 16. [default: 4]"),
+    views: int | None = typer.Option(None, "--views", help="Augmented views per text, 2 to 16. (default: 4)"),
     augmenter: str | None = typer.Option(None, "--augmenter", help="builtin or nlpaug."),
-    permutations: int | None = typer.Option(None, "--permutations", help="Permutations of DiME. [default: 10]"),
+    permutations: int | None = typer.Option(None, "--permutations", help="Permutations of DiME. (default: 10)"),
     seed: int = typer.Option(0, "--seed", help="Seed of views, permutations and intervals."),
     preset: str = typer.Option("default", "--preset", help="default, paper (as printed) or released (the authors' code)."),
-    device: str | None = typer.Option(None, "--device", help="cpu, cuda or mps. [default: cuda if there is one]"),
-    device_map: str | None = typer.Option(None, "--device-map", help="auto: spread a large model over several GPUs."),
-    dtype: str = typer.Option("float32", "--dtype", help="float32, bfloat16, float16, or auto (the checkpoint's)."),
-    revision: str | None = typer.Option(None, "--revision", help="Revision of a hub model."),
-    family: str | None = typer.Option(None, "--family", help="Read the model as this family."),
-    bidirectional: bool = typer.Option(False, "--bidirectional", help="Let a decoder attend both ways (LLM2Vec)."),
-    adapter: list[str] = typer.Option([], "--adapter", help="PEFT adapter to merge, folder or hub id; repeatable."),
-    batch_size: int | None = typer.Option(None, "--batch-size", help="Most texts per batch. [default: found automatically]"),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. [default: runs/MODEL--DATA--NORM]"),
-    offline: bool = typer.Option(False, "--offline", help="Download nothing; fail at once if something is missing."),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another run in the same folder."),
+    device: str | None = shared.DEVICE,
+    device_map: str | None = shared.DEVICE_MAP,
+    dtype: str = shared.DTYPE,
+    revision: str | None = shared.REVISION,
+    family: str | None = shared.FAMILY,
+    bidirectional: bool = shared.BIDIRECTIONAL,
+    adapter: list[str] = shared.ADAPTER,
+    batch_size: int | None = shared.BATCH_SIZE,
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--DATA--NORM)"),
+    offline: bool = shared.OFFLINE,
+    overwrite: bool = shared.OVERWRITE,
     trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Let the model run its own Python code."),
     allow_pickle: bool = typer.Option(False, "--allow-pickle", help="Let weights be unpickled."),
-    as_json: bool = typer.Option(False, "--json", help="Print a summary as JSON instead of tables."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables."),
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Measure every layer of a model on some texts, in one pass. The same command again resumes or returns at once."""
     from layerscope.profiling import PRESETS, profile
@@ -96,4 +97,3 @@ def profile_command(
 
     print_run(run)
     print(f"Written to {folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json", file=sys.stderr)
-

@@ -13,7 +13,7 @@ from layerscope.cli.options import size
 
 @app.command("store")
 def store_command(
-    prune: str | None = typer.Option(None, "--prune", help="Remove least recently used vectors until this much is left, e.g. 2GB."),
+    prune: str | None = typer.Option(None, "--prune", help="Remove what was used least recently until this much is left: 2GB."),
     older_than: float | None = typer.Option(None, "--older-than", help="Remove vectors not used for this many days."),
 ) -> None:
     """Show what the embedding store holds; remove what is no longer needed."""

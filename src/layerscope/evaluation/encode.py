@@ -12,10 +12,10 @@ from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.templates import Encoded, Template
 from layerscope.models import LoadedModel
-from layerscope.profiling.passes import forward
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20
+_PARTS = 25  # a run that is stopped repeats at most one of this many parts
 _IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
 
 
@@ -58,8 +58,9 @@ class EncodePass:
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
         """Encode texts and add them to the store, chunk by chunk: what is added survives whatever comes next."""
         with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
-            for start in range(0, len(texts), self.chunk):
-                part = list(texts[start : start + self.chunk])
+            size = max(8, min(self.chunk, len(texts) // _PARTS))
+            for start in range(0, len(texts), size):
+                part = list(texts[start : start + size])
                 vectors, numbers = self._encode(pooler, part, advance)
                 self.space.add([text_key(t) for t in part], vectors, [s.name for s in self.sites], numbers)
 
@@ -73,7 +74,7 @@ class EncodePass:
 
         def process(items: list[int]) -> None:
             batch = make_batch([encoded[i].ids for i in items], self.model.pad_id, self.model.device)
-            pooled, found = pooler.run(batch, [encoded[i].span for i in items], lambda b: forward(self.model, b))
+            pooled, found = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
             for kind, array in pooled.items():
                 vectors[kind][:, items] = array
             for name, array in found.items():

@@ -40,8 +40,12 @@ def _labelled_pairs(task: Any, split: str, entry: dict[str, Any], told: Any) -> 
     if not told or not task.metadata.main_score.endswith("ap"):
         return None
     labels = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name], dtype=np.float64).ravel()
-    values = np.array(told["cosine_scores"], dtype=np.float64)
-    return Items("ap", values, labels) if len(labels) == len(values) else None
+    measures = [np.array(told["cosine_scores"], dtype=np.float64)]
+    if task.metadata.main_score.startswith("max_"):  # the best of several measures of similarity
+        measures += [np.array(told[name], dtype=np.float64) for name in ("similarity_scores", "dot_scores") if name in told]
+        measures += [-np.array(told[name], dtype=np.float64) for name in ("euclidean_distances", "manhattan_distances")]
+    found = [Items("ap", values, labels) for values in measures if len(values) == len(labels)]
+    return max(found, key=lambda items: items.score()) if found else None
 
 
 def _classified(task: Any, split: str, entry: dict[str, Any], told: Any) -> Items | None:
@@ -62,7 +66,7 @@ def _ranked(task: Any, split: str, entry: dict[str, Any], told: Any) -> Items | 
     for query, scores in sorted(told.items()):
         wanted = {doc for doc, grade in relevant.get(query, {}).items() if grade > 0}
         if wanted:
-            ranked = sorted(scores, key=lambda doc: -scores[doc])
+            ranked = sorted(scores, key=lambda doc: (scores[doc], doc), reverse=True)  # equal scores: as mteb orders them
             hits = np.cumsum([doc in wanted for doc in ranked])
             precise = [hits[i] / (i + 1) for i, doc in enumerate(ranked) if doc in wanted]
             values.append(sum(precise) / len(wanted))

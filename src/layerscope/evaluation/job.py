@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +21,13 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
 from layerscope.evaluation.readout import Readout, kinds_of, parse_readouts
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.score import Job, Scene, quiet_mteb, texts_file
+from layerscope.evaluation.score import Job, Scene, quiet_mteb, task_config, texts_file
 from layerscope.evaluation.tables import READOUT_COLUMNS, gain_table, score_table
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
 from layerscope.evaluation.templates import get_template
 from layerscope.evaluation.workers import score_all
-from layerscope.models import LoadedModel
-from layerscope.profiling.job import open_model
-from layerscope.profiling.progress import Progress, progress_bar
+from layerscope.models import LoadedModel, open_model
+from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope.store.folder import config_key
@@ -40,6 +40,9 @@ _SCREEN_ABOVE = 0.9
 _SCREEN_SHARE = 0.3
 _SCREEN_LEAST = 100
 _SCREEN_KEEP = 6
+
+# What a run's folder holds besides its tables and its manifest.
+_PARTS = ("results", "texts", "mteb", "screen")
 
 
 def evaluate(
@@ -103,7 +106,7 @@ class EvaluationJob:
                 k: model.identity.get(k)
                 for k in ("weights_sha256", "settings_sha256", "family", "dtype", "bidirectional", "adapters")
             },
-            "tasks": [spec.as_dict() for spec in self.specs],
+            "tasks": [task_config(spec) for spec in self.specs],
             "readouts": [readout.name for readout in self.readouts],
             "sites": [site.name for site in self.sites],
             "max_length": self.max_length,
@@ -122,8 +125,12 @@ class EvaluationJob:
         overwrite: bool,
     ) -> Evaluation:
         """Run in a folder: return what is finished, go on with what is begun."""
+        self.config["store_dtype"] = dtype
         held = folder.open(self.config, overwrite)
-        if held and held.get("status") == "complete" and not held.get("failed") and not overwrite:
+        if overwrite:
+            for name in _PARTS:
+                shutil.rmtree(folder.path / name, ignore_errors=True)
+        elif held and held.get("status") == "complete" and not held.get("failed") and not _may_go_on(held, store.budget):
             return Evaluation.load(folder.path)
         begun = {"kind": "evaluation", "key": config_key(self.config), "config": self.config, "layerscope": __version__}
         folder.write_manifest({**begun, "status": "running"})
@@ -224,7 +231,7 @@ class EvaluationJob:
         assert store.budget is not None
         share = _SCREEN_SHARE * store.budget / self._bytes(texts, dtype)
         parts = [
-            replace(spec, limit=max(_SCREEN_LEAST, int(share * int(facts[spec.name]["items"]))))
+            replace(spec, limit=min(facts[spec.name]["items"], max(_SCREEN_LEAST, int(share * facts[spec.name]["items"]))))
             for spec in self.specs
             if spec.name in facts
         ]
@@ -238,6 +245,7 @@ class EvaluationJob:
             "of": len(self.readouts),
             "kept": [readout.name for readout in kept],
             "items": {part.name: part.limit for part in parts},
+            "budget": store.budget,
         }
         self.readouts = list(dict.fromkeys([*kept, *(r for r in self.readouts if r == Readout())]))
 
@@ -305,8 +313,8 @@ class EvaluationJob:
                 out.append(f"{cut} of {counts['texts']} texts were cut to {self.max_length} tokens under template {template!r}.")
         if self.screened:
             out.append(
-                f"the store's budget does not hold all {self.screened['of']} readouts of all texts: they were screened on a part of "
-                f"each task, and the best {len(self.screened['kept'])} were scored in full. Raise --store-budget to score all."
+                f"the store's budget does not hold all {self.screened['of']} readouts of all texts: they were screened on a part "
+                f"of each task, and the best {len(self.screened['kept'])} were scored in full. Raise --store-budget to score all."
             )
         for name, fact in facts.items():
             if fact.get("exact") is False:
@@ -326,6 +334,12 @@ def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
     if wrong:
         raise LayerscopeError(f"layer {wrong[0]} does not exist: {model.name} has layers 0 to {count} (or -1 for the last).")
     return [site for site in every if site.layer in wanted]
+
+
+def _may_go_on(held: dict[str, Any], budget: int | None) -> bool:
+    """Whether readouts that a finished run left out for lack of room may fit now."""
+    screened = held.get("screened")
+    return bool(screened) and (budget is None or budget > screened["budget"])
 
 
 def _failures(results: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

@@ -119,10 +119,17 @@ def parse_readouts(text: str | Sequence[str] | None, has_cls: bool, has_norm: bo
         elif name.endswith("/all"):
             found += all_readouts([name.removesuffix("/all")], has_cls, has_norm)
         else:
-            found.append(parse_readout(name))
+            found.append(_with_cls(parse_readout(name), has_cls))
     if not found:
         raise LayerscopeError("no readouts given. Valid: default, all, TEMPLATE/all, or template/pooling/norm/sink/centring.")
     return list(dict.fromkeys(found))
+
+
+def _with_cls(readout: Readout, has_cls: bool) -> Readout:
+    if readout.pooling == "cls" and not has_cls:
+        valid = ", ".join(pooling for pooling in get_template(readout.template).poolings if pooling != "cls")
+        raise LayerscopeError(f"readout {readout.name!r}: this model has no CLS token. Poolings that it has: {valid}.")
+    return readout
 
 
 def kinds_of(readouts: Iterable[Readout]) -> list[str]:

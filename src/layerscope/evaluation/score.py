@@ -39,6 +39,11 @@ class Scene:
     spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
 
 
+def task_config(spec: TaskSpec) -> dict[str, Any]:
+    """What of a task decides its scores: whether its data may be downloaded does not."""
+    return {name: value for name, value in spec.as_dict().items() if name != "offline"}
+
+
 @dataclass(frozen=True)
 class Job:
     """One task at one site under one readout."""
@@ -51,7 +56,7 @@ class Job:
     @property
     def key(self) -> str:
         """A file name for its result."""
-        text = json.dumps([self.task.as_dict(), asdict(self.readout), self.site], sort_keys=True)
+        text = json.dumps([task_config(self.task), asdict(self.readout), self.site], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def file(self, scene: Scene) -> Path:
@@ -83,6 +88,12 @@ def _space(store: str, description: str, dtype: str) -> Space:
 @lru_cache(maxsize=2)
 def _task_keys(file: Path) -> list[bytes]:
     return [bytes(row) for row in np.load(file, allow_pickle=False)]
+
+
+def forget() -> None:
+    """Let go of tasks and vectors: another run in this process may find other data under the same names."""
+    for held in (_task, _fingerprint, _space, _task_keys):
+        held.cache_clear()
 
 
 class Undefined(Exception):
@@ -121,9 +132,7 @@ def run_job(scene: Scene, job: Job) -> dict[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     base = {"task": job.task.name, "layer": job.layer, "site": job.site, **asdict(job.readout)}
     try:
-        result = {**base, "status": "scored", **_score(scene, job)}
-    except Undefined as reason:
-        result = {**base, "status": "undefined", "reason": str(reason)}
+        result = {**base, **_score(scene, job)}
     except Exception as error:
         # a failure may pass (memory, a file in use): it is reported, not written, so that the next run tries again
         return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
@@ -136,8 +145,13 @@ def _score(scene: Scene, job: Job) -> dict[str, Any]:
 
     from layerscope.evaluation.views import LayerView, model_meta
 
-    lookup = _lookup(scene, job)
     task = _task(job.task)
+    facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}
+    try:
+        lookup = _lookup(scene, job)
+    except Undefined as reason:
+        unscored = [{"split": split, "subset": subset, "score": None} for split in task.eval_splits for subset in task.hf_subsets]
+        return {"status": "undefined", "reason": str(reason), **facts, "scores": unscored}
     reseed(task)
     # mteb's cache does not know which data a task was given: without their fingerprint two would share a file
     experiment = {"layer": job.layer, **asdict(job.readout), "data": _fingerprint(job.task)[:12]}
@@ -164,8 +178,8 @@ def _score(scene: Scene, job: Job) -> dict[str, Any]:
             rows.append({"split": split, "subset": entry["hf_subset"], "score": score if math.isfinite(score) else None})
             _write_items(scene, job, task, split, entry, told)
     return {
-        "task_type": task.metadata.type,
-        "metric": task.metadata.main_score,
+        "status": "scored",
+        **facts,
         "dataset_revision": result.dataset_revision,
         "mteb_version": result.mteb_version,
         "scores": rows,

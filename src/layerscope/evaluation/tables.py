@@ -27,17 +27,11 @@ def score_table(results: Sequence[Mapping[str, Any]], n_blocks: int) -> pd.DataF
             continue
         place = {k: result[k] for k in ("task", "layer", "site", *READOUT_COLUMNS)}
         place["depth"] = result["layer"] / n_blocks
-        if result["status"] == "undefined":
-            rows.append({**place, "score": math.nan})
-            continue
         for entry in result["scores"]:
             facts = {"task_type": result["task_type"], "metric": result["metric"]}
             value = math.nan if entry["score"] is None else entry["score"]
             rows.append({**place, **facts, "split": entry["split"], "subset": entry["subset"], "score": value})
     table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
-    # an undefined readout is known by task and place only: what the task is, its other rows say
-    for column in ("task_type", "metric", "split", "subset"):
-        table[column] = table[column].fillna(table.groupby("task")[column].transform("first"))
     return table.sort_values(["task", *READOUT_COLUMNS, "split", "subset", "layer"], ignore_index=True)
 
 

@@ -59,7 +59,7 @@ class Template:
         out = []
         for i, (row, places) in enumerate(zip(ids, offsets, strict=True)):
             if len(row) > max_length:  # rare: the joined text takes more tokens than its parts
-                out.append(self._filled(model, [texts[i]], max_length, max(1, room - (len(row) - max_length)))[0])
+                out.append(self._filled(model, [texts[i]], max_length, max(0, room - (len(row) - max_length)))[0])
                 continue
             span = (0, len(row))
             if self.copies > 1:
@@ -76,8 +76,8 @@ def _cut(model: LoadedModel, texts: Sequence[str], room: int) -> tuple[list[str]
     shortened, cut = [], []
     for text, places in zip(texts, offsets, strict=True):
         own = [b for a, b in places if b > a]
-        cut.append(len(own) > room)
-        shortened.append(text[: own[room - 1]] if len(own) > room else text)
+        shortened.append(text if len(own) <= room else text[: own[room - 1]] if room else "")
+        cut.append(shortened[-1] != text)  # the last token may be the first of a character's several
     return shortened, cut
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.score import Job, Scene, quiet_mteb, run_job
+from layerscope.evaluation.score import Job, Scene, forget, quiet_mteb, run_job
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
 
@@ -18,8 +19,17 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 def _start() -> None:
     import torch
 
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     quiet_mteb()
+
+
+def _end_with(parent: Any) -> None:
+    """End this process when the run that started it is gone, be it killed: nobody waits for its work any more."""
+    parent.join()
+    os._exit(1)
 
 
 def _run_many(scene: Scene, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -35,9 +45,13 @@ def score_all(scene: Scene, jobs: Sequence[Job], workers: int) -> Iterator[dict[
         from threadpoolctl import threadpool_limits
 
         quiet_mteb()
-        with threadpool_limits(1):
-            for job in jobs:
-                yield run_job(scene, job)
+        forget()
+        try:
+            with threadpool_limits(1):
+                for job in jobs:
+                    yield run_job(scene, job)
+        finally:
+            forget()
         return
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))  # read by the children when they load their libraries

@@ -94,6 +94,15 @@ def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, fami
     return model
 
 
+def open_model(model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]) -> LoadedModel:
+    """A loaded model from whatever the user gave."""
+    if isinstance(model, LoadedModel):
+        return model
+    if isinstance(model, (str, Path)):
+        return load(model, offline=offline, **model_options)
+    return wrap(model, tokenizer)
+
+
 def make_bidirectional(module: nn.Module) -> None:
     """Let every token see the later ones, and check that they do."""
     config = getattr(module, "config", None)

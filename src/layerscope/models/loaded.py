@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
+from layerscope.capture.batches import Batch
 from layerscope.errors import DataError, ModelError
 from layerscope.models import probe
 
@@ -86,6 +87,11 @@ class LoadedModel:
         if position_ids is None and not bool(attention_mask[:, 0].all()):
             position_ids = self.position_ids(attention_mask)
         return probe.run(self.module, input_ids, attention_mask, position_ids)
+
+    def run(self, batch: Batch) -> Any:
+        """Run the base model on a padded batch."""
+        mask = torch.ones_like(batch.input_ids) if batch.mask is None else batch.mask.long()
+        return self.forward(batch.input_ids, mask)
 
     def position_ids(self, attention_mask: Tensor) -> Tensor | None:
         """Positions that count real tokens only, or None where the model takes none or makes its own."""

@@ -20,16 +20,16 @@ from layerscope import __version__
 from layerscope.capture import Reducer, Site, check_residual, expand_sites, make_batch
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError
-from layerscope.models import LoadedModel, load, wrap
+from layerscope.models import LoadedModel, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling.config import ProfileConfig, make_config
-from layerscope.profiling.passes import Encoder, forward
+from layerscope.profiling.passes import Encoder
 from layerscope.profiling.plan import Plan, choose_shard_size, make_plan
-from layerscope.profiling.progress import Progress, progress_bar
 from layerscope.profiling.run import Run
 from layerscope.profiling.tables import TableBuilder, prompt_table
+from layerscope.progress import Progress, progress_bar
 from layerscope.spectra import solver_name
 from layerscope.store import RunFolder, ShardStore
 from layerscope.store.folder import config_key
@@ -120,15 +120,6 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
     return {**files, "adapters": adapters, **named}
 
 
-def open_model(model: Any, tokenizer: Any, offline: bool, model_options: dict[str, Any]) -> LoadedModel:
-    """A loaded model from whatever the user gave."""
-    if isinstance(model, LoadedModel):
-        return model
-    if isinstance(model, (str, Path)):
-        return load(model, offline=offline, **model_options)
-    return wrap(model, tokenizer)
-
-
 @dataclass
 class Job:
     """One profile: a loaded model, a corpus and a configuration."""
@@ -216,7 +207,7 @@ class Job:
     def _check_residual(self, plan: Plan) -> float | None:
         shortest = plan.texts[int(plan.shards[-1][-1])]
         batch = make_batch(self.model.tokenize([shortest], min(plan.max_length, 64)).ids, self.model.pad_id, self.model.device)
-        return check_residual(self.model.anatomy, lambda: forward(self.model, batch))
+        return check_residual(self.model.anatomy, lambda: self.model.run(batch))
 
     def _manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
         anatomy, config = self.model.anatomy, self.config

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
-from layerscope.capture import Batch, Reducer, make_batch, run_batches, token_budget
+from layerscope.capture import Reducer, make_batch, run_batches, token_budget
 from layerscope.capture.reduce import TOKEN_FIELDS
 from layerscope.data import make_views
 from layerscope.models import LoadedModel
@@ -65,11 +64,5 @@ class Encoder:
 
     def _reduce(self, ids: list[list[int]], token_level: bool):  # type: ignore[no-untyped-def]
         batch = make_batch(ids, self.model.pad_id, self.model.device)
-        return self.reducer.run(batch, lambda b: forward(self.model, b), token_level)
+        return self.reducer.run(batch, self.model.run, token_level)
 
-
-def forward(model: LoadedModel, batch: Batch) -> None:
-    """Run the model on a batch."""
-    mask = batch.mask
-    ones = torch.ones_like(batch.input_ids) if mask is None else mask.long()
-    model.forward(batch.input_ids, ones)

@@ -27,6 +27,7 @@ _TOKEN_SOURCES = {
     "sink_first": "sink_position",
 }
 _BOUND_SLACK = 1e-6
+_SITES_AT_ONCE = 8  # each holds some tens of MB: memory stays bounded on a machine with many cores
 
 
 class TableBuilder:
@@ -41,7 +42,8 @@ class TableBuilder:
     def build(self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None) -> pd.DataFrame:
         """The tidy table, one row per site, metric, normalisation and sink setting."""
         rows: list[list[Any]] = []
-        for site_rows in side_by_side("sites", lambda i: self._site_rows(i, self.sites[i], shards), range(len(self.sites))):
+        each = side_by_side("sites", lambda i: self._site_rows(i, self.sites[i], shards), range(len(self.sites)), _SITES_AT_ONCE)
+        for site_rows in each:
             rows += site_rows
             advance(1)
         return pd.DataFrame(rows, columns=COLUMNS)

@@ -52,7 +52,7 @@ def plot_profiles(runs: Sequence[Run], metrics: Sequence[str] | None = None, *, 
         axis.set_visible(False)
     handles = _legend(axes[0], runs)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
-    figure.suptitle(_title(runs), fontsize=9)
+    figure.suptitle(_title(runs, names), fontsize=9)
     return figure
 
 
@@ -118,13 +118,18 @@ def _label(run: Run) -> str:
     return f"{name} ({run.manifest['model']['n_blocks']} blocks), final_norm={run.manifest['conventions']['final_norm']}"
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[Run], names: Sequence[str]) -> str:
+    views = any(get_metric(name).info.level == "views" for name in names)
     facts = []
     for run in runs:
         c = run.manifest["conventions"]
-        text = (
-            f"{run.manifest['counts']['prompts']} prompts of {run.manifest['corpus']['name']}, up to {c['max_length']} tokens, "
-            f"α = {c['metrics']['alpha']}, rows {c['metrics']['rows']}, {c['views']} views, 95 % bands"
-        )
-        facts.append(text.replace("$", r"\$"))
+        parts = [
+            f"{run.manifest['counts']['prompts']} prompts of {run.manifest['corpus']['name']}",
+            f"up to {c['max_length']} tokens",
+            f"α = {c['metrics']['alpha']}",
+            f"rows {c['metrics']['rows']}",
+            *([f"{c['views']} views"] if views else []),
+            "95 % bands",
+        ]
+        facts.append(", ".join(parts).replace("$", r"\$"))
     return "\n".join(dict.fromkeys(facts))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -24,7 +25,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         f"\n[bold]{escape(str(m['model']['name']))}[/]  {m['model']['n_blocks']} blocks · {m['counts']['texts']} distinct texts, "
         f"{m['counts']['encoded']} encoded now · up to {m['conventions']['max_length']} tokens · scores × 100"
     )
-    console.print(_best(run, console.width))
+    console.print(_best(run))
     console.print(_readouts(run))
     for line in m["undefined"][:3]:
         console.print(f"[yellow]undefined[/] {escape(line)}")
@@ -36,7 +37,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
 
 
-def _best(run: Evaluation, width: int) -> Table:
+def _best(run: Evaluation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     for heading, justify in (("task", "left"), ("last", "right"), ("best", "right"), ("@ layer", "right")):
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -45,17 +46,18 @@ def _best(run: Evaluation, width: int) -> Table:
     many = run.scores.groupby(["template", "pooling", "final_norm", "sink", "centring"]).ngroups > 1
     if many:
         table.add_column("readout of the best", overflow="fold")
-    for row in run.best().itertuples():
-        interval = f" [{100 * row.ci_low:+.1f}, {100 * row.ci_high:+.1f}]" if math.isfinite(row.ci_low) else ""
+    rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
+    for row in rows:
+        interval = f" [{100 * row['ci_low']:+.1f}, {100 * row['ci_high']:+.1f}]" if math.isfinite(row["ci_low"]) else ""
         cells = [
-            str(row.task) if row.subset == "default" else f"{row.task} ({row.subset})",
-            f"{100 * row.last:.2f}",
-            f"{100 * row.best:.2f}",
-            str(row.layer),
-            f"{100 * row.gain:+.1f}{escape(interval)}",
-            _ranges(row.tied),
+            row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})",
+            f"{100 * row['last']:.2f}",
+            f"{100 * row['best']:.2f}",
+            str(row["layer"]),
+            f"{100 * row['gain']:+.1f}{escape(interval)}",
+            _ranges(row["tied"]),
         ]
-        table.add_row(*cells, *([str(row.readout)] if many else []))
+        table.add_row(*cells, *([row["readout"]] if many else []))
     return table
 
 
@@ -70,13 +72,13 @@ def _readouts(run: Evaluation) -> Table:
     lines = []
     for key, group in run.scores.groupby(keys):
         by_task = group.groupby(["task", "layer"])["score"].mean().unstack("task")
-        curve = by_task.mean(axis=1, skipna=False)  # a layer undefined for a task has no mean
-        if curve.notna().any():
-            lines.append((float(curve.max()), "/".join(str(part) for part in key), curve))
-    for best, name, curve in sorted(lines, key=lambda line: -line[0])[:12]:
-        at = int(curve.idxmax())
-        last = f"{100 * curve.iloc[-1]:.2f}" if math.isfinite(curve.iloc[-1]) else "–"
-        table.add_row(name, sparkline(curve.to_numpy()), f"{100 * best:.2f} @ {at}", last)
+        # a layer that is undefined for a task has no mean
+        lines.append(("/".join(str(part) for part in key), by_task.index.to_numpy(), by_task.to_numpy().mean(axis=1)))
+    known = [line for line in lines if np.isfinite(line[2]).any()]
+    for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
+        at = int(np.nanargmax(means))
+        last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
+        table.add_row(name, sparkline(means), f"{100 * means[at]:.2f} @ {layers[at]}", last)
     return table
 
 

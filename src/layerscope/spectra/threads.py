@@ -32,6 +32,7 @@ def workers_pool(purpose: str, workers: int | None = None) -> ThreadPoolExecutor
         return _pools[purpose, count]
 
 
-def side_by_side(purpose: str, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Results in order, computed by as many single-threaded workers as the caller has threads."""
-    return workers_pool(purpose).map(function, items)
+def side_by_side(purpose: str, function: Callable[[T], R], items: Iterable[T], most: int | None = None) -> Iterator[R]:
+    """Results in order, computed by as many single-threaded workers as the caller has threads, `most` at most."""
+    threads = torch.get_num_threads()
+    return workers_pool(purpose, threads if most is None else min(threads, most)).map(function, items)
