@@ -28,6 +28,9 @@ def evaluate_command(
     workers: int | None = typer.Option(None, "--workers", help="Scoring processes; 0: in this one. (default: one per core)"),
     store_budget: str = typer.Option("10GB", "--store-budget", help="Most disk the embedding store may take."),
     store_dtype: str = typer.Option("float32", "--store-dtype", help="float32, or float16 for half the disk."),
+    normalize: bool | None = typer.Option(
+        None, "--normalize/--no-normalize", help="Scale vectors to length 1. (default: as the model's own pipeline does)"
+    ),
     device: str | None = shared.DEVICE,
     device_map: str | None = shared.DEVICE_MAP,
     dtype: str = shared.DTYPE,
@@ -63,6 +66,7 @@ def evaluate_command(
         batch_size=batch_size,
         store_budget=size(store_budget),
         store_dtype=store_dtype,
+        normalize=normalize,
         offline=offline,
         overwrite=overwrite,
         progress=False if quiet or as_json else None,

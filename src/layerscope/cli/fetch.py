@@ -26,6 +26,7 @@ def fetch_command(
     for name in names or ():  # all names are checked before the first download
         if name not in known and "/" not in name:
             raise UnknownNameError("model, corpus or task", name, known)
+    specs = resolve_tasks(words(tasks) or []) if tasks else []
     for name in names or ():
         if name in corpora():
             path = fetch_corpus(name)
@@ -36,5 +37,5 @@ def fetch_command(
         else:
             path = resolve(name).path
         print(f"{name}: {path}")
-    for spec in resolve_tasks(words(tasks) or []) if tasks else []:
+    for spec in specs:
         print(f"{spec.name}: {spec.facts()['items']} items")

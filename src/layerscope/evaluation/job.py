@@ -62,6 +62,7 @@ def evaluate(
     store: str | Path | None = None,
     store_budget: int | None = DEFAULT_BUDGET,
     store_dtype: str = "float32",
+    normalize: bool | None = None,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -71,14 +72,16 @@ def evaluate(
 
     `tasks` is `paper` (the paper's 32), `small` (a few quick ones from the package index), or names. `readouts` is None (the
     paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.evaluation.readout`). Vectors are kept in a
-    store that later runs read; `workers` processes score (0: this one).
+    store that later runs read; `workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do
+    not see but classifiers do; None does what the model's own sentence-transformers pipeline does.
     """
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = RunFolder(out)
     loaded = open_model(model, tokenizer, offline, model_options or {})
     has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
     chosen = parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None)
-    job = EvaluationJob(loaded, specs, chosen, layers, max_length, seed)
+    unit = bool(loaded.identity.get("normalizes")) if normalize is None else normalize
+    job = EvaluationJob(loaded, specs, chosen, layers, max_length, seed, unit)
     count = min(os.cpu_count() or 1, 8) if workers is None else workers
     held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
     with progress_bar(progress) as bar:
@@ -96,8 +99,9 @@ class EvaluationJob:
         layers: Sequence[int] | None,
         max_length: int,
         seed: int,
+        unit: bool = False,
     ) -> None:
-        self.model, self.specs, self.readouts, self.seed = model, list(specs), list(readouts), seed
+        self.model, self.specs, self.readouts, self.seed, self.unit = model, list(specs), list(readouts), seed, unit
         self.screened: dict[str, Any] | None = None
         self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
         self.sites = _sites(model, layers)
@@ -111,6 +115,7 @@ class EvaluationJob:
             "sites": [site.name for site in self.sites],
             "max_length": self.max_length,
             "seed": seed,
+            "unit_length": self.unit,
             "layerscope": __version__,
         }
 
@@ -159,6 +164,7 @@ class EvaluationJob:
             "conventions": {
                 "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
                 "max_length": self.max_length,
+                "unit_length": self.unit,
                 "centring": "the mean over all distinct texts of the task is subtracted",
                 "sink": "the token with the largest norm, found per text and layer on states without the final norm",
                 "readouts": [readout.name for readout in self.readouts],
@@ -235,19 +241,28 @@ class EvaluationJob:
             for spec in self.specs
             if spec.name in facts
         ]
-        small = EvaluationJob(self.model, parts, self.readouts, [s.layer for s in self.sites], self.max_length, self.seed)
+        small = EvaluationJob(
+            self.model, parts, self.readouts, [s.layer for s in self.sites], self.max_length, self.seed, self.unit
+        )
         # the part must fit: it is not screened again
         unbounded = EmbeddingStore(store.root, None)
         found = small.run_in(RunFolder(folder.path / "screen"), unbounded, dtype, workers, batch_size, bar, False)
         best = found.scores.groupby([*READOUT_COLUMNS, "task"])["score"].max().groupby(READOUT_COLUMNS).mean()
-        kept = [Readout(*(str(part) for part in key)) for key in best.sort_values(ascending=False).index[:_SCREEN_KEEP]]
+        order = best.dropna().sort_values(ascending=False).index[:_SCREEN_KEEP]
+        kept = [Readout(*(str(part) for part in key)) for key in order]
+        asked, default = len(self.readouts), [readout for readout in self.readouts if readout == Readout()]
+        distinct = len({text for some in texts.values() for text in some})
+        taken = self._bytes(texts, dtype) * found.manifest["counts"]["texts"] / distinct
+        self.readouts = list(dict.fromkeys([*kept, *default]))
+        while len(kept) > 1 and self._bytes(texts, dtype) > _SCREEN_ABOVE * store.budget - taken:
+            kept.pop()
+            self.readouts = list(dict.fromkeys([*kept, *default]))
         self.screened = {
-            "of": len(self.readouts),
+            "of": asked,
             "kept": [readout.name for readout in kept],
             "items": {part.name: part.limit for part in parts},
             "budget": store.budget,
         }
-        self.readouts = list(dict.fromkeys([*kept, *(r for r in self.readouts if r == Readout())]))
 
     def _by_template(self) -> dict[str, list[Readout]]:
         grouped: dict[str, list[Readout]] = {}
@@ -285,7 +300,9 @@ class EvaluationJob:
             for name in self._by_template()
         )
         identity = self.model.identity
-        return Scene(str(folder.path), str(store.root), self.model.name, identity.get("revision"), self.model.width, spaces)
+        return Scene(
+            str(folder.path), str(store.root), self.model.name, identity.get("revision"), self.model.width, spaces, self.unit
+        )
 
     def _jobs(self, names: Sequence[str]) -> list[Job]:
         return [
@@ -339,7 +356,7 @@ def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
 def _may_go_on(held: dict[str, Any], budget: int | None) -> bool:
     """Whether readouts that a finished run left out for lack of room may fit now."""
     screened = held.get("screened")
-    return bool(screened) and (budget is None or budget > screened["budget"])
+    return screened is not None and (budget is None or budget > screened["budget"])
 
 
 def _failures(results: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

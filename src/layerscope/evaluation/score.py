@@ -37,6 +37,7 @@ class Scene:
     revision: str | None
     width: int
     spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
+    unit: bool = False  # vectors scaled to length 1, after centring
 
 
 def task_config(spec: TaskSpec) -> dict[str, Any]:
@@ -112,6 +113,8 @@ def _lookup(scene: Scene, job: Job) -> Any:
         raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
     row = {key: i for i, key in enumerate(keys)}
     vectors = (whole - mean).astype(np.float32) if job.readout.centring == "corpus" else whole
+    if scene.unit:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
     return lambda texts: vectors[[row[text_key(text)] for text in texts]]
 
 
@@ -154,7 +157,7 @@ def _score(scene: Scene, job: Job) -> dict[str, Any]:
         return {"status": "undefined", "reason": str(reason), **facts, "scores": unscored}
     reseed(task)
     # mteb's cache does not know which data a task was given: without their fingerprint two would share a file
-    experiment = {"layer": job.layer, **asdict(job.readout), "data": _fingerprint(job.task)[:12]}
+    experiment = {"layer": job.layer, **asdict(job.readout), "unit": scene.unit, "data": _fingerprint(job.task)[:12]}
     view = LayerView(lookup, model_meta(scene.model, scene.revision, scene.width, experiment))
     cache = mteb.ResultCache(Path(scene.run) / "mteb")
     with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:

@@ -79,6 +79,7 @@ def load(
         weights_sha256=source.weights_sha256(),
         quantisation=source.quantisation,
         licence=source.licence,
+        normalizes=source.normalizes(),
         adapters=facts,
     )
     return model
@@ -169,6 +170,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "dtype": str(dtype).removeprefix("torch."),
         "quantisation": None,
         "licence": None,
+        "normalizes": False,
         "bidirectional": ahead,
         "adapters": [],
         "n_blocks": model.n_blocks,

@@ -38,6 +38,12 @@ class Source:
         """Fingerprint of the weight files; does not load the model."""
         return files_sha256(self.weights)
 
+    def normalizes(self) -> bool:
+        """Whether the model's own sentence-transformers pipeline scales its vectors to length 1."""
+        file = self.path / "modules.json"
+        listed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        return any(str(module.get("type", "")).endswith(".Normalize") for module in listed)
+
     def settings_files_sha256(self) -> str:
         """Fingerprint of the files beside the weights that decide what is computed: configuration and tokenizer."""
         beside = [file for pattern in ("*.json", "*.txt", "*.model") for file in self.path.glob(pattern)]

@@ -65,4 +65,3 @@ class Encoder:
     def _reduce(self, ids: list[list[int]], token_level: bool):  # type: ignore[no-untyped-def]
         batch = make_batch(ids, self.model.pad_id, self.model.device)
         return self.reducer.run(batch, self.model.run, token_level)
-

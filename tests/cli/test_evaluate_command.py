@@ -1,0 +1,178 @@
+"""`layerscope evaluate`, `store` and `fetch --tasks` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from layerscope.evaluation import job
+from tests.cli.support import Cli, assert_refused
+from tests.evaluation.support import write_tasks
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    return write_tasks(tmp_path / "tasks")
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "open_model", lambda *_: pytest.fail("the model was loaded"))
+
+
+def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+    words = [
+        "evaluate",
+        model_folder,
+        "-t",
+        "Pairs,Ranking",
+        "--data-dir",
+        tasks,
+        "--layers",
+        "0,-1",
+        "--workers",
+        "0",
+        "-o",
+        "run",
+    ]
+    told = cli(*words, "--json")
+    assert told.code == 0, told.err
+    found = json.loads(told.out)
+    assert found.keys() == {"model", "tasks", "undefined", "failed", "warnings", "run"}
+    assert [task["task"] for task in found["tasks"]] == ["Pairs", "Ranking"]
+    row = {"task", "split", "subset", "best", "layer", "readout", "last", "gain", "ci_low", "ci_high", "tied"}
+    assert all(task.keys() == row for task in found["tasks"])
+    assert (found["undefined"], found["failed"], found["run"]) == ([], [], "run")
+    scores = pd.read_parquet(tmp_path / "run" / "scores.parquet")
+    assert set(scores["layer"]) == {0, 3}
+    assert cli(*words, "--json").out == told.out
+    shown = cli(*words)
+    assert shown.code == 0
+    assert "Pairs" in shown.out
+    assert "Written to run: scores.csv" in shown.err
+    assert_refused(cli(*words, "--limit", 10), "holds another run", "--overwrite")
+    quiet = cli(*words, "--quiet")
+    assert (quiet.code, quiet.out) == (0, "")
+
+
+def test_readouts_and_the_default_folder(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+    told = cli(
+        "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--workers", "0", "--limit", "12",
+        "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
+    )  # fmt: skip
+    assert told == (0, "", ""), told
+    folder = tmp_path / "runs" / "tiny-llama--Pairs"
+    scores = pd.read_csv(folder / "scores.csv", keep_default_na=False)
+    assert scores["template"].tolist() == ["echo", "one-word"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["conventions"]["store_dtype"] == "float16"
+    assert manifest["conventions"]["max_length"] == 110
+    assert manifest["tasks"]["Pairs"]["items"] == 12
+
+
+def test_a_failed_task_is_code_2(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+    with (tasks / "Ranking" / "test.jsonl").open("a") as lines:
+        lines.write("{oops")
+    words = [
+        "evaluate",
+        model_folder,
+        "-t",
+        "Ranking,Pairs",
+        "--data-dir",
+        tasks,
+        "--layers",
+        "-1",
+        "--workers",
+        "0",
+        "-o",
+        "run",
+    ]
+    told = cli(*words)
+    assert told.code == 2
+    assert "failed Ranking: DataError" in told.out
+    assert pd.read_parquet(tmp_path / "run" / "scores.parquet")["task"].tolist() == ["Pairs"]
+    told = cli(*words, "--json")
+    assert told.code == 2
+    assert json.loads(told.out)["failed"][0]["task"] == "Ranking"
+
+
+def test_mistakes(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+    words = ["evaluate", model_folder, "-t", "Pairs", "--data-dir", tasks, "-o", "run"]
+    assert_refused(cli(*words, "--layers", "0,9"), "layer 9 does not exist", "layers 0 to 3")
+    assert_refused(cli(*words, "--layers", "last"), "--layers takes whole numbers", "'last'")
+    assert_refused(cli(*words, "--readouts", "plain/maen"), "unknown pooling 'maen'", "'mean'")
+    assert_refused(cli(*words, "--readouts", "plain/cls"), "no CLS token", "mean, wmean, last, max")
+    assert_refused(cli(*words, "--readouts", "one-word/mean"), "'one-word' is read by last")
+    assert_refused(cli(*words, "--store-budget", "lots"), "10GB", "'lots'")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_model")
+def test_mistakes_that_need_no_model(cli: Cli, model_folder: Path, tasks: Path) -> None:
+    words = ["evaluate", model_folder, "--data-dir", tasks]
+    assert_refused(cli(*words, "-t", "Pears"), "unknown task 'Pears'", "Did you mean 'Pairs'")
+    assert_refused(cli(*words, "-t", "STSBenchmrk"), "Did you mean 'STSBenchmark'")
+    assert_refused(cli(*words, "-t", "Pairs", "--limit", "1"), "limit is 1", "4 or more")
+    assert_refused(cli("evaluate", model_folder, "--data-dir", "nowhere", "-t", "Pairs"), "nowhere", "does not exist")
+
+
+@pytest.mark.usefixtures("no_model")
+def test_offline_names_what_is_missing_before_the_model_is_loaded(
+    cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "none"))
+    told = cli("evaluate", model_folder, "--data-dir", tasks, "-t", "Pairs,STS12,STS13,SmsSpam", "--offline")
+    assert told.code == 1
+    assert told.out == ""
+    assert "3 of 4 tasks have no data" in told.err
+    for name in ("STS12", "STS13", "SmsSpam"):
+        assert f"\n  {name}: " in told.err
+    assert "layerscope fetch SmsSpam" in told.err
+    assert "Traceback" not in told.err
+
+
+def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+    empty = cli("store")
+    assert empty.code == 0
+    assert "0 MB in all" in empty.out
+    told = cli(
+        "evaluate", model_folder, "-t", "Pairs", "--data-dir", tasks, "--layers", "-1", "--readouts", "plain,echo/mean",
+        "--workers", "0", "-q",
+    )  # fmt: skip
+    assert told.code == 0
+    told = cli("store")
+    lines = told.out.splitlines()
+    assert len([line for line in lines if "24 texts" in " ".join(line.split())]) == 2
+    assert "'{text}'" in told.out
+    assert "LlamaModel" in told.out
+    told = cli("store", "--older-than", "1")
+    assert "removed 0 sets" in told.out
+    assert len(list((tmp_path / "cache" / "embeddings").glob("??/*"))) == 2
+    told = cli("store", "--prune", "0MB")
+    assert "removed 2 sets" in told.out
+    assert "texts" not in told.out
+    assert list((tmp_path / "cache" / "embeddings").glob("??/*")) == []
+    assert_refused(cli("store", "--prune", "all"), "a size is a number", "'all'")
+
+
+def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.models.fetch", lambda *_: pytest.fail("fetched before all names were checked"))
+    monkeypatch.setattr("layerscope.data.fetch_corpus", lambda *_: pytest.fail("fetched before all names were checked"))
+    assert_refused(cli("fetch", "minilm-l6", "SmsSpan"), "unknown model, corpus or task 'SmsSpan'", "Did you mean 'SmsSpam'")
+    assert_refused(cli("fetch", "minilm-l6", "--tasks", "STS112"), "unknown task 'STS112'", "Did you mean 'STS12'")
+    assert_refused(cli("fetch"), "name a model, a corpus or a task")
+
+
+def test_fetch_tasks(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.evaluation.tasks.spec.TaskSpec.facts", lambda self: {"items": len(self.name)})
+    monkeypatch.setattr("layerscope.evaluation.tasks.fetch_task", lambda name: Path("/tasks") / name)
+    assert cli("fetch", "SmsSpam", "--tasks", "STS12,STS13") == (
+        0,
+        "SmsSpam: /tasks/SmsSpam\nSTS12: 5 items\nSTS13: 5 items\n",
+        "",
+    )

@@ -1,0 +1,83 @@
+"""A store that cannot hold all readouts: they are screened on a part first, and the run says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerscope import evaluate
+from layerscope.evaluation import job as jobs
+from layerscope.evaluation.readout import all_readouts
+from layerscope.store.embeddings import EmbeddingStore
+from tests.evaluation.support import watch, write_tasks
+from tests.tiny import tiny_model
+
+NEEDED = 120 * 26 * 32 * 4  # texts, kinds (12 + 12 + 2), features, bytes at one layer
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(jobs, "_SCREEN_LEAST", 10)
+    data = write_tasks(tmp_path / "data", pairs=120, texts=120)
+    return {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+
+
+def test_the_grid_is_screened_on_a_part(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watch(monkeypatch)
+    budget = int(0.85 * NEEDED)
+    run = evaluate(tiny_model(), ["Pairs"], readouts="all", store_budget=budget, **given)
+    screened = run.manifest["screened"]
+    assert screened["of"] == len(all_readouts()) == 60
+    assert len(screened["kept"]) == 6
+    assert screened["items"] == {"Pairs": int(0.3 * 0.85 * 120)}
+    assert any("screened on a part" in line and "Raise --store-budget" in line for line in run.manifest["warnings"])
+    names = {"/".join(row) for row in run.scores[["template", "pooling", "final_norm", "sink", "centring"]].to_numpy()}
+    assert names == {*screened["kept"], "plain/mean/applied/keep/none"}
+    assert run.manifest["tasks"]["Pairs"]["items"] == 120
+    assert EmbeddingStore(given["store"], None).size() <= budget
+    # what was screened best is what is kept
+    small = jobs.Evaluation.load(given["out"] / "screen").scores
+    assert len(small) == 60
+    keys = ["template", "pooling", "final_norm", "sink", "centring"]
+    best = small.sort_values("score", ascending=False).head(6)
+    assert {"/".join(row) for row in best[keys].to_numpy()} == set(screened["kept"])
+    # the part's texts are not encoded again in full
+    templates = {name.split("/")[0] for name in names}
+    assert len(seen) < 3 * 120
+    assert len(seen) >= 120 * len(templates)
+
+
+def test_what_does_not_fit_is_left_out_best_first(given: dict[str, Any]) -> None:
+    run = evaluate(tiny_model(), ["Pairs"], readouts="plain/all", store_budget=NEEDED // 3, **given)
+    assert run.failed == []
+    assert 1 <= len(run.manifest["screened"]["kept"]) < 6
+    assert f"the best {len(run.manifest['screened']['kept'])} were scored" in " ".join(run.manifest["warnings"])
+
+
+def test_more_room_later_scores_the_rest(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watch(monkeypatch)
+    given = {**given, "readouts": ["plain/mean", "plain/max/raw", "echo/mean/raw/drop", "echo/last"]}
+    monkeypatch.setattr(jobs, "_SCREEN_KEEP", 2)
+    first = evaluate(tiny_model(), ["Pairs"], store_budget=NEEDED // 6, **given)
+    assert first.manifest["screened"]["of"] == 4
+    count = len(seen)
+    again = evaluate(tiny_model(), ["Pairs"], store_budget=NEEDED // 6, **given)
+    assert len(seen) == count
+    assert again.manifest["screened"] == first.manifest["screened"]
+    full = evaluate(tiny_model(), ["Pairs"], store_budget=None, **given)  # as the warning advises
+    assert full.manifest["screened"] is None
+    assert len(full.scores) == 4 > len(first.scores)
+
+
+def test_a_part_is_never_more_than_what_is_scored(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_SCREEN_LEAST", 100)
+    run = evaluate(tiny_model(), ["Pairs"], readouts="echo/all", store_budget=NEEDED // 8, limit=20, **given)
+    assert run.manifest["screened"]["items"] == {"Pairs": 20}
+
+
+def test_a_grid_that_fits_is_not_screened(given: dict[str, Any]) -> None:
+    run = evaluate(tiny_model(), ["Pairs"], readouts=["plain/mean", "echo/max"], store_budget=NEEDED, **given)
+    assert run.manifest["screened"] is None
+    assert not (given["out"] / "screen").exists()

@@ -1,0 +1,393 @@
+"""`evaluate` from data to tables: mteb's scores of a plain encoder, tables and files, undefined readouts, failures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mteb
+import numpy as np
+import pandas as pd
+import pytest
+from threadpoolctl import threadpool_limits
+
+from layerscope import Evaluation, evaluate
+from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.evaluation import score as scoring
+from layerscope.evaluation.tasks import resolve_tasks
+from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
+from tests.tiny import tiny_model
+
+READOUTS = ["plain/mean/applied/keep/none", "echo/wmean/raw/drop/corpus", "one-word/last/applied/keep/none"]
+KEYS = ["template", "pooling", "final_norm", "sink", "centring"]
+COLUMNS = [
+    "task",
+    "task_type",
+    "split",
+    "subset",
+    "metric",
+    "template",
+    "layer",
+    "site",
+    "depth",
+    "final_norm",
+    "pooling",
+    "sink",
+    "centring",
+    "score",
+]
+
+
+class Whole(NamedTuple):
+    run: Evaluation
+    data: Path
+    store: Path
+    seen: list[tuple[int, ...]]
+    texts: dict[str, set[str]]
+
+
+@pytest.fixture(autouse=True)
+def one_fit_thread() -> Iterator[None]:
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Three layers and three readouts of a tiny Llama on a task of each type."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    data = write_tasks(folder / "data")
+    texts = {}
+    for spec in resolve_tasks(TASKS, data_dir=data):
+        listener = Listener()
+        mteb_score(spec.load(), listener)
+        texts[spec.name] = listener.texts
+    with pytest.MonkeyPatch.context() as patched:
+        seen = watch(patched)
+        run = evaluate(
+            tiny_model(), TASKS, out=folder / "run", data_dir=data, store=folder / "store", layers=[0, 2, -1],
+            readouts=READOUTS, workers=0, batch_size=7,
+        )  # fmt: skip
+    return Whole(run, data, folder / "store", seen.rows, texts)
+
+
+def test_each_text_is_encoded_once_for_all_tasks_layers_and_readouts(whole: Whole) -> None:
+    tokenizer = tiny_model().tokenizer
+    every = set().union(*whole.texts.values())
+    wanted = Counter(
+        tuple(fill_by_hand(tokenizer, template, text, False)[0]) for template in ("plain", "echo", "one-word") for text in every
+    )
+    assert Counter(whole.seen) == wanted
+    assert whole.run.manifest["counts"]["texts"] == len(every)
+    assert whole.run.manifest["counts"]["encoded"] == 3 * len(every)
+    assert sum(len(texts) for texts in whole.texts.values()) > 2 * len(every)  # the tasks do share texts
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_scores_are_those_of_a_plain_encoder_per_layer(whole: Whole, name: str) -> None:
+    rows = whole.run.scores[whole.run.scores["task"] == name]
+    assert len(rows) == 9
+    task = resolve_tasks(name, data_dir=whole.data)[0].load()
+    spread = set()
+    for row in rows.to_dict(orient="records"):
+        if math.isnan(row["score"]):
+            continue
+        encoder = PlainEncoder(tiny_model(), "llama", row["layer"], "/".join(row[key] for key in KEYS))
+        encoder.centre_on(whole.texts[name])
+        assert row["score"] == pytest.approx(mteb_score(task, encoder), abs=1e-4), row
+        spread.add(round(row["score"], 3))
+    assert len(spread) > 3 or name == "Topics"
+
+
+def test_the_tables(whole: Whole) -> None:
+    scores, folder = whole.run.scores, whole.run.path
+    assert list(scores.columns) == COLUMNS
+    assert len(scores) == 5 * 3 * 3
+    assert not scores.duplicated(subset=[c for c in COLUMNS if c != "score"]).any()
+    assert dict(zip(scores["layer"], scores["site"], strict=True)) == {0: "embed", 2: "block.1", 3: "block.2"}
+    assert np.allclose(scores["depth"], scores["layer"] / 3)
+    types = dict(zip(scores["task"], zip(scores["task_type"], scores["metric"], strict=True), strict=True))
+    assert types == {
+        "Pairs": ("STS", "cosine_spearman"),
+        "Topics": ("Classification", "accuracy"),
+        "Sets": ("Clustering", "v_measure"),
+        "TwitterSemEval2015": ("PairClassification", "max_ap"),
+        "Ranking": ("Reranking", "map_at_1000"),
+    }
+    for name in ("scores", "gains"):
+        table = pd.read_parquet(folder / f"{name}.parquet")
+        pd.testing.assert_frame_equal(table, getattr(whole.run, name))
+        pd.testing.assert_frame_equal(table, pd.read_csv(folder / f"{name}.csv", keep_default_na=False, na_values=[""]))
+    again = Evaluation.load(folder)
+    assert again.manifest == json.loads((folder / "manifest.json").read_text())
+    assert again.summary() == whole.run.summary()
+
+
+def test_gains_are_against_the_last_layer_on_the_same_items(whole: Whole) -> None:
+    gains = whole.run.gains
+    for _, group in gains.groupby(["task", *KEYS]):
+        last = group[group["layer"] == 3].iloc[0]
+        assert (last["gain"], last["ci_low"], last["ci_high"]) == (0, 0, 0)
+        np.testing.assert_allclose(group["gain"], group["score"] - last["score"], atol=1e-12)
+        assert group.loc[group["score"].idxmax(), "tied_best"]
+        assert group[["ci_low", "ci_high"]].notna().all().all()
+    assert not gains["tied_best"].all()
+    best = whole.run.best()
+    assert best["task"].tolist() == sorted(TASKS)
+    for row in best.to_dict(orient="records"):
+        of_task = gains[gains["task"] == row["task"]]
+        assert row["best"] == of_task["score"].max()
+        assert row["layer"] in row["tied"]
+        assert row["gain"] == pytest.approx(row["best"] - row["last"])
+
+
+def test_stored_items_give_the_scores_back(whole: Whole) -> None:
+    compared = 0
+    for file in (whole.run.path / "results").rglob("*.json"):
+        result = json.loads(file.read_text())
+        if result["status"] == "undefined":
+            continue
+        with np.load(file.with_name(f"{file.stem}.test.default.npz")) as held:
+            gold = held["gold"].astype(float) if "gold" in held.files else None
+            items = scoring.Items(str(held["rule"]), held["values"].astype(float), gold)  # type: ignore[arg-type]
+        assert items.score() == pytest.approx(result["scores"][0]["score"], abs=1e-4), result
+        compared += 1
+    assert compared == 40
+
+
+def test_mteb_reads_its_own_results(whole: Whole) -> None:
+    cache = mteb.ResultCache(whole.run.path / "mteb")
+    loaded = cache.load_results(
+        models=["layerscope/tiny-llama"],
+        tasks=TASKS,
+        include_remote=False,
+        load_experiments="match_name",
+        require_model_meta=True,
+    )
+    found: dict[tuple[Any, ...], float] = {}
+    for file in (whole.run.path / "mteb").rglob("model_meta.json"):
+        kwargs = json.loads(file.read_text())["experiment_kwargs"]
+        for task in file.parent.glob("*.json"):
+            if task.name != "model_meta.json":
+                result = mteb.TaskResult.from_disk(task)
+                key = (result.task_name, kwargs["layer"], *(kwargs[k] for k in KEYS))
+                found[key] = result.scores["test"][0]["main_score"]
+    scores = whole.run.scores.dropna(subset=["score"])
+    wanted = {(row["task"], row["layer"], *(row[k] for k in KEYS)): row["score"] for row in scores.to_dict(orient="records")}
+    assert found == pytest.approx(wanted, abs=1e-6)  # mteb writes six digits
+    by_mteb = [
+        (r.task_name, s["test"][0]["main_score"]) for m in loaded.model_results for r in m.task_results for s in [r.scores]
+    ]
+    assert len(by_mteb) == len(wanted)
+    assert Counter((task, round(score, 5)) for task, score in by_mteb) == Counter(
+        (key[0], round(score, 5)) for key, score in wanted.items()
+    )
+
+
+def test_undefined_readouts_are_marked_and_not_averaged(whole: Whole) -> None:
+    missing = whole.run.scores[whole.run.scores["score"].isna()]
+    assert set(missing["task"]) == set(TASKS)
+    assert set(zip(missing["template"], missing["layer"], strict=True)) == {("one-word", 0)}
+    assert missing[["task_type", "metric", "split", "subset"]].notna().all().all()
+    assert len(whole.run.manifest["undefined"]) == 5
+    for line in whole.run.manifest["undefined"]:
+        assert line.split(": ")[1] == "one-word/last/applied/keep/none at embed gives every text the same vector"
+    gains = whole.run.gains
+    assert not ((gains["template"] == "one-word") & (gains["layer"] == 0)).any()
+    assert gains["score"].notna().all()
+
+
+def test_manifest(whole: Whole) -> None:
+    manifest = whole.run.manifest
+    assert manifest["status"] == "complete"
+    assert manifest["failed"] == []
+    assert manifest["screened"] is None
+    assert manifest["counts"]["truncated"] == {"plain": 0, "echo": 0, "one-word": 0}
+    assert manifest["conventions"]["max_length"] == 128  # what the model takes, not the 256 asked for
+    assert manifest["conventions"]["readouts"] == READOUTS
+    assert {facts["source"] for facts in manifest["tasks"].values()} == {"local"}
+    assert all(len(facts["fingerprint"]) == 64 for facts in manifest["tasks"].values())
+    assert any("TwitterSemEval2015 is not MTEB's own split" in line for line in manifest["warnings"])
+
+
+def test_the_same_again_returns_at_once(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watch(monkeypatch)
+    monkeypatch.setattr(mteb, "evaluate", lambda *_, **__: pytest.fail("a task was read again"))
+    again = evaluate(
+        tiny_model(),
+        TASKS,
+        out=whole.run.path,
+        data_dir=whole.data,
+        store=whole.store,
+        layers=[3, 0, 2],
+        readouts=READOUTS,
+        workers=0,
+    )
+    pd.testing.assert_frame_equal(again.scores, whole.run.scores)
+    assert len(seen) == 0
+
+
+def test_another_configuration_is_refused(whole: Whole, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data_dir": whole.data, "store": tmp_path, "layers": [0, 2, -1], "readouts": READOUTS, "workers": 0}
+    for change in (
+        {"readouts": READOUTS[:2]}, {"layers": [0]}, {"max_length": 100}, {"limit": 20}, {"seed": 1}, {"store_dtype": "float16"},
+    ):  # fmt: skip
+        with pytest.raises(RunFolderError, match="holds another run"):
+            evaluate(tiny_model(), TASKS, out=whole.run.path, **{**given, **change})
+    with pytest.raises(RunFolderError, match="holds another run"):
+        evaluate(tiny_model(seed=1), TASKS, out=whole.run.path, **given)
+    with pytest.raises(RunFolderError, match="holds another run"):
+        evaluate(tiny_model(), TASKS[:4], out=whole.run.path, **given)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").touch()
+    with pytest.raises(RunFolderError, match="is not empty"):
+        evaluate(tiny_model(), TASKS, out=tmp_path / "out", **given)
+
+
+def test_a_later_run_reuses_the_store(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watch(monkeypatch)
+    given: dict[str, Any] = {"data_dir": whole.data, "store": whole.store, "layers": [2], "workers": 0}
+    run = evaluate(tiny_model(), ["Ranking", "Pairs"], out=tmp_path / "a", readouts=["one-word", "plain/mean/applied"], **given)
+    assert len(seen) == 0
+    assert run.manifest["counts"]["encoded"] == 0
+    old = whole.run.scores.set_index(["task", *KEYS, "layer"])["score"]
+    new = run.scores.set_index(["task", *KEYS, "layer"])["score"]
+    pd.testing.assert_series_equal(new, old.loc[new.index])
+    evaluate(tiny_model(), ["Pairs"], out=tmp_path / "b", readouts=["plain", "one-word/last/raw"], **given)
+    assert len(seen) == len(whole.texts["Pairs"])  # the raw state under one template is new, nothing else
+
+
+def test_float16_changes_scores_by_less_than_a_hundredth(whole: Whole, tmp_path: Path) -> None:
+    run = evaluate(
+        tiny_model(), ["Pairs", "Ranking"], out=tmp_path / "run", data_dir=whole.data, store=whole.store, layers=[0, 2, -1],
+        readouts=READOUTS[:2], workers=0, store_dtype="float16",
+    )  # fmt: skip
+    assert run.manifest["counts"]["encoded"] > 0
+    keys = ["task", *KEYS, "layer"]
+    difference = run.scores.set_index(keys)["score"] - whole.run.scores.set_index(keys)["score"]
+    assert difference.dropna().abs().max() < 0.01
+    assert len(difference.dropna()) == 12
+
+
+def test_an_encoder_with_cls(tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    readouts = ["plain/cls/raw/keep/none", "plain/max/raw/drop/none"]
+    run = evaluate(
+        tiny_model("bert"), ["Pairs"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", layers=[0, -1],
+        readouts=readouts, workers=0,
+    )  # fmt: skip
+    scores = run.scores.set_index(["pooling", "layer"])["score"]
+    assert math.isnan(scores["cls", 0])
+    assert len(run.manifest["undefined"]) == 1
+    task = resolve_tasks("Pairs", data_dir=data)[0].load()
+    for pooling, readout, layers in (("cls", readouts[0], [3]), ("max", readouts[1], [0, 3])):
+        for layer in layers:
+            plain = mteb_score(task, PlainEncoder(tiny_model("bert"), "bert", layer, readout))
+            assert scores[pooling, layer] == pytest.approx(plain, abs=1e-4)
+
+
+def test_nothing_but_undefined(tmp_path: Path) -> None:
+    run = evaluate(
+        tiny_model(), ["Pairs"], out=tmp_path / "run", data_dir=write_tasks(tmp_path / "data"), store=tmp_path / "store",
+        layers=[0], readouts="one-word", workers=0,
+    )  # fmt: skip
+    row = run.scores.iloc[0]
+    assert (row["task_type"], row["metric"], row["split"], row["subset"]) == ("STS", "cosine_spearman", "test", "default")
+    assert math.isnan(row["score"])
+    assert len(run.gains) == len(run.best()) == 0
+    assert run.summary()["tasks"] == []
+    pd.testing.assert_frame_equal(Evaluation.load(run.path).scores, run.scores)
+
+
+def test_a_custom_template_of_any_characters(tmp_path: Path) -> None:
+    pattern = "A/B \\ <x> 'é' " + "very " * 3 + "\n{text}: "
+    run = evaluate(
+        tiny_model(), ["Pairs"], out=tmp_path / "run", data_dir=write_tasks(tmp_path / "data"), store=tmp_path / "store",
+        layers=[1], readouts=[f"{pattern}/last/raw"], workers=0,
+    )  # fmt: skip
+    assert run.failed == []
+    assert run.scores.loc[0, "template"] == pattern
+    assert math.isfinite(run.scores.loc[0, "score"])
+
+
+def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    (data / "Topics" / "test.jsonl").write_text('{"text": "a", "label": 1}\n{oops')
+    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
+    assert [failure["task"] for failure in run.failed] == ["Topics"]
+    assert "line 2 is not JSON" in run.failed[0]["reason"]
+    assert run.scores["task"].tolist() == ["Pairs"]
+    with pytest.raises(LayerscopeError, match="no task could be read: Topics"):
+        evaluate(tiny_model(), ["Topics"], out=tmp_path / "other", **given)
+    write_tasks(tmp_path / "data")  # mended: the same command now does the rest
+    run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
+    assert run.failed == []
+    assert run.scores["task"].tolist() == ["Pairs", "Topics"]
+
+
+def test_a_layer_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_tasks(tmp_path / "data")
+    given: dict[str, Any] = {
+        "out": tmp_path / "run",
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [1, 2],
+        "workers": 0,
+    }
+    lookup = scoring._lookup
+
+    def broken(scene: Any, job: Any) -> Any:
+        if job.layer == 2 and job.task.name == "Pairs":
+            raise MemoryError("no room")
+        return lookup(scene, job)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scoring, "_lookup", broken)
+        run = evaluate(tiny_model(), ["Pairs", "Ranking"], **given)
+    assert run.failed == [{"task": "Pairs", "reason": "MemoryError: no room"}]
+    assert run.scores[["task", "layer"]].to_numpy().tolist() == [["Pairs", 1], ["Ranking", 1], ["Ranking", 2]]
+    run = evaluate(tiny_model(), ["Pairs", "Ranking"], **given)
+    assert run.failed == []
+    assert len(run.scores) == 4
+
+
+def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    alone = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "alone", **given)
+    first = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
+    second = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
+    assert first.scores.loc[0, "score"] != second.scores.loc[0, "score"]
+    pd.testing.assert_frame_equal(second.scores, alone.scores)
+    assert len(list((tmp_path / "run" / "results").rglob("*.json"))) == 1
+    # other data of the same name, in the same process
+    rows = (data / "Pairs" / "test.jsonl").read_text().splitlines()
+    (data / "Pairs" / "test.jsonl").write_text("\n".join(rows[:15]))
+    third = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
+    assert third.manifest["tasks"]["Pairs"]["items"] == 15
+    assert third.scores.loc[0, "score"] != second.scores.loc[0, "score"]
+
+
+def test_a_run_goes_on_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_tasks(tmp_path / "data")
+    given: dict[str, Any] = {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    first = evaluate(tiny_model(), ["Pairs"], **given)
+    monkeypatch.setattr(mteb, "evaluate", lambda *_, **__: pytest.fail("scored again"))
+    pd.testing.assert_frame_equal(evaluate(tiny_model(), ["Pairs"], offline=True, **given).scores, first.scores)
+
+
+def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "workers": 0}
+    for layer in (4, -5):
+        with pytest.raises(LayerscopeError, match=r"does not exist: tiny-llama has layers 0 to 3"):
+            evaluate(tiny_model(), ["Pairs"], out=tmp_path / "no", layers=[0, layer], **given)
+    assert not (tmp_path / "no").exists()
+    run = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", layers=[-1], max_length=28, **given)
+    cut = run.manifest["counts"]["truncated"]["plain"]
+    assert 0 < cut < run.manifest["counts"]["texts"]
+    assert any(line.startswith(f"{cut} of ") and "cut to 28 tokens" in line for line in run.manifest["warnings"])
