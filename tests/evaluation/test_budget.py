@@ -16,6 +16,8 @@ from tests.tiny import tiny_model
 
 NEEDED = 120 * 26 * 32 * 4  # texts, kinds (12 + 12 + 2), features, bytes at one layer
 
+SEVEN = [f"plain/{pooling}" for pooling in ("mean", "wmean", "max", "last", "mean/raw", "max/raw", "last/raw")]  # a kind each
+
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def test_the_grid_is_screened_on_a_part(given: dict[str, Any], monkeypatch: pyte
 
 
 def test_what_does_not_fit_is_left_out_best_first(given: dict[str, Any]) -> None:
-    run = evaluate(tiny_model(), ["Pairs"], readouts="plain/all", store_budget=NEEDED // 3, **given)
+    run = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=100_000, **given)
     assert run.failed == []
     assert 1 <= len(run.manifest["screened"]["kept"]) < 6
     assert f"the best {len(run.manifest['screened']['kept'])} were scored" in " ".join(run.manifest["warnings"])
@@ -73,7 +75,7 @@ def test_more_room_later_scores_the_rest(given: dict[str, Any], monkeypatch: pyt
 
 def test_a_part_is_never_more_than_what_is_scored(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_SCREEN_LEAST", 100)
-    run = evaluate(tiny_model(), ["Pairs"], readouts="echo/all", store_budget=NEEDED // 8, limit=20, **given)
+    run = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=30_000, limit=20, **given)
     assert run.manifest["screened"]["items"] == {"Pairs": 20}
 
 

@@ -22,6 +22,8 @@ from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
 from tests.tiny import tiny_model
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # scikit-learn on tiny classifiers
+
 READOUTS = ["plain/mean/applied/keep/none", "echo/wmean/raw/drop/corpus", "one-word/last/applied/keep/none"]
 KEYS = ["template", "pooling", "final_norm", "sink", "centring"]
 COLUMNS = [
