@@ -393,3 +393,17 @@ def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
     cut = run.manifest["counts"]["truncated"]["plain"]
     assert 0 < cut < run.manifest["counts"]["texts"]
     assert any(line.startswith(f"{cut} of ") and "cut to 28 tokens" in line for line in run.manifest["warnings"])
+
+
+def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0, "out": tmp_path / "run"}
+    before = evaluate(tiny_model(), ["Ranking", "Pairs"], **given)
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results" / "Ranking").iterdir()}
+    file = data / "Pairs" / "test.jsonl"
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join(rows[: len(rows) // 2]) + "\n")
+    after = evaluate(tiny_model(), ["Ranking", "Pairs"], **given)
+    assert after.manifest["tasks"]["Pairs"]["fingerprint"] != before.manifest["tasks"]["Pairs"]["fingerprint"]
+    assert len(list((tmp_path / "run" / "results" / "Pairs").glob("*.json"))) == 2
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results" / "Ranking").iterdir()} == kept

@@ -21,7 +21,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
 from layerscope.evaluation.readout import Readout, kinds_of, parse_readouts
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.score import Job, Scene, quiet_mteb, task_config, texts_file
+from layerscope.evaluation.score import Job, Scene, forget, quiet_mteb, task_config, task_files, texts_file
 from layerscope.evaluation.tables import READOUT_COLUMNS, gain_table, score_table
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
 from layerscope.evaluation.templates import get_template
@@ -75,6 +75,7 @@ def evaluate(
     store that later runs read; `workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do
     not see but classifiers do; None does what the model's own sentence-transformers pipeline does.
     """
+    forget()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = RunFolder(out)
     loaded = open_model(model, tokenizer, offline, model_options or {})
@@ -135,9 +136,11 @@ class EvaluationJob:
         if overwrite:
             for name in _PARTS:
                 shutil.rmtree(folder.path / name, ignore_errors=True)
-        elif held and held.get("status") == "complete" and not held.get("failed") and not _may_go_on(held, store.budget):
+        files = {spec.name: task_files(spec) for spec in self.specs}
+        if held and not overwrite and _is_done(held, files, store.budget):
             return Evaluation.load(folder.path)
         begun = {"kind": "evaluation", "key": config_key(self.config), "config": self.config, "layerscope": __version__}
+        begun["task_files"] = files
         folder.write_manifest({**begun, "status": "running"})
         clock = time.perf_counter()
         texts, facts, failed = self._collect(folder, bar)
@@ -353,10 +356,12 @@ def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
     return [site for site in every if site.layer in wanted]
 
 
-def _may_go_on(held: dict[str, Any], budget: int | None) -> bool:
-    """Whether readouts that a finished run left out for lack of room may fit now."""
+def _is_done(held: dict[str, Any], files: dict[str, str | None], budget: int | None) -> bool:
+    """Whether nothing is left to do: no task failed, no data changed, no readout was left out for lack of room."""
+    if held.get("status") != "complete" or held.get("failed") or held.get("task_files") != files:
+        return False
     screened = held.get("screened")
-    return screened is not None and (budget is None or budget > screened["budget"])
+    return screened is None or (budget is not None and budget <= screened["budget"])
 
 
 def _failures(results: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

@@ -23,6 +23,7 @@ from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.uncertainty import Items
+from layerscope.models.fingerprint import files_sha256
 from layerscope.store import atomic
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
@@ -45,6 +46,14 @@ def task_config(spec: TaskSpec) -> dict[str, Any]:
     return {name: value for name, value in spec.as_dict().items() if name != "offline"}
 
 
+@lru_cache(maxsize=256)
+def task_files(spec: TaskSpec) -> str | None:
+    """A fingerprint of a task's local files: scores of other content are other scores. Every job of the task asks for it."""
+    if spec.path is None:
+        return None
+    return files_sha256(file for file in Path(spec.path).rglob("*") if file.is_file())
+
+
 @dataclass(frozen=True)
 class Job:
     """One task at one site under one readout."""
@@ -57,7 +66,7 @@ class Job:
     @property
     def key(self) -> str:
         """A file name for its result."""
-        text = json.dumps([task_config(self.task), asdict(self.readout), self.site], sort_keys=True)
+        text = json.dumps([task_config(self.task), task_files(self.task), asdict(self.readout), self.site], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def file(self, scene: Scene) -> Path:
@@ -93,7 +102,7 @@ def _task_keys(file: Path) -> list[bytes]:
 
 def forget() -> None:
     """Let go of tasks and vectors: another run in this process may find other data under the same names."""
-    for held in (_task, _fingerprint, _space, _task_keys):
+    for held in (_task, _fingerprint, _space, _task_keys, task_files):
         held.cache_clear()
 
 
