@@ -27,7 +27,7 @@ _TOKEN_SOURCES = {
     "sink_first": "sink_position",
 }
 _BOUND_SLACK = 1e-6
-_SITES_AT_ONCE = 8  # each holds some tens of MB: memory stays bounded on a machine with many cores
+_SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
 
 
 class TableBuilder:

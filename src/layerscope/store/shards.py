@@ -16,11 +16,26 @@ from layerscope.store import atomic
 
 @dataclass(frozen=True)
 class Shard:
-    """One finished part: which prompts (`prompts`), their pooled vectors and their numbers (sites, prompts)."""
+    """One finished part: which prompts (`prompts`), their pooled vectors and their numbers (sites, prompts).
+
+    `pooled[site]` gives one site's vectors (prompts, views, D), whether they are in memory or on disk.
+    """
 
     prompts: np.ndarray
-    pooled: np.ndarray
+    pooled: np.ndarray | StoredVectors
     values: dict[str, np.ndarray]
+
+
+class StoredVectors:
+    """Vectors in a file, read one site at a time. The file is mapped for the reading only: pages of a map that stays open would
+    pile up in memory until all of them are there.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __getitem__(self, site: int) -> np.ndarray:
+        return np.array(np.load(self.file, mmap_mode="r", allow_pickle=False)[site])
 
 
 class ShardStore:
@@ -39,6 +54,7 @@ class ShardStore:
     def write(self, index: int, shard: Shard) -> None:
         """Write a finished shard."""
         pooled, values = self._files(index)
+        assert isinstance(shard.pooled, np.ndarray)
         atomic.write_array(pooled, shard.pooled)
         atomic.write_arrays(values, {"prompts": shard.prompts, **shard.values})
 
@@ -47,4 +63,4 @@ class ShardStore:
         pooled, values = self._files(index)
         with np.load(values, allow_pickle=False) as held:
             numbers = {name: held[name] for name in held.files}
-        return Shard(numbers.pop("prompts"), np.load(pooled, mmap_mode="r", allow_pickle=False), numbers)
+        return Shard(numbers.pop("prompts"), StoredVectors(pooled), numbers)
