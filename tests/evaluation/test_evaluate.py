@@ -138,6 +138,13 @@ def test_gains_are_against_the_last_layer_on_the_same_items(whole: Whole) -> Non
         assert group.loc[group["score"].idxmax(), "tied_best"]
         assert group[["ci_low", "ci_high"]].notna().all().all()
     assert not gains["tied_best"].all()
+    for _, group in gains.groupby("task"):
+        default = group[(group["template"] == "plain") & (group["final_norm"] == "applied") & (group["layer"] == 3)].iloc[0]
+        assert (default["gain_over_default"], default["default_ci_low"], default["default_ci_high"]) == (0, 0, 0)
+        np.testing.assert_allclose(group["gain_over_default"], group["score"] - default["score"], atol=1e-12)
+        same = group[(group[KEYS] == default[KEYS]).all(axis=1)]
+        np.testing.assert_allclose(same["default_ci_low"], same["ci_low"])
+        assert (group["default_ci_low"] <= group["default_ci_high"]).all()
     best = whole.run.best()
     assert best["task"].tolist() == sorted(TASKS)
     for row in best.to_dict(orient="records"):

@@ -74,7 +74,8 @@ def test_the_grid_of_a_model(has_cls: bool, has_norm: bool, count: int) -> None:
     assert len(grid) == len(set(grid)) == count
     assert {r.template for r in grid} == {"plain", "echo", "one-word"}
     assert any(r.pooling == "cls" for r in grid) == has_cls
-    assert {r.final_norm for r in grid} == ({"applied", "raw"} if has_norm else {"raw"})
+    assert {r.final_norm for r in grid} == ({"applied", "raw"} if has_norm else {"applied"})
+    assert Readout() in grid  # what everything else is compared with
     assert {r.pooling for r in grid if r.template == "one-word"} == {"last"}
     assert all(parse_readout(r.name) == r for r in grid)
 

@@ -39,8 +39,11 @@ def evaluation(readouts: list[str], layers: int = 13) -> Evaluation:
                 scores.append({**place_of, "score": score})
                 gain = score - (0.66 - 0.05 * place)
                 interval = {"ci_low": gain - 0.012, "ci_high": gain + 0.013}
+                over = score - 0.66  # the last layer of the first readout
+                default = {"gain_over_default": over, "default_ci_low": over - 0.02, "default_ci_high": over + 0.03}
                 if math.isfinite(score):
-                    gains.append({**place_of, "score": score, "gain": gain, **interval, "tied_best": abs(layer - 8) < 2})
+                    tied = abs(layer - 8) < 2
+                    gains.append({**place_of, "score": score, "gain": gain, **interval, **default, "tied_best": tied})
     manifest = {
         "model": {"name": NAME, "n_blocks": layers - 1},
         "counts": {"texts": 2552, "encoded": 17},
@@ -70,14 +73,16 @@ def test_fits_and_shows_gains_and_ties(readouts: list[str], width: int) -> None:
     words = " ".join(text.split())
     assert NAME in words
     assert "2552 distinct texts, 17 encoded now" in words
-    assert "+4.0 [+2.8, +5.3]" in words
+    # with several readouts the gain is over what changing nothing gives
+    assert ("+4.0 [+2.8, +5.3]" if readouts is ONE else "+4.0 [+2.0, +7.0]") in words
+    assert ("gain over default" in words) == (readouts is MANY)
     assert "7–9" in words
     assert "70.00" in words
     assert "66.00" in words
     assert "STSBenchmark" in words
     assert ("readout of the best" in words) == (readouts is MANY and width == 160)
-    # the best readout of each of two tasks, where there are several, and the line of its mean
-    assert words.count("plain/mean/appli") == (3 if readouts is MANY else 1)
+    # the best readout of each of two tasks, where there are several, the line of its mean, and what the default is
+    assert words.count("plain/mean/appli") == (4 if readouts is MANY else 1)
     assert words.count("undefined task") == 3
     assert "… and 2 more, in manifest.json" in words
     assert "note 3 of 2552 texts were cut to 256 tokens under template '[red]'." in words
@@ -96,6 +101,20 @@ def test_the_mean_over_tasks_best_readout_first() -> None:
     assert "65.00 @ 8" in curves[1]
     assert curves[1].rstrip().endswith("61.00")
     assert all("█" in line for line in curves)
+
+
+def test_the_default_is_the_reference_only_where_it_was_scored() -> None:
+    run = evaluation(MANY[1:])
+    run.gains[["gain_over_default", "default_ci_low", "default_ci_high"]] = math.nan
+    words = " ".join(printed(run, 80).split())
+    assert "gain over last" in words
+    assert "+4.0 [+2.8, +5.3]" in words
+    assert "default" not in words
+
+
+def test_curves_of_deep_models_fit_a_narrow_terminal() -> None:
+    (line,) = [line for line in printed(evaluation(ONE, layers=49), 80).splitlines() if line.strip().startswith("plain/")]
+    assert "plain/mean/applied/keep/none" in line
 
 
 def test_a_layer_undefined_for_one_task_has_no_mean() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import app
-from layerscope.cli.options import default_folder, size, words
+from layerscope.cli.options import default_folder, readout_names, size, words
 
 
 @app.command("evaluate")
@@ -18,8 +18,10 @@ def evaluate_command(
     model: str = shared.MODEL,
     tasks: str = typer.Option("small", "--tasks", "-t", help="paper (its 32), small (4 quick ones), or mteb task names."),
     layers: str | None = typer.Option(None, "--layers", help="e.g. 0,5,-1. (default: every layer)"),
-    readouts: str | None = typer.Option(
-        None, "--readouts", help="all, TEMPLATE/all, or template/pooling/norm/sink/centring,… (default: the paper's)"
+    readouts: list[str] = typer.Option(
+        [],
+        "--readouts",
+        help="all, TEMPLATE/all, or template/pooling/norm/sink/centring,…; may be repeated. (default: the paper's)",
     ),
     data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
     limit: int | None = typer.Option(None, "--limit", "-n", help="Score a random part of N items of each task."),
@@ -57,7 +59,7 @@ def evaluate_command(
         words(tasks) or [],
         out=folder,
         layers=whole_numbers(layers, "layers"),
-        readouts=words(readouts),
+        readouts=readout_names(readouts),
         data_dir=data_dir,
         limit=limit,
         max_length=max_length,

@@ -18,6 +18,16 @@ def words(text: str | None) -> list[str] | None:
     return found
 
 
+def readout_names(given: list[str]) -> list[str] | None:
+    """Readouts from a repeatable option: comma-separated, except that a value with a pattern of the user's own is taken whole.
+
+    >>> readout_names(["one-word,echo", "In short, {text}/mean"])
+    ['one-word', 'echo', 'In short, {text}/mean']
+    """
+    found = [name for value in given for name in ([value] if "{text}" in value else words(value) or [])]
+    return found or None
+
+
 def real(text: str | None, name: str) -> float | None:
     """A number, `inf` included, or None where nothing was given."""
     if text is None:

@@ -365,6 +365,13 @@ def _is_done(held: dict[str, Any], files: dict[str, str | None], budget: int | N
 
 
 def _failures(results: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """One line per task and reason, however many layers it failed at."""
-    found = dict.fromkeys((r["task"], r["reason"]) for r in results if r["status"] == "failed")
-    return [{"task": task, "reason": reason} for task, reason in found]
+    """One line per task and kind of error, however many layers and readouts it failed at."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result["status"] == "failed":
+            found.setdefault((result["task"], result["reason"].split(":")[0]), []).append(result["reason"])
+    lines = []
+    for (task, _), reasons in found.items():
+        more = f" (and {len(reasons) - 1} more of its layers and readouts)" if len(reasons) > 1 else ""
+        lines.append({"task": task, "reason": reasons[0] + more})
+    return lines

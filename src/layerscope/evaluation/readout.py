@@ -92,11 +92,11 @@ def _split_template(text: str) -> tuple[str, list[str]]:
 
 
 def all_readouts(templates: Iterable[str] = tuple(TEMPLATES), has_cls: bool = False, has_norm: bool = True) -> list[Readout]:
-    """The grid that makes sense for a model: CLS only where it exists, one norm where there is no final norm."""
+    """The grid that makes sense for a model: CLS only where it exists; without a final norm `applied` and `raw` are the same."""
     grid = []
     for template in templates:
         for pooling, norm, sink, centring in product(get_template(template).poolings, NORMS, SINKS, CENTRINGS):
-            if (pooling == "cls" and not has_cls) or (norm == "applied" and not has_norm):
+            if (pooling == "cls" and not has_cls) or (norm == "raw" and not has_norm):
                 continue
             if sink == "drop" and pooling in ("last", "cls"):
                 continue

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.errors import RunFolderError
+from layerscope.evaluation.tables import GAIN_COLUMNS
 from layerscope.store import RunFolder
 
 
@@ -30,7 +31,8 @@ class Evaluation:
             raise RunFolderError(f"{path} holds no evaluation.")
         if manifest.get("status") != "complete":
             raise RunFolderError(f"the evaluation in {path} is not finished. Run the same command again: it goes on.")
-        return cls(folder.read_table("scores"), folder.read_table("gains"), manifest, Path(path))
+        gains = folder.read_table("gains").reindex(columns=GAIN_COLUMNS)
+        return cls(folder.read_table("scores"), gains, manifest, Path(path))
 
     @property
     def failed(self) -> list[dict[str, str]]:
@@ -38,7 +40,7 @@ class Evaluation:
         return self.manifest["failed"]
 
     def best(self) -> pd.DataFrame:
-        """Per task: the best layer and readout, the last layer under the same and under the default readout."""
+        """Per task: the best layer and readout, against the last layer under the same readout and under the default one."""
         rows = []
         for (task, split, subset), group in self.gains.groupby(["task", "split", "subset"], sort=False):
             top = group.iloc[int(group["score"].argmax())]
@@ -57,6 +59,10 @@ class Evaluation:
                     "gain": top["gain"],
                     "ci_low": top["ci_low"],
                     "ci_high": top["ci_high"],
+                    "default_last": top["score"] - top["gain_over_default"],
+                    "gain_over_default": top["gain_over_default"],
+                    "default_ci_low": top["default_ci_low"],
+                    "default_ci_high": top["default_ci_high"],
                     "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
                 }
             )

@@ -27,7 +27,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         f"{'vectors of length 1 · ' if m['conventions'].get('unit_length') else ''}scores × 100"
     )
     console.print(_best(run, wide=console.width >= 120))
-    console.print(_readouts(run))
+    console.print(_readouts(run, width=31 if console.width >= 100 else 24))
     for line in m["undefined"][:3]:
         console.print(f"[yellow]undefined[/] {escape(line)}")
     if len(m["undefined"]) > 3:
@@ -39,33 +39,39 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
 
 
 def _best(run: Evaluation, wide: bool) -> Table:
-    """The best layer of each task; in a narrow terminal its readout stands below the task's name."""
+    """The best layer of each task. With several readouts the gain is over what a user has who changes nothing: the last layer,
+    read the default way. In a narrow terminal the readout stands below the task's name, the ties below the gain."""
+    rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
+    many = run.scores.groupby(["template", "pooling", "final_norm", "sink", "centring"]).ngroups > 1
+    against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("task", overflow="fold")  # where it is narrow, words give way, not numbers
-    for heading in ("last", "best", "@ layer", "gain over last [95 %]"):
+    gain = "gain over default [95 %]" if against else "gain over last [95 %]"
+    for heading in ("default" if against else "last", "best", "@ layer", gain):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("tied for best", min_width=13)
-    many = run.scores.groupby(["template", "pooling", "final_norm", "sink", "centring"]).ngroups > 1
+    if wide or not many:
+        table.add_column("tied for best", min_width=13)
     if many and wide:
         table.add_column("readout of the best", overflow="fold")
-    rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
     for row in rows:
-        interval = f" [{100 * row['ci_low']:+.1f}, {100 * row['ci_high']:+.1f}]" if math.isfinite(row["ci_low"]) else ""
+        low, high = row[f"{against}ci_low"], row[f"{against}ci_high"]
+        interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if math.isfinite(low) else ""
         name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
-        cells = [
-            f"{name}\n[dim]{escape(row['readout'])}[/]" if many and not wide else name,
-            f"{100 * row['last']:.2f}",
-            f"{100 * row['best']:.2f}",
-            str(row["layer"]),
-            f"{100 * row['gain']:+.1f}{escape(interval)}",
-            _ranges(row["tied"]),
-        ]
-        table.add_row(*cells, *([escape(row["readout"])] if many and wide else []))
+        gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}{escape(interval)}"
+        numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
+        tied, readout = _ranges(row["tied"]), escape(row["readout"])
+        if many and not wide:
+            table.add_row(f"{name}\n[dim]{readout}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
+        else:
+            table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
+    if against:
+        table.caption = "default: the last layer under plain/mean/applied/keep/none"
+        table.caption_justify = "left"
     return table
 
 
-def _readouts(run: Evaluation) -> Table:
-    """Mean over tasks at every layer, one line per readout, the best first."""
+def _readouts(run: Evaluation, width: int) -> Table:
+    """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
     keys = ["template", "pooling", "final_norm", "sink", "centring"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("mean over tasks", overflow="fold")
@@ -81,8 +87,15 @@ def _readouts(run: Evaluation) -> Table:
     for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
         at = int(np.nanargmax(means))
         last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
-        table.add_row(escape(name), sparkline(means), f"{100 * means[at]:.2f} @ {layers[at]}", last)
+        table.add_row(escape(name), sparkline(_narrowed(means, width)), f"{100 * means[at]:.2f} @ {layers[at]}", last)
     return table
+
+
+def _narrowed(values: np.ndarray, width: int) -> np.ndarray:
+    """At most `width` values, evenly spaced, the first and the last among them."""
+    if len(values) <= width:
+        return values
+    return values[np.round(np.linspace(0, len(values) - 1, width)).astype(int)]
 
 
 def _ranges(layers: list[int]) -> str:

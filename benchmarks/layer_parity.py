@@ -1,0 +1,159 @@
+"""Every layer and both norms against a plain mteb encoder of that layer, on whole tasks.
+
+The plain way shares nothing with layerscope's capture, pooling, store or scoring: transformers' own `output_hidden_states`, right
+padding, a mean over the mask, and `mteb.evaluate` with an encoder that gives one layer. Its hidden states are computed once for
+all layers: running the model again for each would give the same ones, sixteen times slower.
+
+    python benchmarks/layer_parity.py --data-dir DIR --tasks STSBenchmark,Banking77Classification
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two threads must not spin while others work
+
+import numpy as np
+import pandas as pd
+import torch
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ModelMeta
+
+import layerscope
+from layerscope.evaluation.score import quiet_mteb
+from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
+from layerscope.models import load
+
+NORMS = ("applied", "raw")
+
+
+class Plain(AbsEncoder):
+    """One layer of a model."""
+
+    def __init__(self, vectors: np.ndarray, row: dict[str, int]) -> None:
+        self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "plain/layer", "revision": "1"})
+        self.vectors, self.row = vectors, row
+
+    def encode(self, inputs: Any, **_: Any) -> np.ndarray:
+        """Vectors of the texts that mteb asks for."""
+        return self.vectors[[self.row[text] for batch in inputs for text in batch["text"]]]
+
+
+class Listen(AbsEncoder):
+    """Writes down which texts a task encodes."""
+
+    def __init__(self) -> None:
+        self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "plain/listen", "revision": "1"})
+        self.texts: dict[str, None] = {}
+
+    def encode(self, inputs: Any, **_: Any) -> np.ndarray:
+        """Noise: nobody reads it."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        self.texts.update(dict.fromkeys(texts))
+        return np.random.default_rng(0).normal(size=(len(texts), 2)).astype(np.float32)
+
+
+def plain_means(name: str, texts: list[str], max_length: int, file: Path) -> None:
+    """Mean-pooled states (layers, norms, texts, D) of a Llama-like model, straight from transformers, into a file."""
+    loaded = load(name)
+    model, tokenizer = loaded.module, loaded.tokenizer
+    tokenizer.padding_side = "right"
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    layers = model.config.num_hidden_layers + 1
+    shape = (layers, len(NORMS), len(texts), model.config.hidden_size)
+    out = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    caught: list[torch.Tensor] = []
+    # the last hidden state is normed already; its raw form is what goes into the norm
+    model.norm.register_forward_pre_hook(lambda _module, args: caught.append(args[0]))
+    with torch.no_grad():
+        for start in range(0, len(order), 64):
+            items = order[start : start + 64]
+            given = tokenizer(
+                [texts[i] for i in items], return_tensors="pt", padding=True, truncation=True, max_length=max_length
+            )
+            caught.clear()
+            states = list(model(**given, output_hidden_states=True).hidden_states)
+            states[-1] = caught[0]
+            mask = given["attention_mask"][..., None].float()
+            for layer, state in enumerate(states):
+                for n, kept in enumerate((model.norm(state), state)):
+                    out[layer, n, items] = ((kept * mask).sum(1) / mask.sum(1)).numpy()
+    out.flush()
+
+
+_TASKS: dict[str, Any] = {}
+
+
+def plain_score(spec: TaskSpec, file: Path, texts: list[str], layer: int, norm: int) -> float:
+    """mteb's main score of one layer."""
+    import mteb
+
+    torch.set_num_threads(1)
+    quiet_mteb()
+    if spec.name not in _TASKS:
+        _TASKS.clear()
+        _TASKS[spec.name] = spec.load()
+    task = _TASKS[spec.name]
+    reseed(task)
+    vectors = np.array(np.load(file, mmap_mode="r")[layer, norm])
+    encoder = Plain(vectors, {text: i for i, text in enumerate(texts)})
+    found = mteb.evaluate(encoder, task, cache=None, show_progress_bar=False, co2_tracker=False)
+    return float(found.task_results[0].get_score())
+
+
+def main() -> None:
+    """Score both ways and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--tasks", default="STSBenchmark,Banking77Classification")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--work", type=Path, help="keep the runs here; a second start goes on")
+    args = parser.parse_args()
+    work = args.work or Path(tempfile.mkdtemp(prefix="layer-parity-"))
+    work.mkdir(parents=True, exist_ok=True)
+    names = args.tasks.split(",")
+    run = layerscope.evaluate(
+        args.model, names, out=work / "run", data_dir=args.data_dir, store=work / "store", limit=args.limit,
+        readouts=[f"plain/mean/{norm}" for norm in NORMS], offline=True,
+    )  # fmt: skip
+    ours = run.scores.set_index(["task", "layer", "final_norm"])["score"]
+    worst = 0.0
+    for spec in resolve_tasks(names, data_dir=args.data_dir, limit=args.limit, offline=True):
+        import mteb
+
+        quiet_mteb()
+        listener = Listen()
+        mteb.evaluate(listener, spec.load(), cache=None, show_progress_bar=False, co2_tracker=False)
+        texts, file = list(listener.texts), work / f"{spec.name}.npy"
+        if not file.exists():
+            plain_means(args.model, texts, 256, file.with_suffix(".part"))
+            file.with_suffix(".part").rename(file)
+        os.environ["OMP_NUM_THREADS"] = "1"
+        places = [(layer, n) for layer in range(np.load(file, mmap_mode="r").shape[0]) for n in range(len(NORMS))]
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
+            futures = [pool.submit(plain_score, spec, file, texts, *place) for place in places]
+            plain = [future.result() for future in futures]
+        table = pd.DataFrame(
+            {
+                "layer": [layer for layer, _ in places],
+                "norm": [NORMS[n] for _, n in places],
+                "plain": [100 * score for score in plain],
+                "layerscope": [100 * ours[spec.name, layer, NORMS[n]] for layer, n in places],
+            }
+        )
+        table["difference"] = table["layerscope"] - table["plain"]
+        print(f"\n{spec.name}: {len(texts)} distinct texts")
+        print(table.to_string(index=False, float_format="%.4f"), flush=True)
+        worst = max(worst, float(table["difference"].abs().max()))
+    print(f"\nlargest difference: {worst:.5f} points")
+
+
+if __name__ == "__main__":
+    main()
