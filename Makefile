@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUT ?= demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup browser demo test lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,10 +18,15 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need
 
+browser: ## Debian's chromium for the report's tests, where it can be had
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || test -n "$$LAYERSCOPE_CHROMIUM" \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1; } \
+	|| echo "no chromium here, and it could not be installed: the report's browser tests are skipped"
+
 demo: $(STAMP) ## profile two real models at every layer and write figures to open
 	$(BIN)/python -m layerscope.demo --out $(DEMO_OUT)
 
-test: $(STAMP) ## lint, type-check and run all tests
+test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest

@@ -1,0 +1,29 @@
+"""The published layer-by-layer results, as data and as queries.
+
+    from layerscope import atlas
+    atlas.models()                                        # what is there
+    atlas.select_scores("Pythia-410m", "english")         # task × layer
+    atlas.metric_values("Pythia-410m", "wikitext", "entropy_prompt")
+
+Names are `family-size`, with `@revision` for a checkpoint: `Pythia-410m@step1000`. `atlas/data/SOURCE.md` says where the tables
+come from and under which conventions they were made.
+"""
+
+from layerscope.atlas.coverage import models
+from layerscope.atlas.names import AtlasModel, find_model
+from layerscope.atlas.queries import CONVENTIONS, metric_values, select_scores
+from layerscope.atlas.tables import metrics, problems, scores, tasks, vision
+
+__all__ = [
+    "CONVENTIONS",
+    "AtlasModel",
+    "find_model",
+    "metric_values",
+    "metrics",
+    "models",
+    "problems",
+    "scores",
+    "select_scores",
+    "tasks",
+    "vision",
+]

@@ -1,0 +1,86 @@
+"""Names of the atlas's models: `family-size`, and `@revision` for a training checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pandas as pd
+
+from layerscope.atlas.tables import coded
+from layerscope.errors import UnknownNameError
+
+_KEY = ["family", "size", "revision"]
+
+
+@dataclass(frozen=True, order=True)
+class AtlasModel:
+    """One model of the atlas at one training checkpoint (`main`: the final one)."""
+
+    family: str
+    size: str
+    revision: str = "main"
+
+    @property
+    def name(self) -> str:
+        """The name users write. All LLM2Vec models are 8B, so theirs leave the size out."""
+        base = self.family if self.family.startswith("LLM2Vec") else f"{self.family}-{self.size}"
+        return base if self.revision == "main" else f"{base}@{self.revision}"
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """This model's rows of a table with family, size and revision (a probe table has `model` and no revision)."""
+        family = "family" if "family" in table.columns else "model"
+        mine = (table[family] == self.family) & (table["size"] == self.size)
+        if "revision" in table.columns:
+            mine &= table["revision"] == self.revision
+        return table[mine]
+
+
+def _number(text: str) -> float:
+    """`410m` → 4.1e8, `8B` → 8e9, `step1000` → 1000; names without a number sort last."""
+    digits = "".join(c for c in text if c.isdigit() or c == ".")
+    scale = {"m": 1e6, "b": 1e9}.get(text[-1:].lower(), 1.0)
+    return float(digits) * scale if digits else {"base": 1e8, "large": 3e8, "huge": 6e8}.get(text, float("inf"))
+
+
+@lru_cache(maxsize=1)
+def every_model() -> dict[str, AtlasModel]:
+    """All models by name, ordered by family, size and training step."""
+    keys = {
+        (str(family), str(size), str(revision))
+        for table in ("scores", "metrics")
+        for family, size, revision in coded(table)[_KEY].drop_duplicates().itertuples(index=False, name=None)
+    }
+    keys |= {(str(m), str(s), "main") for m, s in coded("vision")[["model", "size"]].drop_duplicates().itertuples(index=False)}
+    ordered = sorted(keys, key=lambda k: (k[0].lower(), _number(k[1]), k[2] != "main", _number(k[2])))
+    return {model.name: model for model in (AtlasModel(*key) for key in ordered)}
+
+
+@lru_cache(maxsize=1)
+def _aliases() -> dict[str, AtlasModel]:
+    """Lower-case spellings: with or without the size where a family has one, `@main`, `family/size`."""
+    found: dict[str, AtlasModel] = {}
+    for model in every_model().values():
+        sizes = {m.size for m in every_model().values() if m.family == model.family}
+        bases = [f"{model.family}-{model.size}", f"{model.family}/{model.size}"]
+        if len(sizes) == 1:
+            bases.append(model.family)
+        for base in bases:
+            found[f"{base}@{model.revision}".lower()] = model
+            if model.revision == "main":
+                found[base.lower()] = model
+    return found
+
+
+def find_model(name: str | AtlasModel) -> AtlasModel:
+    """The model of that name; case does not matter.
+
+    >>> find_model("pythia-410m@step1000")
+    AtlasModel(family='Pythia', size='410m', revision='step1000')
+    """
+    if isinstance(name, AtlasModel):
+        return name
+    found = _aliases().get(name.strip().lower())
+    if found is None:
+        raise UnknownNameError("atlas model", name, every_model(), "`layerscope atlas models` says what each one holds.")
+    return found

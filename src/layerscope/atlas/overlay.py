@@ -1,0 +1,193 @@
+"""A user's own run beside the atlas: what may share its axes, and what may not and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from layerscope.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.run import Evaluation
+    from layerscope.profiling.run import Run
+
+OURS = {  # the atlas's names of our metrics
+    "entropy_prompt": "prompt_entropy",
+    "entropy_dataset": "dataset_entropy",
+    "curvature": "curvature",
+    "infonce": "infonce",
+    "lidar": "lidar",
+    "dime": "dime",
+}
+READOUT = {"template": "plain", "pooling": "mean", "final_norm": "applied", "sink": "keep", "centring": "none"}
+_VIEWS: dict[str, Any] = {"view_rows": "centered-unit", "group": 64}
+# the released code's settings that each metric depends on (preset `released`)
+_NEEDS: dict[str, dict[str, Any]] = {
+    "entropy_prompt": {"alpha": 1.0, "rows": "centered-unit", "clamp_gram": True},
+    "entropy_dataset": {"alpha": 1.0, "pooled_rows": "centered-unit", "clamp_gram": True, "group": 64},
+    "curvature": {"curvature_absolute": True},
+    "infonce": {**_VIEWS, "temperature": 0.1, "infonce_one_way": True},
+    "lidar": {"lidar_rows": "centered-unit", "group": 64, "delta": 1e-4},
+    "dime": {**_VIEWS, "alpha": 1.0, "clamp_gram": True, "dime_feature_side": True},
+}
+_SUBSETS = {"STS17": ["en-en"], "AmazonCounterfactualClassification": ["en", "en-ext"]}
+_NORM = "final_norm is {given}, the published metrics are hf"
+
+
+@dataclass
+class Overlay:
+    """What of a run can stand beside the atlas. `metrics`: metric, layer, depth, value. `scores`: task, layer, depth, score."""
+
+    name: str
+    metrics: pd.DataFrame
+    scores: pd.DataFrame
+    differs: dict[str, list[str]] = field(default_factory=dict)  # metric or task → why it is left out
+    notes: list[str] = field(default_factory=list)
+    folder: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the run can be compared."""
+        return self.metrics.empty and self.scores.empty
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "run": self.name,
+            "metrics": sorted(set(self.metrics["metric"])),
+            "tasks": sorted(set(self.scores["task"])),
+            "left_out": self.differs,
+            "notes": self.notes,
+        }
+
+
+def load_overlay(path: str | Path) -> Overlay:
+    """Read a run's folder, a profile or an evaluation."""
+    from layerscope.store import RunFolder
+
+    manifest = RunFolder(path).manifest()
+    if manifest is None:
+        raise RunFolderError(f"{path} holds no run: there is no manifest.json in it.")
+    if manifest.get("kind") == "evaluation":
+        from layerscope.evaluation.run import Evaluation
+
+        found = overlay_scores(Evaluation.load(path))
+    else:
+        from layerscope.profiling.run import Run
+
+        found = overlay_metrics(Run.load(path))
+    found.folder = str(path)
+    return found
+
+
+def labelled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
+    """Overlays by the name a reader sees: a profile and an evaluation of one model are one line, two profiles of it are two."""
+    found: dict[str, Overlay] = {}
+    for overlay in (o for o in overlays if not o.is_empty):
+        label = f"your run: {overlay.name}"
+        held = found.get(label)
+        if held is None:
+            found[label] = overlay
+        elif held.metrics.empty and overlay.scores.empty:
+            found[label] = Overlay(overlay.name, overlay.metrics, held.scores)
+        elif held.scores.empty and overlay.metrics.empty:
+            found[label] = Overlay(overlay.name, held.metrics, overlay.scores)
+        else:
+            found[f"{label} in {overlay.folder}"] = overlay
+    return found
+
+
+def overlay_metrics(run: Run) -> Overlay:
+    """The curves of a profile that were made as the published ones were."""
+    conventions = run.manifest["conventions"]
+    found, differs = [], {}
+    held = set(run.table["metric"])
+    for theirs, ours in OURS.items():
+        if ours not in held:
+            continue
+        reasons = metric_differences(theirs, conventions)
+        if reasons:
+            differs[theirs] = reasons
+            continue
+        rows = run.curve(ours)
+        rows = rows[rows["site"].str.fullmatch(r"embed|block\.\d+")].dropna(subset=["value"])
+        found.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
+    columns = ["metric", "layer", "depth", "value"]
+    table = pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+    notes = []
+    if found:
+        corpus = run.manifest["corpus"]["name"]
+        prompts = run.manifest["counts"]["prompts"]
+        notes.append(
+            f"your values are on {prompts} prompts of {corpus}, up to {conventions['max_length']} tokens; the published ones on "
+            "472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over prompts with their number."
+        )
+    return Overlay(run.name, table, _no_scores(), differs, notes)
+
+
+def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]:
+    """Why a profile's metric is not the published one, setting by setting; empty if it is."""
+    reasons = []
+    if conventions.get("final_norm_module") is not None and conventions["final_norm"] != "hf":
+        reasons.append(_NORM.format(given=conventions["final_norm"]))
+    settings = conventions["metrics"]
+    for name, wanted in _NEEDS[metric].items():
+        if settings.get(name) != wanted:
+            reasons.append(f"{name} is {settings.get(name)}, the published code has {wanted}")
+    if metric in ("infonce", "lidar", "dime"):
+        if conventions.get("augmenter") != "nlpaug":
+            reasons.append(f"views are made by {conventions.get('augmenter')}, the published ones by nlpaug")
+        if metric == "lidar" and conventions.get("views") != 16:
+            reasons.append(f"{conventions.get('views')} views, the published LiDAR has 16")
+    return reasons
+
+
+def overlay_scores(evaluation: Evaluation) -> Overlay:
+    """The scores of an evaluation that were made as the published ones were, under the `english` convention."""
+    from layerscope.atlas.tables import coded
+
+    published = set(coded("tasks")["task"].astype(str))
+    scores, differs, kept = evaluation.scores, {}, []
+    mask = pd.Series(True, index=scores.index)
+    for column, wanted in READOUT.items():
+        mask &= scores[column] == wanted
+    reasons = []
+    if evaluation.manifest["conventions"].get("unit_length"):
+        reasons.append("vectors were scaled to length 1, the published ones were not")
+    for task, rows in scores.groupby("task", sort=False):
+        mine = rows[mask.loc[rows.index]]
+        why = reasons or _task_differences(str(task), mine, evaluation.manifest, published)
+        if why:
+            differs[str(task)] = why
+        else:
+            kept.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
+    table = pd.concat(kept, ignore_index=True) if kept else _no_scores()
+    length = evaluation.manifest["conventions"]["max_length"]
+    notes = [f"your texts were cut to {length} tokens; the published scores do not say at how many."]
+    empty = pd.DataFrame(columns=["metric", "layer", "depth", "value"])
+    return Overlay(str(evaluation.manifest["model"]["name"]), empty, table, differs, notes if kept else [])
+
+
+def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any], published: set[str]) -> list[str]:
+    if task not in published:
+        return ["not one of the paper's 32 tasks"]
+    if rows.empty:
+        return [f"no scores under the published readout {'/'.join(READOUT.values())}"]
+    reasons = []
+    subsets, splits = sorted(set(rows["subset"])), sorted(set(rows["split"]))
+    if task in _SUBSETS and subsets != _SUBSETS[task]:
+        reasons.append(f"subsets {', '.join(subsets)}; the english convention has {' and '.join(_SUBSETS[task])}")
+    if splits != ["test"]:
+        reasons.append(f"split {', '.join(splits)}, the published scores are on test")
+    facts = manifest["tasks"].get(task, {})
+    if facts.get("exact") is False:
+        reasons.append(f"not MTEB's data ({facts.get('exact_reason')})")
+    return reasons
+
+
+def _no_scores() -> pd.DataFrame:
+    return pd.DataFrame(columns=["task", "layer", "depth", "score"])

@@ -1,0 +1,116 @@
+"""Tidy views of one model: its scores under a convention, its metric values on a dataset."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from layerscope.atlas.names import AtlasModel, find_model
+from layerscope.atlas.tables import as_text, coded
+from layerscope.errors import LayerscopeError, UnknownNameError
+
+CONVENTIONS = {
+    "authors": "the first subset listed, as the authors' code reads it; for STS17 a different language pair at different layers",
+    "english": "STS17 = en-en, AmazonCounterfactual = mean of en and en-ext, at every layer",
+}
+MTEB = "mteb"  # stands for all MTEB datasets
+
+
+def check_convention(convention: str) -> str:
+    """The convention, or an error that names the valid ones."""
+    if convention not in CONVENTIONS:
+        raise UnknownNameError("convention", convention, CONVENTIONS)
+    return convention
+
+
+def select_scores(model: str | AtlasModel, convention: str = "english") -> pd.DataFrame:
+    """One row per task and layer: task, task_type, layer, depth, score (0 to 1). Undefined: no row; `attrs` counts them.
+
+    >>> table = select_scores("Pythia-410m", "authors")
+    >>> round(100 * float(table[table.layer == 17].score.mean()), 2)
+    51.96
+    """
+    check_convention(convention)
+    known = find_model(model)
+    table = _rows(known, "scores")
+    if table.empty:
+        raise LayerscopeError(f"the atlas has no scores of {known.name}. `layerscope atlas models` says what each model has.")
+    table = as_text(table[table["split"] == "test"])
+    if convention == "authors":
+        table = table[table["subset_position"] == 0]
+    else:
+        several = table["task"].isin(["STS17", "AmazonCounterfactualClassification"])
+        table = table[~several | table["subset"].isin(["en-en", "en", "en-ext"])]
+    undefined = int(table["main_score"].isna().sum())
+    table = table.dropna(subset=["main_score"])
+    # the mean is over en and en-ext of AmazonCounterfactual; every other group has one row
+    found = table.groupby(["task", "task_type", "layer"], as_index=False).agg(
+        score=("main_score", "mean"), states=("num_hidden_states", "first")
+    )
+    found["layer"] = found["layer"].astype(int)
+    found["depth"] = found["layer"] / (found["states"].astype(int) - 1)
+    found = found[["task", "task_type", "layer", "depth", "score"]].sort_values(["task", "layer"], ignore_index=True)
+    found.attrs.update(model=known.name, convention=convention, undefined=undefined, final_norm="applied")
+    return found
+
+
+def metric_values(
+    model: str | AtlasModel,
+    dataset: str | None = None,
+    metric: str | None = None,
+    normalization: str = "raw",
+    split: str | None = None,
+) -> pd.DataFrame:
+    """One row per dataset, metric and layer: dataset, task, split, metric, normalization, layer, depth, value.
+
+    `dataset`: `wikitext`, `imagenet`, one `mteb/…` dataset, a task's name, `mteb` for all of those, or None for everything.
+    `split` None reads what the paper's code reads: `test` on MTEB, `val` on imagenet, `train` on wikitext (where there is none,
+    `train(unrecorded)` of the older code, or `test`). An undefined value has no row; `attrs` counts them.
+    """
+    known = find_model(model)
+    table = _rows(known, "metrics")
+    if table.empty:
+        raise LayerscopeError(f"the atlas has no metrics of {known.name}. `layerscope atlas models` says what each model has.")
+    if metric is not None:
+        table = _only(table, "metric", metric, known)
+    table = _only(table, "normalization", normalization, known)
+    task_of = dict(zip(coded("tasks")["dataset"].astype(str), coded("tasks")["task"].astype(str), strict=True))
+    if dataset == MTEB:
+        table = table[table["dataset"].str.startswith("mteb/")]
+        if table.empty:
+            raise LayerscopeError(f"the atlas has no metrics of {known.name} on the MTEB datasets.")
+    elif dataset is not None:
+        wanted = {task: data for data, task in task_of.items()}.get(dataset, dataset)
+        table = _only(table, "dataset", wanted, known)
+    if split is not None:
+        table = _only(table, "split", split, known)
+    table = as_text(table)
+    if split is None:
+        on_mteb = table["dataset"].str.startswith("mteb/")
+        rank = table["split"].map({"train": 0, "val": 0, "train(unrecorded)": 1, "test": 2})
+        first = rank.groupby([table["dataset"], table["metric"]]).transform("min")
+        table = table[(on_mteb & (table["split"] == "test")) | (~on_mteb & (rank == first))]
+    undefined = int(table["value"].isna().sum())
+    table = table.dropna(subset=["value"])
+    layer, entries = table["layer"].astype(int), table["num_layers_in_file"].astype(int)
+    # the published lists of aim have no entry for the embeddings: entry 0 is block 1
+    depth = (layer + 1) / entries if known.family == "aim" else layer / (entries - 1)
+    found = table.assign(layer=layer, depth=depth, task=table["dataset"].map(task_of))
+    found = found[["dataset", "task", "split", "metric", "normalization", "layer", "depth", "value"]]
+    found = found.sort_values(["metric", "dataset", "layer"], ignore_index=True)
+    found.attrs.update(model=known.name, undefined=undefined, final_norm="hf")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _rows(model: AtlasModel, table: str) -> pd.DataFrame:
+    """One model's rows, shared by all callers: never to be changed."""
+    return model.rows(coded(table))
+
+
+def _only(table: pd.DataFrame, column: str, value: str, model: AtlasModel) -> pd.DataFrame:
+    rows = table[table[column] == value]
+    if rows.empty:
+        raise UnknownNameError(f"{column} of {model.name}", value, set(table[column]))
+    return rows

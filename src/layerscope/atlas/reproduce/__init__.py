@@ -1,0 +1,47 @@
+"""The paper's tables and figures, recomputed from the raw results: one file each."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import lru_cache
+
+from layerscope.atlas.queries import CONVENTIONS
+from layerscope.atlas.reproduce.base import NO_SCORES, Item, Panel, Row
+from layerscope.errors import UnknownNameError
+
+__all__ = ["Item", "Panel", "Row", "find_item", "items", "reproduce"]
+
+
+@lru_cache(maxsize=1)
+def items() -> dict[str, Item]:
+    """Every table and figure that can be recomputed, by name."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        item = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ITEM", None)
+        if isinstance(item, Item):
+            found[item.name] = item
+    return dict(sorted(found.items(), key=lambda pair: (pair[0][:3] != "tab", len(pair[0]), pair[0])))
+
+
+def find_item(name: str) -> Item:
+    """The table or figure of that name."""
+    if name not in items():
+        raise UnknownNameError("table or figure", name, items())
+    return items()[name]
+
+
+def reproduce(name: str, convention: str = "both") -> list[Row]:
+    """The rows of one table or figure, under `authors`, `english` or `both` conventions.
+
+    >>> row = reproduce("table2", "authors")[0]
+    >>> row.model, row.column, row.printed, round(row.ours, 2), row.tasks, row.verdict
+    ('Pythia-410M', 'best', 52.0, 51.96, 32, 'supported')
+    """
+    item = find_item(name)
+    if convention != "both" and convention not in CONVENTIONS:
+        raise UnknownNameError("convention", convention, [*CONVENTIONS, "both"])
+    if not item.uses_scores:
+        return item.rows(NO_SCORES)
+    wanted = list(CONVENTIONS) if convention == "both" else [convention]
+    return [row for each in wanted for row in item.rows(each)]

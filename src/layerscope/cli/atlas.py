@@ -1,0 +1,133 @@
+"""`layerscope atlas`: the published layer-by-layer results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from layerscope.cli import shared
+from layerscope.cli.app import app
+
+atlas = typer.Typer(
+    help="The published results of the paper: what is there, one model, several, and its figures.", no_args_is_help=True
+)
+app.add_typer(atlas, name="atlas")
+
+CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
+OUT = typer.Option(None, "--out", "-o", help="Draw to this file; its suffix says png, svg or pdf.")
+RUN = typer.Option([], "--run", help="A profile or evaluation folder of yours to lay over; repeatable.")
+
+
+@atlas.command("models")
+def models_command(as_json: bool = shared.AS_JSON) -> None:
+    """What the atlas holds of each model."""
+    from layerscope.atlas import models
+
+    table = models()
+    if as_json:
+        _print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
+        return
+    from layerscope.report.atlas import print_models
+
+    print_models(table)
+
+
+@atlas.command("show")
+def show_command(
+    model: str = typer.Argument(..., help="A name of `layerscope atlas models`, e.g. Pythia-410m@step1000."),
+    convention: str = CONVENTION,
+    run: list[Path] = RUN,
+    out: Path | None = OUT,
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """One model: scores by task, metrics by layer."""
+    from layerscope.atlas.overlay import load_overlay
+    from layerscope.atlas.summary import show
+
+    found = show(model, convention)
+    overlays = [load_overlay(path) for path in run]
+    if as_json:
+        _print_json({**found, "runs": [overlay.as_dict() for overlay in overlays]})
+    else:
+        from layerscope.report.atlas import print_model, print_overlay
+
+        print_model(found)
+        for overlay in overlays:
+            print_overlay(overlay)
+    _draw(out, [model], convention, overlays)
+
+
+@atlas.command("compare")
+def compare_command(
+    models: list[str] = typer.Argument(..., help="Names of `layerscope atlas models`."),
+    convention: str = CONVENTION,
+    run: list[Path] = RUN,
+    out: Path | None = OUT,
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Several models, and runs of yours, on the same axes."""
+    from layerscope.atlas.overlay import load_overlay
+    from layerscope.atlas.summary import compare
+
+    overlays = [load_overlay(path) for path in run]
+    rows = compare(models, convention, overlays)
+    if as_json:
+        _print_json({"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]})
+    else:
+        from layerscope.report.atlas import print_comparison, print_overlay
+
+        print_comparison(rows, convention)
+        for overlay in overlays:
+            print_overlay(overlay)
+    _draw(out, models, convention, overlays)
+
+
+@atlas.command("reproduce")
+def reproduce_command(
+    item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8, fig9, fig12, fig13 or fig14."),
+    convention: str = typer.Option("both", "--convention", help="authors, english or both."),
+    out: Path | None = OUT,
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Recompute a table or figure of the paper from the raw results, with a verdict per number."""
+    from layerscope.atlas.reproduce import find_item, reproduce
+
+    found = find_item(item)
+    rows = reproduce(item, convention)
+    if as_json:
+        _print_json([row.as_dict() for row in rows])
+    else:
+        from layerscope.report.atlas import print_item
+
+        print_item(found, rows)
+    if out is not None:
+        from layerscope.report.figures import save_figure
+        from layerscope.report.panels import plot_panels
+
+        drawn = found.panels("english" if convention == "both" else convention)
+        _told(save_figure(plot_panels(drawn, found.title), out))
+
+
+def _draw(out: Path | None, models: list[str], convention: str, overlays: list[Any]) -> None:
+    if out is None:
+        return
+    from layerscope.atlas.summary import panels
+    from layerscope.report.figures import save_figure
+    from layerscope.report.panels import plot_panels
+
+    footnote = "published results; scores: final norm at every layer; metrics (wikitext / imagenet): at the last layer only"
+    _told(save_figure(plot_panels(panels(models, convention, overlays), ", ".join(models), footnote), out))
+
+
+def _told(path: Path) -> None:
+    print(f"Written to {path}", file=sys.stderr)
+
+
+def _print_json(value: Any) -> None:
+    from layerscope.store.atomic import plain
+
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False))

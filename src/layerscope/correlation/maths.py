@@ -1,0 +1,196 @@
+"""Measures of association between two short series, their permutation null and their bootstrap: numpy only.
+
+Every measure here is one of Daniels' generalised correlations: turn each series into a matrix over pairs of points, a and b, and
+take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix:
+
+| measure | a_ij | value |
+|---|---|---|
+| `dcor` | distances, double-centred (Székely, Rizzo & Bakirov 2007: the biased V-statistic) | √Γ, in [0, 1] |
+| `dcor_corrected` | distances, U-centred (Székely & Rizzo 2013) | Γ, a squared correlation: 0 on average if independent |
+| `spearman` | differences of ranks | Γ = ρ |
+| `kendall` | signs of differences | Γ = τ-b |
+
+So one permutation of the layers is one re-indexing of b: matrices are centred once, whatever the number of permutations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+_CHUNK = 4_000_000  # elements of one batch of matrices: 32 MB
+_MOST_SHIFT = 0.7  # standard deviations; covers 83 to 95 % for dependent pairs of 13 and 25 points, against 55 to 93 % unbounded
+_FLAT = 1e-12  # a series whose spread is below this share of its size is constant
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure: its matrix over pairs of points, and how Γ becomes its value."""
+
+    name: str
+    matrix: Callable[[Array], Array]
+    least: int  # points it needs
+    signed: bool  # whether a strong association may be negative
+    root: bool = False
+
+    def finish(self, gamma: Array) -> Array:
+        """Γ as the measure's value."""
+        return np.sqrt(np.clip(gamma, 0.0, None)) if self.root else gamma
+
+    def strength(self, value: Array) -> Array:
+        """What is compared with the null: the size of a signed measure, the value of the others."""
+        return np.abs(value) if self.signed else value
+
+
+def _distances(x: Array) -> Array:
+    return np.abs(x[..., :, None] - x[..., None, :])
+
+
+def _double_centred(x: Array) -> Array:
+    d = _distances(x)
+    row = d.mean(axis=-1, keepdims=True)
+    return d - row - np.swapaxes(row, -1, -2) + row.mean(axis=-2, keepdims=True)
+
+
+def _u_centred(x: Array) -> Array:
+    d = _distances(x)
+    n = d.shape[-1]
+    row = d.sum(axis=-1, keepdims=True)
+    centred = d - row / (n - 2) - np.swapaxes(row, -1, -2) / (n - 2) + row.sum(axis=-2, keepdims=True) / ((n - 1) * (n - 2))
+    centred[..., np.arange(n), np.arange(n)] = 0.0
+    return centred
+
+
+def _signs(x: Array) -> Array:
+    return np.sign(x[..., :, None] - x[..., None, :])
+
+
+def _rank_differences(x: Array) -> Array:
+    # a point's mean rank is half its row of signs, up to a constant: ties come out right
+    rank = _signs(x).sum(axis=-1) / 2
+    return rank[..., :, None] - rank[..., None, :]
+
+
+MEASURES = {
+    m.name: m
+    for m in (
+        Measure("dcor", _double_centred, 3, signed=False, root=True),
+        Measure("dcor_corrected", _u_centred, 4, signed=False),
+        Measure("spearman", _rank_differences, 3, signed=True),
+        Measure("kendall", _signs, 3, signed=True),
+    )
+}
+
+
+def is_constant(x: Array) -> bool:
+    """Whether a series does not vary, up to rounding."""
+    return bool(np.ptp(x) <= _FLAT * max(1e-300, float(np.max(np.abs(x)))))
+
+
+def undefined_because(x: Array, y: Array, least: int = 4) -> str | None:
+    """Why no measure of these two series exists, or None."""
+    if len(x) < least:
+        return f"{len(x)} points, at least {least} are needed"
+    if is_constant(x):
+        return "the metric is constant"
+    return "the scores are constant" if is_constant(y) else None
+
+
+def association(measure: str, x: Array, y: Array) -> float:
+    """The value of a measure. Both series must vary: see `undefined_because`.
+
+    >>> association("spearman", np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 16]))
+    1.0
+    """
+    kind = MEASURES[measure]
+    value = kind.finish(_gamma(kind.matrix(np.asarray(x, float)), kind.matrix(np.asarray(y, float))))
+    return float(value)
+
+
+def _gamma(a: Array, b: Array) -> Array:
+    """Γ of each pair of matrices; NaN where one of them is all zeros."""
+    size = np.sqrt(np.einsum("...ij,...ij->...", a, a) * np.einsum("...ij,...ij->...", b, b))
+    product = np.einsum("...ij,...ij->...", a, b)
+    return np.where(size > 0, product / np.where(size > 0, size, 1.0), np.nan)
+
+
+def draw_permutations(n: int, count: int, seed: int) -> NDArray[np.intp]:
+    """`count` random orders of n points."""
+    return np.random.default_rng(seed).random((count, n)).argsort(axis=1)
+
+
+def null_values(measure: str, xs: Array, y: Array, orders: NDArray[np.intp]) -> Array:
+    """Values under independence: y re-ordered against each row of `xs`. One row per x, one column per order."""
+    kind = MEASURES[measure]
+    a = kind.matrix(np.asarray(xs, float))
+    b = kind.matrix(np.asarray(y, float))
+    n = b.shape[-1]
+    size = np.sqrt(np.einsum("kij,kij->k", a, a) * np.einsum("ij,ij->", b, b))
+    flat = a.reshape(len(a), -1)
+    found = np.empty((len(a), len(orders)))
+    step = max(1, _CHUNK // (n * n))
+    for start in range(0, len(orders), step):
+        part = orders[start : start + step]
+        moved = b[part[:, :, None], part[:, None, :]].reshape(len(part), -1)
+        found[:, start : start + step] = flat @ moved.T
+    return kind.finish(found / size[:, None])
+
+
+def p_value(measure: str, observed: float, null: Array) -> float:
+    """Share of the orders (the observed one included) at least as strong; two-sided for signed measures."""
+    kind = MEASURES[measure]
+    strength = kind.strength(np.asarray(observed))
+    reached = kind.strength(null) >= strength - 1e-12  # equal values differ in their last bits
+    return float((1 + reached.sum()) / (1 + null.size))
+
+
+def bootstrap_interval(
+    measure: str, x: Array, y: Array, draws: int = 2000, seed: int = 0, level: float = 0.95
+) -> tuple[float, float] | None:
+    """Bias-corrected percentile interval over resampled points, or None if most resamples are undefined.
+
+    Repeated points push distance correlation up; Efron's (1981) correction takes the shift out. It is held within
+    `_MOST_SHIFT`: beyond that the interval would shrink to a point at the edge of what was drawn.
+    """
+    kind = MEASURES[measure]
+    n = len(x)
+    rows = np.random.default_rng(seed).integers(0, n, (draws, n))
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    step = max(1, _CHUNK // (n * n))
+    parts = [kind.finish(_gamma(kind.matrix(x[r]), kind.matrix(y[r]))) for r in np.array_split(rows, -(-draws // step))]
+    drawn = np.concatenate(parts)
+    drawn = drawn[np.isfinite(drawn)]
+    if len(drawn) < draws / 2:
+        return None
+    normal = NormalDist()
+    observed = association(measure, x, y)
+    below = float(((drawn < observed).sum() + 0.5 * (drawn == observed).sum()) / len(drawn))
+    shift = normal.inv_cdf(min(max(below, normal.cdf(-_MOST_SHIFT)), normal.cdf(_MOST_SHIFT)))
+    tail = normal.inv_cdf((1 + level) / 2)
+    low, high = (float(np.quantile(drawn, normal.cdf(2 * shift + side * tail))) for side in (-1, 1))
+    return min(low, observed), max(high, observed)
+
+
+def holm(p: Array) -> Array:
+    """Holm's adjusted p-values: any of them below α keeps the chance of one false finding below α."""
+    p = np.asarray(p, float)
+    order = np.argsort(p)
+    scaled = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(scaled, 1.0)
+    return adjusted
+
+
+def benjamini_hochberg(p: Array) -> Array:
+    """Benjamini and Hochberg's adjusted p-values: the expected share of false findings among those below α is at most α."""
+    p = np.asarray(p, float)
+    order = np.argsort(p)[::-1]
+    scaled = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(scaled, 1.0)
+    return adjusted

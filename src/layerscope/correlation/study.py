@@ -1,0 +1,196 @@
+"""Metrics against scores across layers: one point per layer, and within each task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.correlation import maths
+from layerscope.correlation.panel import same_tasks
+from layerscope.errors import LayerscopeError, UnknownNameError
+
+MIN_LAYERS = 5
+DEFAULT_MEASURES = ("dcor", "dcor_corrected", "spearman", "kendall")
+
+
+@dataclass
+class Correlations:
+    """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
+
+    `tasks`: the same within each task. Both hold value, ci_low, ci_high, p, p_adjusted, and what independent data of that size
+    gives: null_mean and null_95. `undefined` says which pairs have no correlation and why.
+    """
+
+    layers: pd.DataFrame
+    tasks: pd.DataFrame
+    undefined: list[dict[str, str]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def within(self) -> pd.DataFrame:
+        """Per metric and measure over the single tasks: how many, median, middle half, and the share with adjusted p < 0.05."""
+        if self.tasks.empty:
+            return pd.DataFrame(columns=["metric", "measure", "tasks", "median", "q25", "q75", "null_mean", "positive", "found"])
+        groups = self.tasks.groupby(["metric", "measure"], sort=False)
+        return groups.agg(
+            tasks=("value", "size"),
+            median=("value", "median"),
+            q25=("value", lambda v: v.quantile(0.25)),
+            q75=("value", lambda v: v.quantile(0.75)),
+            null_mean=("null_mean", "mean"),
+            positive=("value", lambda v: float((v > 0).mean())),
+            found=("p_adjusted", lambda p: float((p < 0.05).mean())),
+        ).reset_index()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        parts = {"layers": self.layers, "within": self.within(), "tasks": self.tasks}
+        rows = {name: part.astype(object).where(part.notna(), None).to_dict(orient="records") for name, part in parts.items()}
+        return {**self.facts, **rows, "undefined": self.undefined}
+
+
+def correlate(
+    metrics: pd.DataFrame,
+    scores: pd.DataFrame,
+    *,
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    permutations: int = 9999,
+    task_permutations: int = 1999,
+    bootstrap: int = 2000,
+    seed: int = 0,
+    within: bool = True,
+) -> Correlations:
+    """Association of each metric with the scores across layers.
+
+    `metrics`: metric, layer, value, and `task` where each task has its own values (None or absent: the same for all tasks).
+    `scores`: task, layer, score. A layer counts where both are known.
+
+    The p-values are by permutation of the layers (seeded). Neighbouring layers are alike, so layers are not exchangeable: read
+    them as a lower limit. `p_adjusted` is Holm's over the metrics for the layer means, Benjamini and Hochberg's over all metrics
+    and tasks within tasks.
+    """
+    for name in measures:
+        if name not in maths.MEASURES:
+            raise UnknownNameError("measure", name, maths.MEASURES)
+    if permutations < 99 or task_permutations < 99 or bootstrap < 100:
+        raise LayerscopeError("permutations must be at least 99 and bootstrap at least 100, or the numbers say nothing.")
+    for table, columns in ((metrics, {"metric", "layer", "value"}), (scores, {"task", "layer", "score"})):
+        if missing := columns - set(table.columns):
+            raise LayerscopeError(f"a table lacks {', '.join(sorted(missing))}; it has {', '.join(map(str, table.columns))}.")
+    job = _Job(tuple(measures), bootstrap, seed)
+    metrics = metrics.dropna(subset=["value"])
+    scores = scores.dropna(subset=["score"])
+    layers = [row for name in metrics["metric"].unique() for row in job.layer_means(name, metrics, scores, permutations)]
+    rows = (
+        [row for task in scores["task"].unique() for row in job.one_task(task, metrics, scores, task_permutations)]
+        if within
+        else []
+    )
+    found = Correlations(_adjusted(layers, maths.holm), _adjusted(rows, maths.benjamini_hochberg), job.undefined)
+    found.facts = {"permutations": permutations, "task_permutations": task_permutations, "bootstrap": bootstrap, "seed": seed}
+    return found
+
+
+_COLUMNS = [
+    "metric",
+    "measure",
+    "task",
+    "value",
+    "ci_low",
+    "ci_high",
+    "p",
+    "p_adjusted",
+    "null_mean",
+    "null_95",
+    "layers",
+    "tasks",
+]
+
+
+def _adjusted(rows: list[dict[str, Any]], adjust: Any) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    for _, group in table.groupby("measure"):
+        table.loc[group.index, "p_adjusted"] = adjust(group["p"].to_numpy(float))
+    table["p_adjusted"] = table["p_adjusted"].astype(float)
+    return table
+
+
+class _Job:
+    """The measures, the seeds, and a record of what was undefined."""
+
+    def __init__(self, measures: tuple[str, ...], bootstrap: int, seed: int) -> None:
+        self.measures, self.bootstrap, self.seed = measures, bootstrap, seed
+        self.undefined: list[dict[str, str]] = []
+
+    def layer_means(
+        self, metric: str, metrics: pd.DataFrame, scores: pd.DataFrame, permutations: int
+    ) -> Iterable[dict[str, Any]]:
+        """One point per layer: means over the same tasks on both sides."""
+        mine = metrics[metrics["metric"] == metric]
+        if _per_task(mine):
+            both = scores[["task", "layer", "score"]].merge(mine[["task", "layer", "value"]], on=["task", "layer"])
+        else:
+            both = scores[["task", "layer", "score"]].merge(mine[["layer", "value"]], on="layer")
+        both = same_tasks(both)
+        points = both.groupby("layer")[["value", "score"]].mean().sort_index()
+        yield from self._compare({metric: points}, None, both["task"].nunique(), permutations)
+
+    def one_task(self, task: str, metrics: pd.DataFrame, scores: pd.DataFrame, permutations: int) -> Iterable[dict[str, Any]]:
+        """Every metric against one task's own scores."""
+        own = scores.loc[scores["task"] == task, ["layer", "score"]]
+        series = {}
+        for metric, mine in metrics.groupby("metric", sort=False):
+            if _per_task(mine):
+                mine = mine[mine["task"] == task]
+            if not mine.empty:
+                joined = own.merge(mine[["layer", "value"]], on="layer").groupby("layer")[["value", "score"]].mean()
+                series[str(metric)] = joined.sort_index()
+        yield from self._compare(series, task, 1, permutations)
+
+    def _compare(
+        self, series: dict[str, pd.DataFrame], task: str | None, tasks: int, permutations: int
+    ) -> Iterable[dict[str, Any]]:
+        sound: dict[tuple[Any, ...], dict[str, pd.DataFrame]] = {}
+        for metric, points in series.items():
+            x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
+            reason = maths.undefined_because(x, y, MIN_LAYERS)
+            if reason:
+                self.undefined.append({"metric": metric, "task": task or "mean over tasks", "reason": reason})
+            else:  # metrics known at the same layers share their permutations of the scores
+                sound.setdefault((*points.index, *y), {})[metric] = points
+        for group in sound.values():
+            y = next(iter(group.values()))["score"].to_numpy(float)
+            xs = np.stack([points["value"].to_numpy(float) for points in group.values()])
+            orders = maths.draw_permutations(len(y), permutations, self.seed)
+            for measure in self.measures:
+                null = maths.null_values(measure, xs, y, orders)
+                for x, drawn, metric in zip(xs, null, group, strict=True):
+                    yield self._row(measure, metric, x, y, drawn, task, tasks)
+
+    def _row(
+        self, measure: str, metric: str, x: maths.Array, y: maths.Array, null: maths.Array, task: str | None, tasks: int
+    ) -> dict[str, Any]:
+        value = maths.association(measure, x, y)
+        # single tasks are many: their spread is the interval that matters, so they get none of their own
+        interval = maths.bootstrap_interval(measure, x, y, self.bootstrap, self.seed) if task is None else None
+        strength = maths.MEASURES[measure].strength(null)
+        return {
+            "metric": metric,
+            "measure": measure,
+            "task": task,
+            "value": value,
+            "ci_low": interval[0] if interval else None,
+            "ci_high": interval[1] if interval else None,
+            "p": maths.p_value(measure, value, null),
+            "null_mean": float(strength.mean()),
+            "null_95": float(np.quantile(strength, 0.95)),
+            "layers": len(y),
+            "tasks": tasks,
+        }
+
+
+def _per_task(table: pd.DataFrame) -> bool:
+    return "task" in table.columns and bool(table["task"].notna().any())

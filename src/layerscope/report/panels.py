@@ -1,0 +1,141 @@
+"""Panels of lines or bars as one figure, for people and papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerscope.errors import LayerscopeError, MissingExtraError
+from layerscope.report.figures import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from layerscope.atlas.reproduce.base import Panel
+
+
+def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figure:
+    """One set of axes per panel; a label keeps its colour in all of them."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("drawing figures", "report") from None
+    if not panels:
+        raise LayerscopeError("there is nothing to draw.")
+    columns = min(4 if len(panels) > 6 else 3, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    width = 6.4 if len(panels) == 1 else 4.0 * columns
+    figure = Figure(figsize=(width, 3.1 * lines + (1.2 if not panels[0].bars else 0.9)), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
+    labels = list(dict.fromkeys(_base(s.label) for panel in panels for s in panel.series if s.label))
+    colours = _colours(labels, any(panel.ordered for panel in panels))
+    for axis, panel in zip(axes, panels, strict=False):
+        if panel.bars:
+            _bars(axis, panel, colours)
+        else:
+            _lines(axis, panel, colours)
+        axis.set_title(_plain(panel.title), fontsize=9, loc="left")
+        axis.set_xlabel(panel.x_label, fontsize=8)
+        axis.set_ylabel(panel.y_label, fontsize=8)
+        axis.tick_params(labelsize=7)
+        axis.grid(alpha=0.25, linewidth=0.5)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    handles = _legend(panels, colours)
+    if handles:
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=min(2 if len(panels) == 1 else 4, len(handles)),
+            frameon=False,
+            fontsize=8,
+        )
+    figure.suptitle(_plain(f"{title}\n{footnote}" if footnote else title), fontsize=9)
+    return figure
+
+
+def _base(label: str) -> str:
+    """The label without what differs from panel to panel: `aim-large` and `aim-huge` are one model to the eye."""
+    return label.split(" (")[0]
+
+
+def _colours(labels: Sequence[str], ordered: bool) -> dict[str, Any]:
+    if ordered:
+        from matplotlib import colormaps
+
+        return {label: colormaps["viridis"](0.92 * i / max(1, len(labels) - 1)) for i, label in enumerate(labels)}
+    return {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _lines(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
+    colour: Any = "black"
+    for series in panel.series:
+        colour = colours[_base(series.label)] if series.label else colour  # without a label: the one before, drawn another way
+        own = series.label.startswith("your run")
+        style: dict[str, Any] = (
+            {"linestyle": (0, (3, 2)), "linewidth": 1.0} if series.dashed else {"linewidth": 2.4 if own else 1.5}
+        )
+        axis.plot(series.x, series.y, color=colour, **style)
+        if series.mark is not None and len(series.x):
+            axis.plot(series.x[series.mark], series.y[series.mark], "o", color=colour, markersize=5)
+
+
+def _bars(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
+    groups = len(panel.series)
+    width = 0.8 / groups
+    for i, series in enumerate(panel.series):
+        places = np.arange(len(series.x)) + (i - (groups - 1) / 2) * width
+        colour = "#BBBBBB" if series.label == "printed" else colours[_base(series.label)]
+        axis.bar(places, series.y, width * 0.92, color=colour)
+        if panel.whiskers:
+            y = np.asarray(series.y)
+            low, high = (np.array(side) for side in zip(*panel.whiskers, strict=True))
+            axis.errorbar(
+                places,
+                y,
+                yerr=[np.maximum(0, y - low), np.maximum(0, high - y)],
+                fmt="none",
+                ecolor="black",
+                elinewidth=0.9,
+                capsize=2,
+            )
+    if panel.level is not None:
+        signs = (1, -1) if min(min(s.y) for s in panel.series) < 0 else (1,)
+        for sign in signs:
+            axis.axhline(sign * panel.level[0], color="black", linewidth=0.9, linestyle=(0, (3, 2)))
+    if min(min(s.y) for s in panel.series) > 30:  # scores: zero says nothing
+        axis.set_ylim(bottom=40)
+    axis.set_xticks(np.arange(len(panel.series[0].x)), [_plain(str(x)) for x in panel.series[0].x])
+
+
+def _legend(panels: Sequence[Panel], colours: dict[str, Any]) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    seen = set()
+    for panel in panels:
+        for series in panel.series:
+            base = _base(series.label)
+            if not series.label or base in seen:
+                continue
+            seen.add(base)
+            if panel.bars:
+                handles.append(Patch(color="#BBBBBB" if base == "printed" else colours[base], label=_plain(series.label)))
+            else:
+                handles.append(Line2D([], [], color=colours[base], label=_plain(series.label)))
+        if panel.level is not None and panel.level[1] not in seen:
+            seen.add(panel.level[1])
+            handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=(0, (3, 2)), label=panel.level[1]))
+    return handles

@@ -1,0 +1,66 @@
+"""`layerscope correlate`: the atlas, or a profile and an evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from layerscope.data import Corpus
+from layerscope.evaluation.job import evaluate
+from layerscope.profiling import profile
+from tests.cli.support import Cli, assert_refused
+from tests.evaluation.support import write_tasks
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def folders(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A profile, an evaluation of the same model, and a profile of another."""
+    root = tmp_path_factory.mktemp("correlate")
+    data = write_tasks(root / "data")
+    settings = {"metrics": ["prompt_entropy", "curvature"], "max_length": 24, "final_norm": "raw"}
+    profile(tiny_model("gpt2", 0), Corpus.of(texts), out=root / "profile", **settings)
+    profile(tiny_model("gpt2", 1), Corpus.of(texts), out=root / "other", **settings)
+    evaluate(tiny_model("gpt2", 0), ["Pairs"], out=root / "scores", data_dir=data, workers=0, store=root / "store", max_length=32)
+    return root / "profile", root / "scores", root / "other"
+
+
+def test_on_the_atlas(cli: Cli, tmp_path: Path) -> None:
+    ended = cli("correlate", "--atlas", "bert-base", "--permutations", "199", "--measure", "dcor", "-o", "c.png")
+    assert ended.code == 0, ended.err
+    assert "distance correlation  one point per layer (13 layers" in ended.out
+    assert "undefined" in ended.out
+    assert (tmp_path / "c.png").stat().st_size > 5_000
+
+
+def test_json_is_pure_and_holds_the_chance_level(cli: Cli) -> None:
+    words = ("--metric", "dime,lidar", "--measure", "dcor", "--permutations", "199", "--json")
+    found = json.loads(cli("correlate", "--atlas", "Pythia-410m", *words).out)
+    assert {row["metric"] for row in found["layers"]} == {"dime", "lidar"}
+    assert 0.2 < found["layers"][0]["null_mean"] < found["layers"][0]["null_95"] < 0.6
+    assert found["convention"] == "english"
+    assert len(found["tasks"]) == 58
+
+
+def test_two_runs_of_four_layers_are_too_short_and_said_so(cli: Cli, folders: tuple[Path, Path, Path]) -> None:
+    run, scores, _ = folders
+    ended = cli("correlate", scores, run, "--json")  # in either order
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert found["layers"] == []
+    assert {u["reason"] for u in found["undefined"]} == {"4 points, at least 5 are needed"}
+    assert "different vector" in found["notes"][0]
+
+
+def test_mistakes_are_one_line(cli: Cli, folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    run, scores, other = folders
+    assert_refused(cli("correlate"), "--atlas MODEL")
+    assert_refused(cli("correlate", run), "two folders are needed")
+    assert_refused(cli("correlate", run, other), "two folders are needed")
+    assert_refused(cli("correlate", other, scores), "weights_sha256 differ")
+    assert_refused(cli("correlate", tmp_path, scores), "no manifest.json")
+    assert_refused(cli("correlate", "--atlas", "bert-base", "--metric", "entropy"), "unknown metric 'entropy'")
+    assert_refused(cli("correlate", "--atlas", "bert-base", "--measure", "pearson"), "unknown measure")
+    assert_refused(cli("correlate", run, scores, "--readout", "plain/last/raw/keep/none"), "unknown readout")

@@ -1,0 +1,165 @@
+"""Metrics against scores: layer means on the same tasks, single tasks, what is undefined."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from layerscope.correlation import Correlations, correlate, from_atlas, from_runs, mean_by_layer, same_tasks
+from layerscope.correlation.maths import association
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.evaluation.run import Evaluation
+from layerscope.profiling import Run
+
+FEW: dict[str, Any] = {"permutations": 199, "task_permutations": 99, "bootstrap": 100}
+
+
+def tables(layers: int = 12, tasks: int = 4, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A metric that follows the scores, one that is noise, one that never moves."""
+    rng = np.random.default_rng(seed)
+    level = np.sin(np.linspace(0, 3, layers))
+    scores = [
+        {"task": f"t{t}", "layer": k, "score": level[k] + 0.1 * rng.normal() + t} for t in range(tasks) for k in range(layers)
+    ]
+    metrics = [{"metric": "follows", "layer": k, "value": -level[k]} for k in range(layers)]
+    metrics += [{"metric": "noise", "layer": k, "value": rng.normal()} for k in range(layers)]
+    metrics += [{"metric": "flat", "layer": k, "value": 0.1} for k in range(layers)]
+    return pd.DataFrame(metrics), pd.DataFrame(scores)
+
+
+def test_layer_means_and_single_tasks() -> None:
+    metrics, scores = tables()
+    found = correlate(metrics, scores, **FEW)
+    rows = found.layers.set_index(["metric", "measure"])
+    assert rows.loc[("follows", "spearman"), "value"] < -0.8
+    assert rows.loc[("follows", "dcor"), "p_adjusted"] < 0.05
+    assert rows.loc[("noise", "dcor"), "p"] > 0.05
+    means = scores.groupby("layer")["score"].mean().to_numpy()
+    follows = metrics[metrics["metric"] == "follows"]["value"].to_numpy()
+    assert rows.loc[("follows", "dcor"), "value"] == pytest.approx(association("dcor", follows, means), abs=1e-12)
+    assert rows.loc[("follows", "dcor"), ["layers", "tasks"]].tolist() == [12, 4]
+    assert set(found.tasks["task"]) == {"t0", "t1", "t2", "t3"}
+    one = found.tasks.set_index(["metric", "measure", "task"]).loc[("follows", "kendall", "t2"), "value"]
+    own = scores[scores["task"] == "t2"]["score"].to_numpy()
+    assert one == pytest.approx(association("kendall", follows, own), abs=1e-12)
+    assert (found.layers["null_mean"] < found.layers["null_95"]).all()
+
+
+def test_what_is_constant_is_counted_and_never_nan() -> None:
+    metrics, scores = tables()
+    found = correlate(metrics, scores, **FEW)
+    assert "flat" not in set(found.layers["metric"])
+    assert {(u["metric"], u["reason"]) for u in found.undefined} == {("flat", "the metric is constant")}
+    assert len(found.undefined) == 5  # the mean and each of four tasks
+    assert found.layers.drop(columns="task").notna().all(axis=None)
+    text = json.dumps(found.as_dict())
+    assert "NaN" not in text
+
+
+def test_short_series_are_refused_by_name() -> None:
+    metrics, scores = tables(layers=4)
+    found = correlate(metrics, scores, **FEW)
+    assert found.layers.empty
+    assert found.undefined[0]["reason"] == "4 points, at least 5 are needed"
+    assert found.within().empty
+
+
+def test_seeded() -> None:
+    metrics, scores = tables()
+    pd.testing.assert_frame_equal(correlate(metrics, scores, **FEW).layers, correlate(metrics, scores, **FEW).layers)
+    other = correlate(metrics, scores, seed=1, **FEW).layers
+    assert not other["p"].equals(correlate(metrics, scores, **FEW).layers["p"])
+
+
+def test_a_missing_task_does_not_move_the_mean() -> None:
+    _, scores = tables(layers=10, tasks=5)
+    scores = scores[~((scores["task"] == "t4") & (scores["layer"] == 3))]
+    assert set(same_tasks(scores)["task"]) == {"t0", "t1", "t2", "t3"}
+    assert len(mean_by_layer(scores, "score")) == 10
+    # a layer with one task only takes no part, and costs no other layer its tasks
+    lonely = scores[(scores["layer"] != 7) | (scores["task"] == "t0")]
+    assert 7 not in set(same_tasks(lonely)["layer"])
+    assert same_tasks(lonely)["task"].nunique() == 4
+
+
+def test_wrong_input_is_told() -> None:
+    metrics, scores = tables()
+    with pytest.raises(UnknownNameError, match="dcor_corrected"):
+        correlate(metrics, scores, measures=["dcorr"])
+    with pytest.raises(LayerscopeError, match="a table lacks score"):
+        correlate(metrics, scores.rename(columns={"score": "value"}))
+    with pytest.raises(LayerscopeError, match="at least 99"):
+        correlate(metrics, scores, permutations=10)
+
+
+def test_the_atlas_gives_its_conventions() -> None:
+    found = from_atlas("Pythia-410m")
+    assert found.facts["metrics_on"] == "mteb"
+    assert any("different vectors" in note for note in found.notes)
+    assert from_atlas("mamba-370m").facts["metrics_on"] == "wikitext"
+    assert from_atlas("bert-base").notes == []  # no final norm: the same vectors
+    with pytest.raises(LayerscopeError, match="no scores"):
+        from_atlas("Llama3-8B")
+    with pytest.raises(UnknownNameError):
+        from_atlas("Pythia-410m", metrics_on="lee")
+
+
+def test_within_tasks_is_weaker_than_between_means_on_the_atlas() -> None:
+    tables_ = from_atlas("Pythia-410m")
+    found = correlate(tables_.metrics, tables_.scores, measures=["dcor"], **FEW)
+    within = found.within().set_index("metric")
+    layers = found.layers.set_index("metric")
+    assert (within["median"] < layers["value"]).all()
+    assert within.loc["entropy_prompt", "tasks"] == 24
+    assert layers.loc["dime", "tasks"] == 29
+
+
+def _run(final_norm: str = "applied", module: str | None = "LlamaRMSNorm", **model: Any) -> Run:
+    layers = range(6)
+    rows = [
+        {"site": "embed" if k == 0 else f"block.{k - 1}", "layer": k, "depth": k / 5, "metric": metric, "normalization": "raw",
+         "sink": sink, "value": float(k if sink == "keep" else -k)}
+        for k in layers for metric, sinks in (("prompt_entropy", ("keep", "drop")), ("lidar", ("keep",))) for sink in sinks
+    ]  # fmt: skip
+    rows += [{**rows[0], "site": "block.0.attn"}]
+    identity = {"name": "tiny", "weights_sha256": "a" * 64, "n_blocks": 5, **model}
+    manifest = {"model": identity, "conventions": {"final_norm": final_norm, "final_norm_module": module}}
+    return Run(pd.DataFrame(rows), manifest, pd.DataFrame())
+
+
+def _evaluation(tmp_path: Any, **model: Any) -> Evaluation:
+    place = {"template": "plain", "pooling": "mean", "final_norm": "applied", "sink": "keep", "centring": "none"}
+    rows = [
+        {"task": "Pairs", "split": "test", "subset": subset, "layer": k, "depth": k / 5, "score": k / 10 + shift, **place}
+        for k in range(6)
+        for subset, shift in (("a", 0.0), ("b", 0.2))
+    ]
+    identity = {"name": "tiny", "weights_sha256": "a" * 64, **model}
+    return Evaluation(pd.DataFrame(rows), pd.DataFrame(), {"model": identity}, tmp_path)
+
+
+def test_runs_of_the_same_model(tmp_path: Any) -> None:
+    found = from_runs(_run(), _evaluation(tmp_path))
+    assert found.notes == []
+    assert found.scores["score"].tolist() == pytest.approx([0.1 + k / 10 for k in range(6)])
+    assert len(found.metrics) == 12  # two metrics at six sites; the inner site is left out
+    dropped = from_runs(_run(), _evaluation(tmp_path), sink="drop").metrics
+    assert dropped[dropped["metric"] == "prompt_entropy"]["value"].tolist() == [0, -1, -2, -3, -4, -5]
+    assert dropped[dropped["metric"] == "lidar"]["value"].tolist() == [0, 1, 2, 3, 4, 5]
+    result: Correlations = correlate(found.metrics, found.scores, measures=["spearman"], **FEW)
+    assert result.layers["value"].tolist() == [1.0, 1.0]
+
+
+def test_another_final_norm_is_a_warning_and_another_model_an_error(tmp_path: Any) -> None:
+    assert "different vector" in from_runs(_run("raw"), _evaluation(tmp_path)).notes[0]
+    assert from_runs(_run("raw", module=None), _evaluation(tmp_path)).notes == []  # no norm to differ by
+    with pytest.raises(LayerscopeError, match="weights_sha256 differ"):
+        from_runs(_run(), _evaluation(tmp_path, weights_sha256="b" * 64))
+    with pytest.raises(UnknownNameError, match="plain/mean/applied/keep/none"):
+        from_runs(_run(), _evaluation(tmp_path), readout="plain/mean/raw/keep/none")
+    with pytest.raises(UnknownNameError, match="sink"):
+        from_runs(_run(), _evaluation(tmp_path), sink="lose")
