@@ -80,6 +80,7 @@ def load(
         quantisation=source.quantisation,
         licence=source.licence,
         normalizes=source.normalizes(),
+        sentence_encoder=(source.path / "modules.json").is_file(),
         adapters=facts,
     )
     return model
@@ -171,6 +172,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "quantisation": None,
         "licence": None,
         "normalizes": False,
+        "sentence_encoder": False,
         "bidirectional": ahead,
         "adapters": [],
         "n_blocks": model.n_blocks,

@@ -1,0 +1,151 @@
+"""What a label-free rule may look at: a model's metric curves over its layers, and what is known about the model.
+
+The same object comes from a user's profile and from a model of the atlas, so that a rule cannot tell which it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerscope.errors import LayerscopeError
+
+if TYPE_CHECKING:
+    from layerscope.profiling.run import Run
+
+# The atlas's names for the metrics of a profile. `entropy_sentence` is the older code's prompt entropy.
+ATLAS_METRICS = {
+    "prompt_entropy": "entropy_prompt",
+    "dataset_entropy": "entropy_dataset",
+    "curvature": "curvature",
+    "infonce": "infonce",
+    "lidar": "lidar",
+    "dime": "dime",
+}
+# Vectors of a pretrained model share a direction (mean cosine 0.6 and more); contrastive training at a layer spreads them out.
+ISOTROPIC = 0.3
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over layers 0 … n: its value and its 95 % interval (the value itself where none is known)."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def exact(cls, value: Any) -> Curve:
+        """A curve without known uncertainty."""
+        array = np.asarray(value, dtype=float)
+        return cls(array, array, array)
+
+    @property
+    def sd(self) -> np.ndarray:
+        """One standard deviation of each value; 0 where no interval is known."""
+        return np.nan_to_num(np.maximum(self.high - self.low, 0.0)) / (2 * 1.959964)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Metric curves of one model and the final norm of the states measured.
+
+    `tuned` says why the model seems trained for embedding at its last layer, if it does; `tuning_known` whether that can be seen.
+    """
+
+    model: str
+    n_blocks: int
+    curves: dict[str, Curve]
+    final_norm: str
+    has_final_norm: bool = True
+    tuned: str | None = None
+    tuning_known: bool = True
+    source: str = "profile"
+    warnings: tuple[str, ...] = field(default=())
+
+    def curve(self, metric: str) -> Curve | None:
+        """A metric's curve if it was measured at every layer."""
+        found = self.curves.get(metric)
+        if found is None or len(found.value) != self.n_blocks + 1 or not np.isfinite(found.value).all():
+            return None
+        return found
+
+    @property
+    def sink_visible(self) -> bool:
+        """Whether the measured states show a sink's norm: the final norm, applied at every layer, takes it out."""
+        return self.final_norm != "applied" or not self.has_final_norm
+
+
+def from_run(run: Run) -> Evidence:
+    """The evidence in a finished profile."""
+    blocks = int(run.manifest["model"]["n_blocks"])
+    table = run.table[run.table["site"].str.fullmatch(r"embed|block\.\d+")]
+    table = table[(table["normalization"] == "raw") & (table["sink"] == "keep")]
+    curves: dict[str, Curve] = {}
+    for metric, rows in table.groupby("metric"):
+        rows = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
+        curves[str(metric)] = Curve(*(rows[name].to_numpy(dtype=float) for name in ("value", "ci_low", "ci_high")))
+    conventions = run.manifest["conventions"]
+    # `raw` leaves out the final norm, so its last layer is not the vector that a model is trained to give
+    shows_last = conventions["final_norm"] != "raw" or conventions.get("final_norm_module") is None
+    return Evidence(
+        model=run.name,
+        n_blocks=blocks,
+        curves=curves,
+        final_norm=str(conventions["final_norm"]),
+        has_final_norm=conventions.get("final_norm_module") is not None,
+        tuned=_tuned(run.manifest["model"], curves, shows_last),
+        tuning_known=shows_last and "anisotropy" in curves,
+        warnings=tuple(_short_of(run.manifest)),
+    )
+
+
+@lru_cache(maxsize=64)
+def from_atlas(name: str) -> Evidence:
+    """The evidence on a model of the atlas: its metrics on wikitext, the one corpus that every family has."""
+    from layerscope import atlas
+
+    model = atlas.find_model(name)
+    values = atlas.metric_values(model, dataset="wikitext")
+    blocks = round(float((values["layer"] / values["depth"].where(values["depth"] > 0)).max()))
+    curves = {}
+    for ours, theirs in ATLAS_METRICS.items():
+        rows = values[values["metric"] == theirs]
+        if len(rows):
+            curves[ours] = Curve.exact(rows.groupby("layer")["value"].mean().reindex(range(blocks + 1)).to_numpy())
+    return Evidence(
+        model=model.name,
+        n_blocks=blocks,
+        curves=curves,
+        final_norm="hf",
+        has_final_norm=not model.family.startswith("bert"),
+        source="atlas",
+    )
+
+
+def _tuned(model: dict[str, Any], curves: dict[str, Curve], shows_last: bool) -> str | None:
+    if model.get("sentence_encoder") or model.get("normalizes"):
+        return "it comes with a sentence-embedding pipeline that reads the last layer"
+    spread = curves.get("anisotropy")
+    if shows_last and spread is not None and np.isfinite(spread.value[-1]) and spread.value[-1] < ISOTROPIC:
+        cosine = f"{spread.value[-1]:.2f}"
+        return f"the mean cosine of its last-layer vectors is {cosine}, which contrastive training at that layer leaves behind"
+    return None
+
+
+def _short_of(manifest: dict[str, Any]) -> list[str]:
+    out = []
+    prompts = int(manifest["counts"]["prompts"])
+    if prompts < 50:
+        out.append(f"the profile has only {prompts} prompts: 100 or more give steadier curves.")
+    return out
+
+
+def need_blocks(evidence: Evidence) -> int:
+    """The number of blocks, or an error for a model without any."""
+    if evidence.n_blocks < 1:
+        raise LayerscopeError(f"{evidence.model} has no blocks to choose from.")
+    return evidence.n_blocks

@@ -1,0 +1,46 @@
+"""Fit the depth curves to the atlas and write them beside this file: `python -m layerscope.selection.fit [--check]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from layerscope.selection.evidence import from_atlas
+from layerscope.selection.judging import Judged, judged_models
+from layerscope.selection.prior import FILE, Prior, fit
+from layerscope.selection.valley import relative_depth
+from layerscope.store.atomic import write_text
+
+
+def valley_depths(models: tuple[Judged, ...] | list[Judged]) -> dict[str, float]:
+    """The relative depth of each model's valley, on wikitext. Scores play no part in it."""
+    found = {}
+    for model in models:
+        curve = from_atlas(model.model).curve("prompt_entropy")
+        assert curve is not None, f"the atlas has prompt entropy of {model.model} at every layer"
+        found[model.model] = float(relative_depth(curve.value))
+    return found
+
+
+def fit_atlas() -> Prior:
+    """The curves of every judged model of the atlas."""
+    models = judged_models()
+    return fit(models, valley_depths(models))
+
+
+def main() -> int:
+    """Write the file, or with `--check` say whether it is what the atlas gives."""
+    file = Path(__file__).with_name(FILE)
+    text = json.dumps(fit_atlas().as_dict(), indent=1) + "\n"
+    if "--check" in sys.argv[1:]:
+        same = file.is_file() and file.read_text(encoding="utf-8") == text
+        print(f"{file.name} {'is' if same else 'is NOT'} what the atlas gives.")
+        return 0 if same else 1
+    write_text(file, text)
+    print(f"written: {file} ({len(text):,} bytes)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""What the atlas says about depth: where models with and without a valley gain, and how far that carries to a new family."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from layerscope.selection import student
+from layerscope.selection.judging import Judged
+from layerscope.selection.valley import LEAST_DEPTH
+
+FILE = "prior.json"
+GROUPS = ("valley", "no_valley")
+DEPTHS = np.linspace(0.0, 1.0, 41)
+QUARTILE = 0.25  # a family speaks with the lower quartile of its models, so that one lucky checkpoint does not decide
+CLIP = 1.0  # a loss beyond the whole headroom counts as that much: one family's disaster must not outvote the others' scale
+MOST_RISK = 1 / 3  # a layer that loses more often than this is not worth it
+WINSOR = 5.0  # points; larger gains count as this much in what is promised
+_SMOOTH = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the rule gained on a model of a family that it had not seen."""
+
+    family: str
+    model: str
+    layer: int
+    predicted_share: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Gains of every layer over the last, in points; a gain is off by `scale` times a t variable with `df` degrees of freedom."""
+
+    gain: np.ndarray
+    scale: float
+    df: int
+
+    def interval(self, layer: int) -> tuple[float, float]:
+        """95 % bounds of a layer's gain."""
+        reach = student.quantile(0.975, self.df) * self.scale
+        return float(self.gain[layer] - reach), float(self.gain[layer] + reach)
+
+    def risk(self, layer: int) -> float:
+        """The chance that a layer scores below the last."""
+        return student.cdf(-float(self.gain[layer]) / self.scale, self.df)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Depth curves by group and family (share of the headroom, on `DEPTHS`), and the outcomes on families left out."""
+
+    curves: dict[str, dict[str, np.ndarray]]
+    outcomes: tuple[Outcome, ...] = ()
+
+    def family_shares(self, probability: float, n_blocks: int) -> np.ndarray:
+        """Expected share of the headroom by family (rows) and layer, for a model that has a valley with this probability."""
+        depth = np.arange(n_blocks + 1) / n_blocks
+        names = sorted({family for group in self.curves.values() for family in group})
+        rows = []
+        for family in names:
+            weighted = [
+                (weight, self.curves[group][family])
+                for group, weight in (("valley", probability), ("no_valley", 1 - probability))
+                if weight > 0 and family in self.curves.get(group, {})
+            ]
+            total = sum(weight for weight, _ in weighted)
+            if total > 0:
+                mixed = sum((weight * curve for weight, curve in weighted), np.zeros_like(DEPTHS)) / total
+                rows.append(np.interp(depth, DEPTHS, np.convolve(np.pad(mixed, 2, mode="edge"), _SMOOTH, "valid")))
+        out = np.array(rows).reshape(len(rows), n_blocks + 1)
+        out[:, -1] = 0.0
+        return out
+
+    def shares(self, probability: float, n_blocks: int) -> np.ndarray:
+        """The mean over families within each group, mixed by the probability of a valley. The embedding layer is never chosen."""
+        mixed = np.zeros(n_blocks + 1)
+        for weight, certain in ((probability, 1.0), (1 - probability, 0.0)):
+            rows = self.family_shares(certain, n_blocks) if weight > 0 else np.zeros((0, n_blocks + 1))
+            mixed += weight * (rows.mean(axis=0) if len(rows) else 0.0)
+        mixed[0] = -math.inf
+        mixed[-1] = 0.0
+        return mixed
+
+    def forecast(self, shares: np.ndarray, widen: float = 1.0) -> Forecast:
+        """Points from shares, by what the left-out families gained; one more family that gains nothing is added to be careful."""
+        families = sorted({o.family for o in self.outcomes})
+        if len(families) < 2:
+            return Forecast(np.where(np.isfinite(shares), 0.0, -math.inf), 1.0 * widen, 1)
+        capped = {f: [float(np.clip(o.gain, -WINSOR, WINSOR)) for o in self.outcomes if o.family == f] for f in families}
+        means = np.array([*(np.mean(values) for values in capped.values()), 0.0])
+        within = [float(np.var(values, ddof=1)) for values in capped.values() if len(values) > 1]
+        variance = float(means.var(ddof=1)) * (1 + 1 / len(means)) + (float(np.mean(within)) if within else 0.0)
+        typical = float(np.mean([np.mean([o.predicted_share for o in self.outcomes if o.family == f]) for f in families]))
+        # no layer is promised more than the rule has delivered on families it had not seen
+        ratio = np.minimum(shares / max(typical, 1e-9), 1.0)
+        gain = np.where(np.isfinite(ratio), np.nan_to_num(ratio, neginf=0.0) * float(means.mean()), -math.inf)
+        return Forecast(gain, widen * math.sqrt(variance), len(families))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "depths": [round(float(d), 4) for d in DEPTHS],
+            "least_depth_of_a_valley": LEAST_DEPTH,
+            "curves": {g: {f: [round(float(x), 4) for x in c] for f, c in by.items()} for g, by in self.curves.items()},
+            "outcomes": [
+                vars(o) | {"predicted_share": round(o.predicted_share, 4), "gain": round(o.gain, 4)} for o in self.outcomes
+            ],
+        }
+
+
+def best_layer(shares: np.ndarray) -> int:
+    """The layer with the largest share; the last one unless another is expected to gain."""
+    layer = int(np.argmax(shares))
+    return layer if shares[layer] > 0 else len(shares) - 1
+
+
+def fit(models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes: bool = True) -> Prior:
+    """Curves from these models alone; outcomes by leaving out each of their families in turn."""
+    curves: dict[str, dict[str, np.ndarray]] = {group: {} for group in GROUPS}
+    for family in sorted({m.family for m in models}):
+        for group in GROUPS:
+            own = [m for m in models if m.family == family and (depth_of_valley[m.model] >= LEAST_DEPTH) == (group == "valley")]
+            if own:
+                stacked = np.array([np.clip(m.curve(DEPTHS), -CLIP, CLIP) for m in own])
+                curves[group][family] = np.quantile(stacked, QUARTILE, axis=0)
+    prior = Prior(curves)
+    return Prior(curves, tuple(left_out(models, depth_of_valley))) if outcomes else prior
+
+
+def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> list[Outcome]:
+    """What the curves choose and gain on each family when fitted on the others."""
+    found = []
+    for family in sorted({m.family for m in models}):
+        others = [m for m in models if m.family != family]
+        if not others:
+            continue
+        prior = fit(others, depth_of_valley, outcomes=False)
+        for model in (m for m in models if m.family == family):
+            shares = prior.shares(float(depth_of_valley[model.model] >= LEAST_DEPTH), model.n_blocks)
+            layer = best_layer(shares)
+            found.append(Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer)))
+    return found
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Prior:
+    """The prior that comes with the package, fitted on every family of the atlas (`python -m layerscope.selection.fit`)."""
+    held = json.loads(resources.files("layerscope.selection").joinpath(FILE).read_text(encoding="utf-8"))
+    curves = {g: {f: np.array(c) for f, c in by.items()} for g, by in held["curves"].items()}
+    return Prior(curves, tuple(Outcome(**o) for o in held["outcomes"]))

@@ -1,0 +1,94 @@
+"""The choice from measured scores, on constructed evaluations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerscope.selection import select
+from layerscope.selection.measured.choose import measure, optimism, tied_with
+from tests.selection.support import READOUT, evaluation
+
+
+def test_a_clear_winner() -> None:
+    choice = select(evaluation({"a": [0.2, 0.5, 0.8, 0.6], "b": [0.3, 0.4, 0.7, 0.5]}, half=0.005))
+    assert choice.rule == "measured"
+    assert (choice.layer, choice.site, choice.readout) == (2, "block.1", "/".join(READOUT))
+    assert choice.expected_gain == pytest.approx(20.0, abs=0.5)
+    assert choice.tied == [2]
+    assert choice.risk_of_loss is not None
+    assert choice.risk_of_loss < 0.01
+    assert choice.blocks_saved == 1
+    assert choice.extra["gain_same_readout"] == pytest.approx(20.0)
+
+
+def test_noise_is_not_promised_as_a_gain() -> None:
+    # twenty layers that differ by less than their intervals: the best of them is luck
+    rng = np.random.default_rng(1)
+    scores = [*(0.5 + 0.005 * rng.standard_normal(20)), 0.5]
+    made = evaluation({"a": scores}, half=0.03)
+    found = measure(made)
+    best = int(found.score.argmax())
+    assert optimism(found) > 0.5 * (found.score[best] - 50)
+    assert len(tied_with(found, best)) >= 20
+    choice = select(made)
+    assert choice.abstained
+    assert choice.layer == 20
+    assert "the last layer is kept" in choice.reason
+
+
+def test_layers_without_a_score_on_some_task_are_left_out() -> None:
+    made = evaluation({"a": [0.2, 0.9, 0.6, 0.5], "b": [0.2, 0.9, 0.6, 0.5]}, half=0.001)
+    made.gains.loc[(made.gains["task"] == "b") & (made.gains["layer"] == 1), "score"] = np.nan
+    choice = select(made)
+    assert choice.layer == 2
+    assert any("left out" in warning for warning in choice.warnings)
+
+
+def test_a_budget_takes_an_earlier_layer() -> None:
+    made = evaluation({"a": [0.2, 0.60, 0.605, 0.61, 0.5]}, half=0.0001)
+    assert select(made).layer == 3
+    assert select(made, tolerance=0.6).layer == 2
+    assert select(made, tolerance=2.0).layer == 1
+    tight = select(made, budget=0.25, tolerance=0.1)
+    assert tight.layer == 1
+    assert any("within the budget" in warning for warning in tight.warnings)
+
+
+def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
+    """Results as an evaluation leaves them: one JSON and one array file per layer."""
+    place = folder / "results" / "a"
+    place.mkdir(parents=True)
+    names = dict(zip(("template", "pooling", "final_norm", "sink", "centring"), READOUT, strict=True))
+    for layer, values in scores.items():
+        told = {
+            "task": "a",
+            "layer": layer,
+            **names,
+            "scores": [{"split": "test", "subset": "default", "score": float(values.mean())}],
+        }
+        (place / f"k{layer}.json").write_text(json.dumps(told))
+        np.savez(place / f"k{layer}.test.default.npz", values=values.astype(np.float32), rule=np.array("mean"))
+
+
+def test_stored_items_pair_the_layers(tmp_path: Path) -> None:
+    # both layers share the items' difficulty, so a small steady difference is sure although each score is not
+    rng = np.random.default_rng(0)
+    hard = rng.random(300)
+    items = {0: hard, 1: hard + 0.02, 2: hard}
+    items = {k: np.asarray(v, dtype=np.float32).astype(float) for k, v in items.items()}
+    stored(tmp_path, items)
+    made = evaluation({"a": [float(items[k].mean()) for k in range(3)]}, half=0.05, path=tmp_path)
+    paired = select(made)
+    assert (paired.layer, paired.tied) == (1, [1])
+    assert paired.expected_gain == pytest.approx(2.0, abs=1.0)
+    assert paired.ci_low is not None
+    assert paired.ci_high is not None
+    assert paired.ci_high - paired.ci_low < 0.1
+    assert not any("not stored" in warning for warning in paired.warnings)
+    unpaired = select(evaluation({"a": [float(items[k].mean()) for k in range(3)]}, half=0.05))
+    assert any("not stored" in warning for warning in unpaired.warnings)
+    assert unpaired.abstained

@@ -1,0 +1,106 @@
+"""The public function: sources, budgets, and what comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.selection import select
+from layerscope.selection.budget import allowed_blocks, earliest
+from layerscope.selection.choice import KEYS
+from layerscope.selection.describe import headline, lines
+from tests.selection.support import evaluation, profile, valley_curve
+
+TUNED = [0.8] * 20 + [0.1]
+PLAIN = [0.8] * 21
+
+
+def test_a_profile_gives_the_same_answer_from_memory_and_disk(tmp_path: Path) -> None:
+    run = profile({"prompt_entropy": valley_curve(), "anisotropy": PLAIN})
+    held, read = select(run), select(run.save(tmp_path / "run").path)
+    assert held == read
+    assert held.rule == "evidence"
+    assert held.blocks_saved == 20 - held.layer > 0
+    assert held.expected_gain is not None
+    assert held.ci_low is not None
+    assert held.ci_high is not None
+    assert held.ci_low < held.expected_gain < held.ci_high
+    assert 0 < (held.risk_of_loss or 0) < 1 / 3
+    answer = json.loads(held.to_json())
+    assert list(answer)[: len(KEYS)] == list(KEYS)
+    assert f"layer {held.layer} of 20" in headline(held)
+
+
+@pytest.mark.parametrize(
+    ("anisotropy", "facts"), [(TUNED, {}), (PLAIN, {"normalizes": True}), (PLAIN, {"sentence_encoder": True})]
+)
+def test_a_sentence_encoder_keeps_its_last_layer(anisotropy: list[float], facts: dict[str, bool]) -> None:
+    choice = select(profile({"prompt_entropy": [4.0] * 21, "anisotropy": anisotropy}, **facts))
+    assert choice.abstained
+    assert choice.is_last
+    assert (choice.expected_gain, choice.risk_of_loss, choice.blocks_saved) == (0, 0, 0)
+    assert "keep the last layer" in headline(choice)
+    assert ("saves", "nothing") in lines(choice)
+
+
+def test_a_models_of_the_atlas() -> None:
+    assert select(atlas="pythia-410m", rule="last").layer == 24
+    assert select(atlas="Pythia-410m").layer == 20
+    assert select(atlas="mamba-370m", rule="lowest_prompt_entropy").layer == 48
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    run = profile({"prompt_entropy": valley_curve()})
+    other = evaluation({"a": [0.5, 0.6]})
+    other.manifest["model"]["weights_sha256"] = "another"
+    for call, told in [
+        (lambda: select(), "either"),
+        (lambda: select(run, atlas="Pythia-410m"), "not both"),
+        (lambda: select(run, run), "at most one"),
+        (lambda: select(run, other), "different models"),
+        (lambda: select(run, rule="measured"), "layerscope evaluate"),
+        (lambda: select(other, rule="last"), "layerscope profile"),
+        (lambda: select(run, budget=1.5), "budget"),
+        (lambda: select(run, tolerance=-1), "tolerance"),
+        (lambda: select(3), "int"),
+    ]:
+        with pytest.raises(LayerscopeError, match=told):
+            call()
+    with pytest.raises(RunFolderError, match="holds no run"):
+        select(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("budget", "tolerance", "layer"),
+    [(None, None, 4), (1.0, 0.0, 4), (None, 1.0, 3), (None, 3.0, 2), (0.6, 0.0, 3), (0.5, None, 2), (0.2, None, 1)],
+)
+def test_the_earliest_layer_within_tolerance_and_budget(budget: float | None, tolerance: float | None, layer: int) -> None:
+    gain = np.array([-np.inf, -5.0, 1.0, 2.5, 3.0, 0.0])
+    chosen, warning = earliest(gain, 4, (4,), budget, tolerance)
+    assert chosen == layer
+    assert (warning is not None) == (budget in (0.6, 0.5, 0.2))
+
+
+def test_ties_count_as_near_unless_a_tolerance_is_named() -> None:
+    gain = np.array([-np.inf, 0.0, 5.0, 0.0])
+    assert earliest(gain, 2, (1, 2), 1.0, None)[0] == 1
+    assert earliest(gain, 2, (1, 2), 1.0, 0.5)[0] == 2
+    assert [allowed_blocks(f, 30) for f in (None, 1.0, 0.5, 0.01)] == [30, 30, 15, 1]
+
+
+def test_a_budget_on_a_label_free_choice() -> None:
+    run = profile({"prompt_entropy": valley_curve(), "anisotropy": PLAIN})
+    free, tight = select(run), select(run, budget=0.5)
+    assert tight.layer <= 10 < free.layer
+    assert tight.blocks_saved >= 10
+    assert any("within the budget" in warning for warning in tight.warnings)
+    assert tight.expected_gain is not None
+    assert free.expected_gain is not None
+    assert tight.expected_gain < free.expected_gain
+    fixed = select(run, rule="fixed_depth", budget=0.5)
+    assert (fixed.layer, fixed.expected_gain) == (10, None)
+    assert any("allows 10 blocks" in warning for warning in fixed.warnings)
