@@ -12,9 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Evaluation", "LayerscopeError", "Run", "evaluate", "load", "load_corpus", "profile", "wrap"]
+__all__ = ["Choice", "Evaluation", "LayerscopeError", "Run", "atlas", "correlate", "evaluate", "export", "load", "load_corpus"]
+__all__ += ["profile", "select", "wrap", "write_report"]
 
 _HOMES = {
+    "correlate": "layerscope.correlation",
+    "export": "layerscope.exporting",
+    "Choice": "layerscope.selection",
+    "select": "layerscope.selection",
+    "write_report": "layerscope.report",
     "Evaluation": "layerscope.evaluation.run",
     "evaluate": "layerscope.evaluation.job",
     "LayerscopeError": "layerscope.errors",
@@ -26,17 +32,24 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from layerscope.correlation import correlate
     from layerscope.data import load_corpus
     from layerscope.errors import LayerscopeError
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
+    from layerscope.exporting import export
     from layerscope.models import load, wrap
     from layerscope.profiling import Run, profile
+    from layerscope.report import write_report
+    from layerscope.selection.choice import Choice
+    from layerscope.selection.select import select
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'layerscope' has no attribute {name!r}")
     import importlib
 
+    if name == "atlas":  # a module, and a name that users expect to be there
+        return importlib.import_module("layerscope.atlas")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'layerscope' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""`make demo`: profile two real models at every layer, score one on a real task, and write figures to open."""
+"""`make demo`: profile two real models at every layer, score both on a real task, and write a report to open."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.profiling import Run, profile
+from layerscope.report import write_report
 from layerscope.report.figures import plot_profiles, save_figure
 from layerscope.report.scores import print_evaluation
 from layerscope.report.terminal import print_run
@@ -24,7 +25,7 @@ TASK = "LeeSimilarity"
 
 
 def demo(out: Path, limit: int | None = TEXTS, max_length: int = 128) -> list[Path]:
-    """Profile the two catalogue models on the default corpus, score one; returns the figures written."""
+    """Profile the two catalogue models on the default corpus, score them; returns the files written, the report last."""
     console = Console()
 
     def one(model: str, final_norm: str, metrics: list[str] | None = None) -> Run:
@@ -43,11 +44,14 @@ def demo(out: Path, limit: int | None = TEXTS, max_length: int = 128) -> list[Pa
     print_run(raw, console)
     console.print(f"\n[bold]smollm2-135m[/] on {TASK}: every layer against human judgements, three ways of reading a text")
     readouts = ["default", "plain/mean/raw", "one-word/last/raw/keep/corpus"]
-    print_evaluation(evaluate("smollm2-135m", [TASK], out=out / "smollm2-135m-scores", readouts=readouts), console)
+    scores = evaluate("smollm2-135m", [TASK], out=out / "smollm2-135m-scores", readouts=readouts)
+    print_evaluation(scores, console)
+    small_scores = evaluate("minilm-l6", [TASK], out=out / "minilm-l6-scores")
     sink = plot_profiles([raw, applied], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3)
     return [
         save_figure(plot_profiles([applied, small]), out / "every-metric.png"),
         save_figure(sink, out / "the-sink.png"),
+        write_report([applied, raw, small, scores, small_scores], out / "report.html"),
     ]
 
 
@@ -60,13 +64,13 @@ def main() -> None:
     given = parser.parse_args()
     start = time.perf_counter()
     try:
-        figures = demo(given.out, given.limit, given.max_length)
+        *figures, report = demo(given.out, given.limit, given.max_length)
     except LayerscopeError as error:
         raise SystemExit(f"layerscope: {error}") from None
-    print(f"\nDone in {time.perf_counter() - start:.0f} s. Open:")
-    for figure in figures:
-        print(f"  {figure.resolve()}")
+    print(f"\nDone in {time.perf_counter() - start:.0f} s.")
     print(f"Tables: {given.out.resolve()}/*/profile.csv and scores.csv, with every convention in manifest.json beside them")
+    print(f"Figures: {', '.join(str(figure.resolve()) for figure in figures)}")
+    print(f"The report, in any browser: {report.resolve()}")
 
 
 if __name__ == "__main__":

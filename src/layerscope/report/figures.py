@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
-from layerscope.metrics import get_metric
-from layerscope.profiling.valley import find_valley
+from layerscope.metrics import get_metric, metrics
+from layerscope.report.contents.sources import Curves, from_run
+from layerscope.report.palette import COLOURS, Style, line_style, styles
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
@@ -19,117 +21,162 @@ if TYPE_CHECKING:
 
     from layerscope.profiling.run import Run
 
-# Okabe & Ito 2008: told apart by people with any colour vision
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 CORE = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "infonce", "lidar", "dime", "sink_ratio"]
+_DROPPED = (0, (1, 1.5))
+MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x"}
 
 
-def plot_profiles(runs: Sequence[Run], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4) -> Figure:
-    """One panel per metric, one line per run with its 95 % band; dashed: the sink token dropped. `x` is depth or layer."""
+def plot_profiles(
+    runs: Sequence[Run | Curves], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4
+) -> Figure:
+    """One panel per metric, one line per run with its 95 % band; dotted: the sink token dropped. `x` is depth or layer."""
+    curves = [run if isinstance(run, Curves) else from_run(run) for run in runs]
+    names = _names(curves, metrics, x)
+    columns = min(columns, len(names))
+    figure = new_figure(3.6 * columns, profile_height(len(names), columns))
+    draw_profiles(figure, curves, names, x=x, columns=columns)
+    return figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure that any format can be written from."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("drawing figures", "report") from None
-    if x not in ("depth", "layer"):
-        raise UnknownNameError("x axis", x, ["depth", "layer"])
-    held = list(dict.fromkeys(m for run in runs for m in run.table["metric"]))
-    names = list(metrics) if metrics else [m for m in CORE if m in held] or held
-    if not held:
-        raise LayerscopeError("there are no runs with metrics to draw.")
-    for name in names:
-        get_metric(name)  # an unknown name gets its own error
-        if name not in held:
-            raise UnknownNameError("metric in these runs", name, held)
-    columns = min(columns, len(names))
-    lines = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(3.6 * columns, 2.7 * lines + 1.0), dpi=150, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
+    return figure
+
+
+def profile_height(panels: int, columns: int) -> float:
+    """Inches that so many panels need."""
+    return 2.7 * math.ceil(panels / columns) + 1.0
+
+
+def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *, x: str = "depth", columns: int = 4) -> None:
+    """Draw the panels into a figure or a part of one."""
+    axes = np.atleast_1d(figure.subplots(math.ceil(len(names) / columns), columns, squeeze=False)).ravel()
+    looks = styles([(run.family, run.model) for run in curves])
     for axis, name in zip(axes, names, strict=False):
-        _panel(axis, runs, name, x)
+        _panel(axis, curves, looks, name, x)
     for axis in axes[len(names) :]:
         axis.set_visible(False)
-    handles = _legend(axes[0], runs)
+    handles = _legend(curves, looks)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
-    figure.suptitle(_title(runs, names), fontsize=9)
-    return figure
+    figure.suptitle(_title(curves, names), fontsize=9)
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure; the suffix says the format (png, svg, pdf)."""
     target = Path(path)
     known = figure.canvas.get_supported_filetypes()
-    if target.suffix.lower().removeprefix(".") not in known:
-        raise UnknownNameError("figure format", target.suffix or target.name, [f".{kind}" for kind in known])
+    kind = target.suffix.lower().removeprefix(".")
+    if kind not in known:
+        raise UnknownNameError("figure format", target.suffix or target.name, [f".{name}" for name in known])
     with atomic.explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target)
     return target
 
 
-def _panel(axis: Any, runs: Sequence[Run], name: str, x: str) -> None:
-    info = get_metric(name).info
-    for colour, run in zip(_cycle(len(runs)), runs, strict=True):
-        if name not in set(run.table["metric"]):
-            continue
-        for sink in info.sinks:
-            curve = run.curve(name, sink=sink)
-            curve = curve[~curve["site"].str.match(r"block\.\d+\.")] if curve["site"].str.match(r"block\.\d+$").any() else curve
-            style = {"linestyle": "-", "linewidth": 1.6} if sink == "keep" else {"linestyle": (0, (3, 2)), "linewidth": 1.2}
-            axis.plot(curve[x], curve["value"], color=colour, **style)
+def main_metrics(curves: Sequence[Curves]) -> list[str]:
+    """What is drawn when nothing is asked for."""
+    held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
+    return [m for m in CORE if m in held] or held
+
+
+def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> list[str]:
+    if x not in ("depth", "layer"):
+        raise UnknownNameError("x axis", x, ["depth", "layer"])
+    held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
+    if not held:
+        raise LayerscopeError("there are no runs with metrics to draw.")
+    names = list(wanted) if wanted else main_metrics(curves)
+    for name in names:
+        if name not in held:
+            get_metric(name)  # an unknown name gets its own error
+            raise UnknownNameError("metric in these runs", name, held)
+    return names
+
+
+def curve_of(run: Curves, metric: str, sink: str) -> pd.DataFrame:
+    """One metric over the layers (over the sites inside the blocks where a run has only those)."""
+    table = run.table
+    rows = table[(table["metric"] == metric) & (table["normalization"] == "raw") & (table["sink"] == sink)]
+    return rows[~rows["site"].str.match(r"block\.\d+\.")] if rows["site"].str.match(r"block\.\d+$").any() else rows
+
+
+def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str, x: str) -> None:
+    for look, run in zip(looks, runs, strict=True):
+        colour = COLOURS[look.colour]
+        for sink in ("keep", "drop"):
+            curve = curve_of(run, name, sink)
+            if curve.empty:
+                continue
+            dash = line_style(look.dash) if sink == "keep" else _DROPPED
+            axis.plot(curve[x], curve["value"], color=colour, linestyle=dash, linewidth=1.6 if sink == "keep" else 1.2)
             if sink == "keep":
                 axis.fill_between(curve[x], curve["ci_low"], curve["ci_high"], color=colour, alpha=0.18, linewidth=0)
-        valley = find_valley(run.table) if name == "prompt_entropy" else None
+        valley = run.valley if name == "prompt_entropy" else None
         if valley is not None:
-            where = valley.layer / run.manifest["model"]["n_blocks"] if x == "depth" else valley.layer
             axis.annotate(
                 f"layer {valley.layer}" + (": the sink" if valley.is_sink else ""),
-                (where, valley.value),
-                xytext=(6, -2),
+                (valley.layer / run.n_blocks if x == "depth" else valley.layer, valley.value),
+                xytext=(-6, 1),
+                ha="right",
                 textcoords="offset points",
                 fontsize=7,
                 color=colour,
-                va="top",
+                va="bottom",
             )
     if name == "sink_ratio":
         axis.set_yscale("log")
-    axis.set_title(info.title, fontsize=9, loc="left")
-    axis.set_ylabel(info.unit, fontsize=8)
+    known = metrics().get(name)
+    axis.set_title(known.info.title if known else name.replace("_", " "), fontsize=9, loc="left")
+    axis.set_ylabel(known.info.unit if known else "", fontsize=8)
     axis.set_xlabel("depth (layer / blocks)" if x == "depth" else "layer", fontsize=8)
+    quiet(axis)
+
+
+def quiet(axis: Any) -> None:
+    """Small ticks, a faint grid, no frame."""
     axis.tick_params(labelsize=7)
     axis.grid(alpha=0.25, linewidth=0.5)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _cycle(n: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(n)]
-
-
-def _legend(axis: Any, runs: Sequence[Run]) -> list[Any]:
+def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=colour, label=_label(run)) for colour, run in zip(_cycle(len(runs)), runs, strict=True)]
-    return [*handles, Line2D([], [], color="grey", linestyle=(0, (3, 2)), label="sink token dropped")]
+    handles = [
+        Line2D([], [], color=COLOURS[look.colour], linestyle=line_style(look.dash), label=_label(run))
+        for look, run in zip(looks, runs, strict=True)
+    ]
+    if any((run.table["sink"] == "drop").any() for run in runs):
+        handles.append(Line2D([], [], color="grey", linestyle=_DROPPED, label="sink token dropped"))
+    return handles
 
 
-def _label(run: Run) -> str:
-    name = run.name.replace("$", r"\$")
-    return f"{name} ({run.manifest['model']['n_blocks']} blocks), final_norm={run.manifest['conventions']['final_norm']}"
+def tame(text: str) -> str:
+    """A name that matplotlib does not take for mathematics."""
+    return text.replace("$", r"\$")
 
 
-def _title(runs: Sequence[Run], names: Sequence[str]) -> str:
-    views = any(get_metric(name).info.level == "views" for name in names)
+def _label(run: Curves) -> str:
+    return f"{tame(run.label or run.model)} ({run.n_blocks} blocks), final_norm={run.final_norm}"
+
+
+def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
+    known = metrics()
+    views = any(name in known and known[name].info.level == "views" for name in names)
     facts = []
     for run in runs:
-        c = run.manifest["conventions"]
-        parts = [
-            f"{run.manifest['counts']['prompts']} prompts of {run.manifest['corpus']['name']}",
-            f"up to {c['max_length']} tokens",
-            f"α = {c['metrics']['alpha']}",
-            f"rows {c['metrics']['rows']}",
-            *([f"{c['views']} views"] if views else []),
-            "95 % bands",
-        ]
-        facts.append(", ".join(parts).replace("$", r"\$"))
+        f = run.facts
+        parts = [str(f["texts"])]
+        parts += [f"up to {f['longest text']}"] if "longest text" in f else []
+        parts += [f"α = {f['α']}", f"rows {f['rows']}"] + ([f"views {f['views']}"] if views and "views" in f else [])
+        parts += ["95 % bands"] if run.table["ci_low"].notna().any() else []
+        facts.append(tame(", ".join(parts)))
     return "\n".join(dict.fromkeys(facts))

@@ -21,7 +21,8 @@ Entry = tuple[str, str, str]  # task, split, subset
 
 def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
     """The table with a column that names the readout."""
-    return gains.assign(readout=gains[READOUT_COLUMNS].astype(str).agg("/".join, axis=1))
+    names = ["/".join(map(str, parts)) for parts in gains[READOUT_COLUMNS].itertuples(index=False, name=None)]
+    return gains.assign(readout=pd.Series(names, index=gains.index, dtype=object))
 
 
 def stored_items(folder: Path | None, gains: pd.DataFrame) -> dict[Entry, dict[Candidate, Items]]:

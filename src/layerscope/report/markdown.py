@@ -1,0 +1,97 @@
+"""The report as text: what is shown, under which conventions, and the numbers that matter most."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from layerscope.metrics import metrics
+from layerscope.report.contents.gather import Report
+from layerscope.report.contents.notices import convention_rows
+from layerscope.report.contents.sources import Curves, Scores
+from layerscope.report.figures import curve_of
+from layerscope.report.scores import _ranges
+from layerscope.report.terminal import number, sparkline
+
+
+def markdown(report: Report) -> str:
+    """GitHub-flavoured Markdown."""
+    parts = [f"# {plain(report.headline.lead)}", ""]
+    parts += [f"- {plain(text)}" for text in report.headline.points]
+    parts += ["", "## Before you read the numbers", ""]
+    parts += [f"- **{'Mind' if n.level == 'warn' else 'Note'}**, {plain(n.about)}: {plain(n.text)}" for n in report.notices]
+    for mark in report.marks:
+        parts.append(f"- The {mark.kind} layer of {plain(mark.model)} is {mark.layer} of {mark.n_blocks}: {plain(mark.text)}.")
+    parts += ["", "## Conventions", ""]
+    runs = report.runs
+    rows = [[row["name"], *row["values"]] for row in convention_rows(runs)]
+    parts += _table(["", *(run.label for run in runs)], rows)
+    for curves in report.curves:
+        parts += ["", f"## Metrics of {plain(curves.label)}", "", *_metrics(curves)]
+    for score in report.scores:
+        parts += ["", f"## Scores of {plain(score.label)}", "", *_scores(score)]
+    for held in report.correlations:
+        score = report.scores[held.scores]
+        own = held.table[(held.table["readout"] == score.reference) & (held.table["task"] == held.table["task"].iloc[0])]
+        own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)
+        parts += ["", f"## Metric against score: {plain(report.curves[held.curves].label)}", ""]
+        rows = [
+            [_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["noise"]), r["n"]] for r in own.to_dict(orient="records")
+        ]
+        parts += _table(["metric", "Spearman's ρ", "chance reaches", "layers"], rows)
+    return "\n".join([*parts, "", f"Made by layerscope on {report.made}.", ""])
+
+
+def _metrics(curves: Curves) -> list[str]:
+    rows = []
+    for name in dict.fromkeys(curves.table["metric"]):
+        for sink in ("keep", "drop"):
+            curve = curve_of(curves, name, sink).dropna(subset=["value"])
+            if curve.empty:
+                continue
+            values, layers = curve["value"].to_numpy(), curve["layer"].to_numpy()
+            low, high = int(values.argmin()), int(values.argmax())
+            ends = [f"{number(values[i])} @ {layers[i]}" for i in (low, high)]
+            rows.append([_title(name, sink), sparkline(values), *ends, number(float(values[-1]))])
+    return _table(["metric", "first → last layer", "lowest", "highest", "last"], rows)
+
+
+def _scores(score: Scores) -> list[str]:
+    rows = []
+    for readout in score.readouts:
+        held = score.table[score.table["readout"] == readout].dropna(subset=["score"])
+        for task, group in held.groupby("task", sort=False):
+            top = group.iloc[int(group["score"].argmax())]
+            last = group.iloc[int(group["layer"].argmax())]
+            gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"
+            if math.isfinite(top["ci_low"]) and top["ci_low"] != top["ci_high"]:
+                gain += f" [{100 * top['ci_low']:+.1f}, {100 * top['ci_high']:+.1f}]"
+            tied = _ranges([int(k) for k in group.loc[group["tied"], "layer"]])
+            rows.append([task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied])
+    return _table(["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"], rows)
+
+
+def _title(name: str, sink: str) -> str:
+    known = metrics().get(name)
+    return (known.info.title if known else name) + (", sink dropped" if sink == "drop" else "")
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "–"
+
+
+def _table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell if cell == "---" else plain(str(cell)) for cell in line) + " |" for line in lines]
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is, without markup or HTML."""
+    return (
+        re.sub(r"([\\`*_{}\[\]<>|#$~])", r"\\\1", " ".join(text.split()))
+        .replace("&", "&amp;")
+        .replace("\\<", "&lt;")
+        .replace("\\>", "&gt;")
+    )

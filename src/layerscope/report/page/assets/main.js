@@ -1,0 +1,71 @@
+// The page from top to bottom.
+function buildTheme() {
+  const root = document.documentElement, button = $("theme"), query = matchMedia("(prefers-color-scheme: dark)");
+  let wanted = null;
+  try { wanted = localStorage.getItem("layerscope-theme"); } catch { /* storage is off */ }
+  function apply() {
+    root.dataset.theme = wanted || (query.matches ? "dark" : "light");
+    button.textContent = dark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", dark() ? "Use the light theme" : "Use the dark theme");
+    set({ theme: root.dataset.theme });
+  }
+  button.addEventListener("click", () => {
+    wanted = dark() ? "light" : "dark";
+    try { localStorage.setItem("layerscope-theme", wanted); } catch { /* storage is off */ }
+    apply();
+  });
+  query.addEventListener("change", apply);
+  apply();
+}
+
+function buildTop() {
+  const sizes = distinct([...data.curves, ...data.scores].map((r) => r.model + ", " + plural(r.blocks, "block")));
+  $("subject").textContent = sizes.join("  ·  ");
+  $("points").append(...data.headline.points.map((text) => el("li", {}, text)));
+  $("points").hidden = !data.headline.points.length;
+  const few = 8;
+  const list = data.notices.map((n) => el("li", { "data-level": n.level }, el("span", { class: "tag" }, n.level === "warn" ? "Mind" : "Note"), el("span", {}, el("b", {}, n.about + ": "), n.text)));
+  $("notices").append(...list.slice(0, few));
+  if (list.length > few) {
+    const rest = el("ul", { class: "notices" }, list.slice(few));
+    $("notices").after(el("details", {}, el("summary", {}, `${list.length - few} more`), rest));
+  }
+  if (!list.length) $("notices").append(el("li", { "data-level": "note" }, "Nothing was cut, left out or undefined."));
+  const { runs, rows } = data.conventions;
+  const body = rows.map((r) => el("tr", { class: r.differs ? "differs" : null }, el("td", {}, r.name), r.values.map((v) => el("td", {}, v || "–"))));
+  $("conventions").querySelector(".scroll").append(el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, ""), runs.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, body)));
+  $("foot").textContent = `Made by layerscope ${data.layerscope} on ${data.made}. Layer k is the state after k blocks; layer 0 is the input of the first. This file is complete: it loads nothing.`;
+}
+
+function buildLive() {
+  if (!data.live) return;
+  const bar = $("live");
+  bar.hidden = false;
+  bar.textContent = data.live.text;
+  if (data.live.done) return;
+  const again = () => (document.hidden ? setTimeout(again, 1000) : location.reload());
+  setTimeout(again, 1000 * (data.live.every || 5));
+}
+
+recall();
+buildTheme();
+buildTop();
+buildLive();
+buildControls();
+buildCurves();
+buildScores();
+buildHeat();
+buildScatter();
+buildTables();
+document.documentElement.dataset.ready = "yes";
+performance.mark("layerscope-ready");
+
+// What is out of view is drawn when the browser has nothing else to do, so that the keyboard, a search and a printer find it.
+const idle = window.requestIdleCallback || ((run) => setTimeout(run, 30));
+(function rest() {
+  const chart = [...pending.values()].find((c) => c.stale && !c.visible && !c.early);
+  if (!chart) return;
+  chart.early = true;
+  idle(() => { if (chart.stale) chart.paint(); rest(); });
+})();
+window.addEventListener("beforeprint", () => { for (const chart of pending.values()) if (chart.stale) chart.paint(); });

@@ -1,0 +1,66 @@
+// What charts are drawn of: markers, line samples, bands, lines, marks and notes.
+const SHAPES = {
+  circle: (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0z`,
+  square: (r) => `M${-r * 0.9},${-r * 0.9}h${r * 1.8}v${r * 1.8}h${-r * 1.8}z`,
+  triangle: (r) => `M0,${-r * 1.15}L${r * 1.1},${r * 0.85}H${-r * 1.1}z`,
+  diamond: (r) => `M0,${-r * 1.3}L${r * 1.3},0L0,${r * 1.3}L${-r * 1.3},0z`,
+  cross: (r) => `M${-r},${-r}L${r},${r}M${r},${-r}L${-r},${r}`,
+};
+function marker(shape, x, y, r, ink, hollow) {
+  const cross = shape === "cross";
+  return svg("path", {
+    d: SHAPES[shape](r), transform: `translate(${x.toFixed(1)},${y.toFixed(1)})`, stroke: cross || hollow ? ink : "var(--halo)",
+    "stroke-width": cross || hollow ? 1.6 : 1, fill: cross ? "none" : hollow ? "var(--halo)" : ink,
+  });
+}
+// A sample of a line, for legends and tooltips.
+function swatch(series) {
+  const ink = colour(series.colour);
+  return svg("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" },
+    svg("line", { x1: 1, x2: 29, y1: 6, y2: 6, stroke: ink, "stroke-width": series.thin ? 1.4 : 2.2, "stroke-dasharray": dashes(series) }),
+    series.thin ? null : marker(series.marker, 15, 6, 3.4, ink));
+}
+const dashes = (series) => (series.thin ? "1.5 3" : series.dash || null);
+
+function band(s, x, y) {
+  const runs = [];
+  let run = [];
+  s.x.forEach((at, i) => {
+    if (known(s.lo[i]) && known(s.hi[i])) run.push(i); else if (run.length) { runs.push(run); run = []; }
+  });
+  if (run.length) runs.push(run);
+  const d = runs.map((r) => "M" + r.map((i) => x(s.x[i]).toFixed(1) + "," + y(s.hi[i]).toFixed(1)).join("L") +
+    "L" + r.slice().reverse().map((i) => x(s.x[i]).toFixed(1) + "," + y(s.lo[i]).toFixed(1)).join("L") + "z").join("");
+  return svg("path", { d, fill: colour(s.colour), opacity: 0.16, class: "band" });
+}
+
+function drawLine(root, s, x, y) {
+  const ink = colour(s.colour);
+  let d = "", pen = false;
+  s.x.forEach((at, i) => {
+    if (!known(s.y[i])) { pen = false; return; }
+    d += (pen ? "L" : "M") + x(at).toFixed(1) + "," + y(s.y[i]).toFixed(1);
+    pen = true;
+  });
+  root.append(svg("path", {
+    d, fill: "none", stroke: ink, "stroke-width": s.thin ? 1.5 : 2, "stroke-linejoin": "round", "stroke-linecap": s.thin ? "round" : "butt",
+    "stroke-dasharray": dashes(s), class: "line", "data-series": s.key,
+  }));
+  if (s.thin) return;
+  const every = s.x.length <= 14 ? 1 : Math.ceil(s.x.length / 7);
+  s.x.forEach((at, i) => { if (i % every === 0 && known(s.y[i])) root.append(marker(s.marker, x(at), y(s.y[i]), 3, ink)); });
+}
+
+function drawMark(root, mark, x, box, wide) {
+  const place = x(mark.x), ink = colour(mark.colour);
+  if (!(place >= box.left && place <= box.right)) return;
+  root.append(svg("line", { x1: place, x2: place, y1: box.top - 3, y2: box.bottom, stroke: ink, "stroke-width": 1.2, "stroke-dasharray": "2 3", class: "mark" }),
+    svg("path", { d: `M${place - 4.5},${box.top - 9}h9l-4.5,7z`, fill: ink }));
+  const toLeft = place > (box.left + box.right) / 2;
+  root.append(svg("text", { class: "tag", x: place + (toLeft ? -7 : 7), y: box.top - 3, "text-anchor": toLeft ? "end" : "start", css: { fill: ink } }, (wide ? mark.kind + (mark.rule ? " (" + mark.rule + ")" : "") + ": layer " : mark.kind + " ") + mark.layer));
+}
+
+function drawNote(root, note, x, y, box) {
+  const toLeft = x(note.x) > box.left + 110;
+  root.append(svg("text", { class: "tag", x: x(note.x) + (toLeft ? -9 : 9), y: y(note.y) + (y(note.y) + 20 < box.bottom ? 16 : 4), "text-anchor": toLeft ? "end" : "start", css: { fill: colour(note.colour) } }, note.text));
+}

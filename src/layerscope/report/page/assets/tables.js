@@ -1,0 +1,118 @@
+// The same numbers as tables: sortable, and downloadable as they stand.
+const word = (text) => ({ text, sort: text, csv: text, word: true });
+const cellOf = (value, form) => ({ text: form(value), sort: known(value) ? value : -Infinity, csv: value });
+const layerCell = (k) => ({ text: String(k), sort: k, csv: k });
+
+const TABLES = {
+  metrics: {
+    title: "Metrics by layer",
+    runs: () => data.curves,
+    make(run) {
+      const part = run.parts[state.part] || Object.values(run.parts)[0];
+      const columns = [];
+      for (const metric of data.metrics.filter(inSet)) {
+        for (const sink of ["keep", "drop"]) {
+          if (state.sink === "keep" && sink === "drop") continue;
+          const held = part.series.filter((s) => s.metric === metric.name && s.sink === sink);
+          if (state.sink === "drop" && sink === "keep" && part.series.some((s) => s.metric === metric.name && s.sink === "drop")) continue;
+          const found = held.find((s) => s.norm === state.norm) || held.find((s) => s.norm === "raw") || held[0];
+          if (found) columns.push({ name: metricTitle(metric.name, sink) + (found.norm === "raw" ? "" : " (" + found.norm + ")"), found });
+        }
+      }
+      const mark = data.marks.find((m) => m.model === run.model);
+      return {
+        head: ["layer", "site", ...columns.map((c) => c.name)],
+        rows: part.layer.map((k, i) => ({ marked: mark && mark.layer === k, cells: [layerCell(k), word(part.sites[i]), ...columns.map((c) => cellOf(c.found.v[i], fmt))] })),
+        file: run.label + "-metrics",
+      };
+    },
+  },
+  intervals: {
+    title: "Metrics with intervals",
+    runs: () => data.curves,
+    make(run) {
+      const rows = [];
+      for (const part of Object.values(run.parts)) for (const s of part.series) s.v.forEach((value, i) => rows.push({ cells: [
+        layerCell(part.layer[i]), word(part.sites[i]), word(s.metric), word(s.norm), word(s.sink), cellOf(value, fmt), cellOf(s.lo && s.lo[i], fmt), cellOf(s.hi && s.hi[i], fmt), cellOf(s.n && s.n[i], (n) => (known(n) ? String(n) : "–"))] }));
+      return { head: ["layer", "site", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"], rows, file: run.label + "-intervals" };
+    },
+  },
+  best: {
+    title: "Best layer of each task",
+    runs: () => data.scores,
+    make(run) {
+      const rows = [];
+      for (const block of run.readouts) block.tasks.forEach((t, j) => {
+        const best = argmax(block.score[j]);
+        if (best < 0) return;
+        const last = lastKnown(block.score[j]);
+        rows.push({ cells: [word(run.tasks[t].name), word(block.readout), cellOf(last, score), cellOf(block.score[j][best], score), layerCell(run.layers[best]),
+          cellOf(block.gain[j][best], signed), cellOf(block.lo[j][best], signed), cellOf(block.hi[j][best], signed), word(ranges(block.tied[j].map((i) => run.layers[i])))] });
+      });
+      return { head: ["task", "readout", "last", "best", "layer", "gain", "ci_low", "ci_high", "tied layers"], rows, file: run.label + "-best" };
+    },
+  },
+  scores: {
+    title: "Scores by layer",
+    runs: () => data.scores,
+    make(run) {
+      const block = readoutOf(run, state.readout) || run.readouts[0];
+      const mark = data.marks.find((m) => m.model === run.model);
+      return {
+        head: ["layer", ...block.tasks.map((t) => run.tasks[t].name)],
+        rows: run.layers.map((k, i) => ({ marked: mark && mark.layer === k, cells: [layerCell(k), ...block.tasks.map((_, j) => cellOf(block.score[j][i], score))] })),
+        file: run.label + "-scores-" + block.readout.replaceAll("/", "-"),
+      };
+    },
+  },
+  correlations: {
+    title: "Correlations of metric and score",
+    runs: () => data.correlations.map((c) => ({ label: data.curves[c.curves].label + (data.scores.length > 1 ? " with " + data.scores[c.scores].label : ""), pair: c })),
+    make({ pair, label }) {
+      const rows = pair.rho.map((value, i) => ({ cells: [word(pair.metric.words[pair.metric.at[i]]), word(pair.sink.words[pair.sink.at[i]]), word(pair.readout.words[pair.readout.at[i]]), word(pair.task.words[pair.task.at[i]]),
+        cellOf(value, rho), cellOf(pair.noise[i], (v) => (known(v) ? v.toFixed(2) : "–")), layerCell(pair.n[i])] }));
+      return { head: ["metric", "sink", "readout", "task", "spearman", "chance reaches", "layers"], rows, file: label + "-correlations" };
+    },
+  },
+};
+const MOST_ROWS = 400;
+
+function buildTables() {
+  const kinds = Object.entries(TABLES).filter(([, t]) => t.runs().length);
+  state.table = kinds[0][0];
+  const runs = choice("Run", "tableRun", [], (value) => set({ tableRun: Number(value) }));
+  const refillRuns = () => runs.refill(TABLES[state.table].runs().map((r, i) => [String(i), r.label]));
+  let made = null, sort = null, all = false;
+  const save = el("button", { type: "button", class: "plain", id: "csv", onclick: () => download(made.file.replace(/[^\w.-]+/g, "-") + ".csv", [made.head, ...ordered().map((r) => r.cells.map((c) => c.csv))]) }, "Download CSV");
+  $("table-controls").append(choice("Table", "table", kinds.map(([name, t]) => [name, t.title]), (value) => { set({ table: value, tableRun: 0 }); }), runs, save);
+  function ordered() {
+    if (!sort) return made.rows;
+    const way = sort.down ? -1 : 1;
+    return made.rows.slice().sort((a, b) => { const x = a.cells[sort.at].sort, y = b.cells[sort.at].sort; return (x < y ? -1 : x > y ? 1 : 0) * way; });
+  }
+  function paint() {
+    const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.at : null;
+    const rows = ordered();
+    const head = made.head.map((name, i) => el("th", { scope: "col", class: made.rows[0] && made.rows[0].cells[i].word ? "w" : null, "aria-sort": sort && sort.at === i ? (sort.down ? "descending" : "ascending") : null },
+      el("button", { type: "button", "data-at": i, onclick: () => { sort = { at: i, down: sort && sort.at === i ? !sort.down : false }; paint(); } }, name)));
+    const body = rows.slice(0, all ? rows.length : MOST_ROWS).map((r) => el("tr", { class: r.marked ? "marked" : null }, r.cells.map((c) => el("td", { class: c.word ? "w" : null }, c.text))));
+    $("table").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+    if (rows.length > MOST_ROWS && !all) $("table").append(el("button", { type: "button", class: "plain", css: { margin: "10px" }, onclick: () => { all = true; paint(); } }, `Show all ${rows.length} rows`));
+    if (focused !== null && focused !== undefined) { const again = $("table").querySelector(`[data-at="${focused}"]`); if (again) again.focus(); }
+  }
+  function remake() {
+    all = false;
+    const held = TABLES[state.table].runs();
+    made = TABLES[state.table].make(held[Math.min(state.tableRun, held.length - 1)]);
+    if (sort && sort.at >= made.head.length) sort = null;
+    if (!chart.visible) { chart.stale = true; return; }
+    paint();
+  }
+  const chart = { stale: true, visible: false, width: 0, paint() { chart.stale = false; remake(); }, draw() { remake(); } };
+  pending.set($("table"), chart);
+  watcher.observe($("table"));
+  refillRuns();
+  remake();
+  on(["table"], () => { sort = null; refillRuns(); remake(); });
+  on(["tableRun", "set", "norm", "sink", "part", "readout"], remake);
+}

@@ -1,0 +1,57 @@
+"""`write_report`: runs in, one file out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from layerscope.errors import UnknownNameError
+from layerscope.report.contents.gather import Report, gather
+from layerscope.store import atomic
+
+FORMATS = ("html", "md", "pdf", "png", "svg")
+_SUFFIXES = {"htm": "html", "markdown": "md"}
+
+
+def write_report(runs: Iterable[Any], out: str | Path, format: str | None = None) -> Path:
+    """Write one file about some runs: folders, `Run`s, `Evaluation`s or choices of a layer. The suffix says the format.
+
+        layerscope.report.write_report(["runs/a", "runs/b"], "report.html")
+
+    `html` is a page that needs nothing else; `md` is text; `pdf` (a page per figure), `png` and `svg` are figures.
+    """
+    target = Path(out)
+    kind = format_of(target, format)
+    report = gather(runs)
+    writers: dict[str, Callable[[Report], bytes]] = {"html": _html, "md": _markdown}
+    made = writers[kind](report) if kind in writers else _figures(report, kind)
+    atomic.write(target, lambda stream: stream.write(made))
+    return target
+
+
+def format_of(target: Path, given: str | None) -> str:
+    """The format from what was asked for, or from the file's name."""
+    suffix = target.suffix.lower().removeprefix(".")
+    kind = given.lower() if given else _SUFFIXES.get(suffix, suffix)
+    if kind not in FORMATS:
+        raise UnknownNameError("report format", given or target.suffix or target.name, FORMATS)
+    return kind
+
+
+def _html(report: Report) -> bytes:
+    from layerscope.report.page import page
+
+    return page(report).encode()
+
+
+def _markdown(report: Report) -> bytes:
+    from layerscope.report.markdown import markdown
+
+    return markdown(report).encode()
+
+
+def _figures(report: Report, kind: str) -> bytes:
+    from layerscope.report.paper import report_bytes
+
+    return report_bytes(report, kind)

@@ -1,0 +1,351 @@
+"""The report's page in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from layerscope.report import write_report
+from layerscope.report.contents.gather import gather
+from layerscope.report.page import page as make_page
+from tests.browser.conftest import Open, Opened
+from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_run
+
+pytestmark = pytest.mark.browser
+
+EVERYTHING = """() => ['grid', 'score-chart', 'heat', 'heat-says', 'scatter', 'rhos', 'table']
+    .map((id) => document.getElementById(id).innerHTML).join('|')"""
+SWITCHES = """() => [...document.querySelectorAll('[data-switch]')].filter((box) => !box.hidden)
+    .map((box) => box.parentElement.id + ' ' + box.dataset.switch)"""
+TICK_4 = """() => {
+    const ticks = [...document.querySelector('#grid svg.chart').querySelectorAll('text')];
+    const box = ticks.find((n) => n.textContent === '4' && n.getAttribute('text-anchor') === 'middle').getBoundingClientRect();
+    return box.x + box.width / 2;
+}"""
+EVIL = "<script>window.hacked=1</script><img src=x onerror='window.hacked=2'>&amp;\u2028${7*7}"
+
+
+def charts(opened: Opened) -> list[str]:
+    return opened.texts("#grid figcaption .name")
+
+
+def body(opened: Opened) -> list[list[str]]:
+    return opened.page.evaluate(
+        "() => [...document.querySelectorAll('#table tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+
+
+def head(opened: Opened) -> list[str]:
+    return opened.texts("#table thead th")
+
+
+@pytest.mark.parametrize("what", ["profile", "evaluation", "both", "full"])
+def test_renders_without_errors_or_requests(open_page: Open, full_report: Path, tmp_path: Path, what: str) -> None:
+    run, scores = synthetic_run(), synthetic_evaluation()
+    parts = {"profile": [run], "evaluation": [scores], "both": [run, scores]}
+    path = full_report if what == "full" else write_report(parts[what], tmp_path / "report.html")
+    opened = open_page(path)
+    assert opened.errors == []
+    assert opened.requests == [path.as_uri()]
+    assert opened.page.locator("#curves").is_visible() == (what != "evaluation")
+    assert opened.page.locator("#scores").is_visible() == (what != "profile")
+    assert opened.page.locator("#relation").is_visible() == (what in ("both", "full"))
+    if what != "evaluation":
+        assert opened.page.locator("#grid path.line").count() >= 8
+        assert "Prompt entropy" in charts(opened)[0]
+    if what != "profile":
+        assert opened.page.locator("#heat rect.cell").count() > 0
+    assert opened.page.locator("h1").inner_text()
+
+
+def test_the_page_may_fetch_nothing(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report)
+    refused = opened.page.evaluate("() => fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => 'refused')")
+    assert refused == "refused"
+    assert any("Content Security Policy" in error for error in opened.errors)
+
+
+def test_every_switch_changes_what_is_shown(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report)
+    page = opened.page
+    tried = []
+    switches = page.evaluate(SWITCHES)
+    for switch in switches:
+        host, name = switch.split(" ")
+        box = page.locator(f"#{host} [data-switch={name}]")
+        values = box.locator("option, input").evaluate_all("(nodes) => nodes.map((n) => n.value)")
+        before = page.evaluate(EVERYTHING)
+        is_select = box.locator("select").count() == 1
+        now = box.locator("select").input_value() if is_select else box.locator("input:checked").input_value()
+        for value in [v for v in values if v != now]:
+            if is_select:
+                box.locator("select").select_option(value)
+            else:
+                box.locator(f"input[value={value}]").check(force=True)
+            opened.settle()
+            after = page.evaluate(EVERYTHING)
+            assert after != before, f"{switch} = {value} changes nothing"
+            before = after
+            tried.append(f"{name}={value}")
+        if is_select:
+            box.locator("select").select_option(now)
+        else:
+            box.locator(f"input[value={now}]").check(force=True)
+        opened.settle()
+    for wanted in [
+        "set=all",
+        "norm=maxEntropy",
+        "sink=drop",
+        "finalNorm=raw",
+        "axis=layer",
+        "evaluation=1",
+        "shade=score",
+        "table=best",
+        "pair=1",
+    ]:
+        assert wanted in tried
+    assert any(t.startswith("readout=") for t in tried)
+    assert any(t.startswith("metric=") for t in tried)
+    assert opened.errors == []
+
+
+def test_runs_can_be_hidden_and_shown(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report)
+    lines = opened.page.locator("#grid figure").first.locator("path.line")
+    assert lines.count() == 6  # three runs, the sink kept and dropped
+    button = opened.page.locator(".legend button").nth(2)
+    button.click()
+    assert lines.count() == 4
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert lines.count() == 6
+
+
+def test_hover_shows_the_values_of_the_table_in_every_chart(open_page: Open, tmp_path: Path) -> None:
+    run = synthetic_run("one", "llama", 6)
+    opened = open_page(write_report([run], tmp_path / "report.html"))
+    page = opened.page
+    assert page.locator("[data-switch=axis] input:checked").input_value() == "layer"
+    chart = page.locator("#grid svg.chart").first
+    box = chart.bounding_box()
+    # the tick of layer 4, wherever the plot's margins are
+    tick = page.evaluate(TICK_4)
+    page.mouse.move(tick, box["y"] + box["height"] / 2)
+    opened.settle()
+    row = next(cells for cells in body(opened) if cells[0] == "4")
+    by_column = dict(zip(head(opened), row, strict=True))
+    assert by_column["site"] == "block.3"
+    tip = opened.texts("#grid .tip td.v")
+    assert tip == [by_column["Prompt entropy"], by_column["Prompt entropy, sink dropped"]]
+    assert by_column["Prompt entropy"] == "3.960"
+    shown = {}
+    for figure in page.locator("#grid figure").all()[1:]:
+        name = figure.locator(".name").evaluate("(n) => n.firstChild.textContent")
+        shown[name] = figure.locator("text.value").all_text_contents()
+        assert figure.locator(".where").inner_text() == "layer 4"
+    assert len(shown) == 7
+    for name, values in shown.items():
+        wanted = [by_column[name]] + ([by_column[f"{name}, sink dropped"]] if f"{name}, sink dropped" in by_column else [])
+        assert values == wanted
+    page.mouse.move(2, 2)
+    opened.settle()
+    assert page.locator("#grid text.value").count() == 0
+
+
+def test_heat_map_values_and_marks(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report)
+    page = opened.page
+    assert page.locator("#heat rect.cell").count() == 4 * 7  # three tasks and their mean, seven layers
+    assert page.locator("#heat rect.tied").count() == 3
+    assert page.locator("#heat rect.best").count() == 4
+    assert page.locator("#heat rect.mark").count() == 1
+    cell = page.locator("#heat rect.cell").nth(7 + 2)  # the first task at layer 2, its best
+    cell.hover()
+    opened.settle()
+    text = page.locator(".heat-read").inner_text()
+    assert "STSBenchmark · layer 2 · 30.00 · +10.0 [+9.0, +11.0] over the last layer · tied with the best" in text
+    page.locator("[data-switch=table] select").select_option("scores")
+    opened.settle()
+    row = next(cells for cells in body(opened) if cells[0] == "2")
+    assert row[1] == page.locator(".heat-read .score").inner_text() == "30.00"
+    assert page.locator("#table tr.marked td").first.inner_text() == "2"
+
+
+def test_the_chosen_layer_is_marked_in_every_view(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report).page
+    for figure in page.locator("#grid figure").all():
+        assert figure.locator("line.mark").count() == 2  # one per model
+    assert page.locator("#score-chart line.mark").count() == 1
+    assert page.locator("#scatter circle.mark").count() == 1
+    assert page.locator("#table tr.marked").count() == 1
+
+
+def test_tables_sort_and_download(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report)
+    page = opened.page
+    page.locator("[data-switch=table] select").select_option("metrics")
+    opened.settle()
+    button = page.locator("#table th button", has_text="Curvature").first
+    button.click()
+    column = head(opened).index("Curvature")
+    values = [float(row[column].replace("−", "-")) for row in body(opened)]
+    assert values == sorted(values)
+    assert page.locator("#table th[aria-sort=ascending]").count() == 1
+    page.locator("#table th button", has_text="Curvature").first.click()
+    values = [float(row[column].replace("−", "-")) for row in body(opened)]
+    assert values == sorted(values, reverse=True)
+    for table in ["metrics", "best", "scores", "correlations", "intervals"]:
+        page.locator("[data-switch=table] select").select_option(table)
+        opened.settle()
+        more = page.locator("#table > button")
+        if more.count():
+            more.click()
+        with page.expect_download() as waiting:
+            page.locator("#csv").click()
+        text = Path(waiting.value.path()).read_text(encoding="utf-8")
+        assert waiting.value.suggested_filename.endswith(".csv")
+        rows = list(csv.reader(io.StringIO(text)))
+        assert rows[0] == head(opened)
+        shown = body(opened)
+        assert len(rows) - 1 == len(shown) > 0
+        for given, cells in zip(rows[1:], shown, strict=True):
+            for file, seen in zip(given, cells, strict=True):
+                assert same(file, seen), (table, file, seen)
+
+
+def same(file: str, seen: str) -> bool:
+    """A cell of the file is the shown one, up to the digits that are shown."""
+    if file == "":
+        return seen in ("–", "")
+    try:
+        value, shown = float(file), float(seen.replace("−", "-").replace("+", ""))
+    except ValueError:
+        return file == seen
+    digits = len(seen.split(".")[1]) if "." in seen and "e" not in seen else 0
+    return abs(value - shown) <= 0.5001 * 10**-digits
+
+
+def test_text_stays_text(open_page: Open, tmp_path: Path) -> None:
+    run = synthetic_run(EVIL, "llama", 4, preset=EVIL)
+    run.manifest["warnings"] = [EVIL]
+    run.manifest["corpus"]["name"] = EVIL
+    scores = synthetic_evaluation(EVIL, "llama", 4, [EVIL, "b"], [READOUTS[0], f"{EVIL} {{text}}/last/raw/keep/none"])
+    path = write_report([run, scores], tmp_path / "report.html")
+    opened = open_page(path)
+    page = opened.page
+    assert page.evaluate("() => window.hacked") is None
+    assert page.evaluate("() => document.querySelectorAll('img, main script').length") == 0
+    assert opened.errors == []
+    assert opened.requests == [path.as_uri()]
+    seen = page.evaluate("() => document.body.innerText")
+    assert "<script>window.hacked=1</script>" in seen
+    assert "49" not in page.locator(".legend").inner_text()
+    assert EVIL in page.evaluate("() => document.getElementById('notices').textContent")
+
+
+def test_keyboard_alone(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report, height=900)
+    page = opened.page
+    reached = []
+    for _ in range(26):
+        page.keyboard.press("Tab")
+        tag = page.evaluate(
+            "() => { const n = document.activeElement; return n.tagName + '.' + (n.id || n.className.baseVal || n.type || ''); }"
+        )
+        reached.append(tag)
+        if tag == "svg.chart":
+            break
+    assert reached[0].startswith("A.")
+    assert "BUTTON.theme" in reached
+    assert any(tag.startswith("SELECT") for tag in reached)
+    assert any("radio" in tag for tag in reached)
+    assert reached[-1] == "svg.chart"
+    outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.getElementById('said').textContent !== ''")
+    assert "Prompt entropy, depth 0.17" in page.locator("#said").inner_text()
+    assert page.locator("#grid .tip").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("#grid .tip").count() == 0
+    page.locator("#heat svg.chart").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert "STSBenchmark · layer 1" in page.locator(".heat-read").inner_text()
+
+
+def test_switches_by_keyboard(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report).page
+    page.locator("[data-switch=sink] input[value=both]").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[data-switch=sink] input[value=keep]").is_checked()
+    assert page.locator("#grid figure").first.locator("path.line").count() == 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_has_no_sideways_scroll(open_page: Open, full_report: Path, scheme: str) -> None:
+    opened = open_page(full_report, width=390, height=9000, scheme=scheme)
+    page = opened.page
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("() => document.documentElement.dataset.theme") == scheme
+    lefts = page.evaluate(
+        "() => [...document.querySelectorAll('#grid figure')].map((f) => Math.round(f.getBoundingClientRect().left))"
+    )
+    assert len(set(lefts)) == 1  # one column
+    assert opened.errors == []
+
+
+def test_the_theme_can_be_chosen(open_page: Open, full_report: Path) -> None:
+    opened = open_page(full_report)
+    page = opened.page
+
+    def look() -> tuple[str, str]:
+        stroke = page.locator("#grid path.line").first.get_attribute("stroke")
+        return page.evaluate("() => getComputedStyle(document.body).backgroundColor"), str(stroke)
+
+    light = look()
+    page.locator("#theme").click()
+    opened.settle()
+    dark = look()
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+    page.reload()
+    opened.settle()
+    assert look() == dark
+
+
+def test_conventions_that_differ_are_said_on_the_page(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report).page
+    assert "They differ in final norm" in page.locator("#notices").inner_text()
+    page.locator("#conventions summary").click()
+    assert page.locator("#conventions tr.differs td").first.inner_text() == "final norm"
+
+
+def test_a_live_page_reads_itself_again(open_page: Open, tmp_path: Path) -> None:
+    path = tmp_path / "live.html"
+    run = synthetic_run()
+    path.write_text(
+        make_page(gather([run], live={"done": False, "every": 1, "text": "Running: 3 of 9 texts."})), encoding="utf-8"
+    )
+    opened = open_page(path)
+    assert opened.page.locator("#live").inner_text() == "Running: 3 of 9 texts."
+    opened.page.locator("[data-switch=sink] input[value=keep]").check(force=True)
+    write_report([run], path)
+    opened.page.wait_for_function("() => document.getElementById('live').hidden")
+    assert opened.errors == []
+
+
+def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -> None:
+    path = write_report(large_pair(), tmp_path / "report.html")
+    assert path.stat().st_size < 3_000_000
+    opened = open_page(path, height=900)
+    ready = opened.page.evaluate("() => performance.getEntriesByName('layerscope-ready')[0].startTime")
+    print(f"{path.stat().st_size / 1e6:.2f} MB, interactive after {ready:.0f} ms")
+    opened.page.locator("#heat").scroll_into_view_if_needed()
+    opened.page.wait_for_selector("#heat rect.cell")
+    assert opened.page.locator("#heat rect.cell").count() == 33 * 49
+    assert opened.errors == []

@@ -1,0 +1,126 @@
+"""Runs of any size without a model: smooth curves and scores whose numbers are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope import Evaluation, Run
+from layerscope.metrics import metrics
+
+READOUTS = [
+    "plain/mean/applied/keep/none",
+    "plain/mean/raw/keep/none",
+    "echo/mean/raw/keep/corpus",
+    "one-word/last/raw/keep/corpus",
+]
+
+
+def site(layer: int) -> str:
+    return "embed" if layer == 0 else f"block.{layer - 1}"
+
+
+def model_facts(name: str, family: str, blocks: int) -> dict[str, Any]:
+    facts = {"name": name, "family": family, "n_blocks": blocks, "weights_sha256": f"sha-{name}", "dtype": "float32"}
+    return {**facts, "quantisation": "Q4_1" if family == "llama" else None}
+
+
+def synthetic_run(
+    name: str = "small", family: str = "llama", blocks: int = 6, final_norm: str = "applied", valley: bool = True, **facts: Any
+) -> Run:
+    """Every metric at every layer. With `valley`, prompt entropy dips at the middle layer and the sink explains it."""
+    rows = []
+    middle = blocks // 2
+    for m, (metric, kind) in enumerate(metrics().items()):
+        for sink in kind.info.sinks:
+            for norm in kind.info.normalizations:
+                for layer in range(blocks + 1):
+                    value = 2.0 + m + 0.5 * math.sin(1 + m + 3 * layer / blocks)
+                    if metric == "prompt_entropy":
+                        value = 4.0 - 0.01 * layer - (2.5 if valley and sink == "keep" and layer == middle else 0.0)
+                    value = (value + (0.1 if final_norm == "raw" else 0.0)) * (1.0 if norm == "raw" else 0.25)
+                    place = [site(layer), layer, layer / blocks, metric, norm, sink]
+                    rows.append([*place, value, value - 0.05, value + 0.06, 300])
+    columns = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
+    conventions = {
+        "final_norm": final_norm,
+        "final_norm_module": "Norm",
+        "max_length": 128,
+        "views": 4,
+        "augmenter": "builtin",
+        "seed": 0,
+        "preset": "default",
+        "pooling": "mean",
+        "intervals": "95 %: bootstrap over prompts",
+        "metrics": {"alpha": 1.0, "rows": "centered-unit"},
+    }
+    manifest = {
+        "kind": "profile",
+        "status": "complete",
+        "layerscope": "0.1.0",
+        "model": model_facts(name, family, blocks),
+        "corpus": {"name": "lee", "fingerprint": "f" * 64},
+        "conventions": {**conventions, **facts},
+        "counts": {"prompts": 300, "truncated": 273, "undefined": {}},
+        "warnings": ["273 of 300 texts were cut to 128 tokens."],
+    }
+    return Run(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
+
+
+def synthetic_evaluation(
+    name: str = "small",
+    family: str = "llama",
+    blocks: int = 6,
+    tasks: list[str] | None = None,
+    readouts: list[str] | None = None,
+    best: int = 2,
+    half: float = 0.01,
+) -> Evaluation:
+    """Scores that peak at layer `best`, up to 10 points above the last layer; each further readout adds 5 points."""
+    names = tasks or ["STSBenchmark"]
+    scores, gains = [], []
+    for t, task in enumerate(names):
+        for r, readout in enumerate(readouts or READOUTS[:1]):
+            parts = dict(zip(["template", "pooling", "final_norm", "sink", "centring"], readout.rsplit("/", 4), strict=True))
+            span = max(best, blocks - best, 1)
+            by_layer = {k: 0.3 + 0.01 * t + 0.05 * r - 0.1 * abs(k - best) / span for k in range(blocks + 1)}
+            for layer, score in by_layer.items():
+                where = {"task": task, "split": "test", "subset": "default", **parts, "layer": layer, "site": site(layer)}
+                scores.append({**where, "task_type": "STS", "metric": "main", "depth": layer / blocks, "score": score})
+                gain = score - by_layer[blocks]
+                spread = 0.0 if layer == blocks else half
+                gains.append({**where, "score": score, "gain": gain, "ci_low": gain - spread, "ci_high": gain + spread})
+                gains[-1]["tied_best"] = layer == best
+    manifest = {
+        "kind": "evaluation",
+        "status": "complete",
+        "layerscope": "0.1.0",
+        "model": model_facts(name, family, blocks),
+        "conventions": {"max_length": 256, "score": "mteb's main score, 0 to 1", "seed": 0, "intervals": "95 %"},
+        "tasks": {task: {"items": 100, "limit": None} for task in names},
+        "counts": {"texts": 200, "encoded": 200, "truncated": {"plain": 0}},
+        "undefined": [],
+        "failed": [],
+        "warnings": [],
+    }
+    return Evaluation(pd.DataFrame(scores), pd.DataFrame(gains), manifest, Path("run"))
+
+
+def large_pair(tasks: int = 32, blocks: int = 48, readouts: int = 4) -> tuple[Run, Evaluation]:
+    """32 tasks × 49 layers × 4 readouts unless told otherwise, with noise so that no two numbers are alike."""
+    run = synthetic_run("large", "mamba", blocks)
+    scores = synthetic_evaluation(
+        "large", "mamba", blocks, [f"Task{i:02d}Classification" for i in range(tasks)], READOUTS[:readouts], 20
+    )
+    draw = np.random.default_rng(0)
+    run.table["value"] += draw.normal(scale=0.02, size=len(run.table))
+    noise = draw.normal(scale=0.01, size=len(scores.scores))
+    scores.scores["score"] += noise
+    scores.gains["score"] += noise
+    for column in ("gain", "ci_low", "ci_high"):
+        scores.gains[column] += noise + draw.normal(scale=0.001, size=len(noise))
+    return run, scores

@@ -1,0 +1,177 @@
+"""What a report is made of: labels, notices, marks, correlations, styles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerscope.errors import LayerscopeError
+from layerscope.report.contents.correlate import MEAN, _Series, rank_correlation, shuffled_noise
+from layerscope.report.contents.gather import gather
+from layerscope.report.contents.load import load_any
+from layerscope.report.contents.notices import convention_rows
+from layerscope.report.palette import COLOURS, MARKERS, ON_DARK, ON_LIGHT, family_colour, line_style, styles
+from layerscope.selection import Choice
+from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
+
+
+def test_labels_say_what_differs_and_no_more() -> None:
+    runs = [synthetic_run(), synthetic_run(final_norm="raw", max_length=64), synthetic_run("other")]
+    assert [c.label for c in gather(runs).curves] == ["small · applied", "small · raw", "other"]
+    same = gather([synthetic_run(), synthetic_run()])
+    assert len({c.label for c in same.curves}) == 2
+
+
+def test_different_conventions_are_warned_of() -> None:
+    report = gather([synthetic_run(), synthetic_run("other", max_length=64, metrics={"alpha": 2.0, "rows": "unit"})])
+    warned = [n.text for n in report.notices if n.level == "warn"]
+    assert any("They differ in longest text (128 tokens: small; 64 tokens: other)" in text for text in warned)
+    assert any("differ in α (1.0: small; 2.0: other)" in text for text in warned)
+    assert any("differ in rows" in text for text in warned)
+    differing = {row["name"] for row in convention_rows(report.runs) if row["differs"]}
+    assert differing == {"longest text", "α", "rows"}
+    alike = gather([synthetic_run(), synthetic_run("other")])
+    assert [n for n in alike.notices if n.level == "warn"] == []
+
+
+def test_a_model_without_a_final_norm_differs_in_nothing() -> None:
+    report = gather([synthetic_run(), synthetic_run("other", "bert", final_norm="raw", final_norm_module=None)])
+    assert not any("differ in final norm" in n.text for n in report.notices)
+
+
+def test_metrics_and_scores_of_different_vectors_are_warned_of() -> None:
+    report = gather([synthetic_run(final_norm="raw"), synthetic_evaluation()])
+    (notice,) = [n for n in report.notices if n.level == "warn"]
+    assert "The metrics read states with final norm raw, the scores with applied" in notice.text
+
+
+def test_the_same_warning_is_said_once() -> None:
+    report = gather([synthetic_run(), synthetic_run("other")])
+    (notice,) = [n for n in report.notices if "were cut" in n.text]
+    assert notice.about == "every run"
+    failed = synthetic_evaluation()
+    failed.manifest["failed"] = [{"task": "Lost", "reason": "no data"}]
+    failed.manifest["undefined"] = [f"line {i}" for i in range(5)]
+    texts = [n.text for n in gather([failed]).notices]
+    assert "Lost could not be scored: no data" in texts
+    assert any("2 more readouts" in text for text in texts)
+
+
+def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> None:
+    report = gather([synthetic_run(), synthetic_evaluation(best=2)])
+    (mark,) = report.marks
+    assert (mark.layer, mark.kind, mark.rule, mark.readout) == (2, "chosen", "measured", READOUTS[0])
+    (mark,) = gather([synthetic_run()]).marks
+    assert mark.rule == "evidence"
+    choice = Choice(4, "block.3", READOUTS[0], 1.0, 0.0, 2.0, 0.1, [4], "mine", 2, 6, "small", "because")
+    (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).marks
+    assert (mark.layer, mark.rule, mark.text) == (4, "mine", "because")
+    with pytest.raises(LayerscopeError, match="which is none of the runs: other"):
+        gather([synthetic_run("other"), choice])
+
+
+def test_a_choice_is_read_from_a_file(tmp_path: Path) -> None:
+    choice = Choice(4, "block.3", None, None, None, None, None, [4], "mine", 2, 6, "small", "because")
+    path = tmp_path / "choice.json"
+    path.write_text(choice.to_json(), encoding="utf-8")
+    assert load_any(path) == choice
+    path.write_text(json.dumps({"layer": 3}), encoding="utf-8")
+    with pytest.raises(LayerscopeError, match="holds no choice of a layer"):
+        load_any(path)
+
+
+def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:
+    with pytest.raises(LayerscopeError, match="at least one run"):
+        gather([])
+    with pytest.raises(LayerscopeError, match="holds no run"):
+        gather([tmp_path])
+    (tmp_path / "manifest.json").write_text('{"kind": "bench"}', encoding="utf-8")
+    with pytest.raises(LayerscopeError, match="kind 'bench'; a report reads profiles and evaluations"):
+        gather([tmp_path])
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_spearman_is_scipys(ties: bool) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    draw = np.random.default_rng(3)
+    for n in (5, 13, 31):
+        x, y = draw.normal(size=n), draw.normal(size=n)
+        if ties:
+            x, y = x.round(), y.round()
+        rho, noise, used = rank_correlation(_Series(x), _Series(y))
+        assert rho == pytest.approx(stats.spearmanr(x, y).statistic)
+        assert used == n
+        assert 0 < noise <= 1
+
+
+def test_undefined_layers_are_left_out_of_a_correlation() -> None:
+    x, y = np.arange(8.0), np.arange(8.0) ** 2
+    y[3] = np.nan
+    rho, _, used = rank_correlation(_Series(x), _Series(y))
+    assert (rho, used) == (pytest.approx(1.0), 7)
+    assert np.isnan(rank_correlation(_Series(x[:3]), _Series(y[:3]))[0])
+    assert np.isnan(rank_correlation(_Series(x), _Series(np.ones(8)))[0])
+
+
+def test_chance_gives_smooth_curves_more_than_shuffled_ones() -> None:
+    """The share of unrelated pairs beyond the stated noise is about what is stated, for random walks too."""
+    draw = np.random.default_rng(0)
+    n, beyond_smooth, beyond_shuffled, white = 31, 0, 0, 0
+    shuffled = shuffled_noise(n)
+    assert shuffled == pytest.approx(1.96 / np.sqrt(n - 1), abs=0.03)
+    for _ in range(300):
+        walks = _Series(draw.normal(size=n).cumsum()), _Series(draw.normal(size=n).cumsum())
+        rho, noise, _ = rank_correlation(*walks)
+        beyond_smooth += abs(rho) > noise
+        beyond_shuffled += abs(rho) > shuffled
+        rho, noise, _ = rank_correlation(_Series(draw.normal(size=n)), _Series(draw.normal(size=n)))
+        white += abs(rho) > noise
+    assert beyond_shuffled > 0.4 * 300  # the naive band is far too narrow for curves over layers
+    assert beyond_smooth < 0.1 * 300
+    assert white < 0.1 * 300
+
+
+def test_correlations_pair_runs_of_the_same_model() -> None:
+    report = gather([synthetic_run(), synthetic_run("other"), synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2])])
+    (held,) = report.correlations
+    assert (held.curves, held.scores) == (0, 0)
+    assert set(held.table["task"]) == {MEAN, "a", "b"}
+    assert set(held.table["readout"]) == set(READOUTS[:2])
+    one = held.table[(held.table["metric"] == "prompt_entropy") & (held.table["sink"] == "drop") & (held.table["task"] == "a")]
+    assert len(one) == 2
+    assert one["n"].tolist() == [7, 7]
+
+
+def test_families_keep_their_colour() -> None:
+    first = styles([("llama", "a"), ("bert", "b")])
+    second = styles([("bert", "b"), ("llama", "a")])
+    assert first[0].colour == second[1].colour == family_colour("llama")
+    assert first[1].colour == second[0].colour == family_colour("bert")
+    twins = styles([("llama", "a"), ("llama", "a2"), ("llama", "a")])
+    assert twins[0].colour != twins[1].colour
+    assert twins[0].colour == twins[2].colour
+    assert twins[0].dash != twins[2].dash
+    assert twins[0].marker != twins[1].marker
+    many = styles([("unknown", f"m{i}") for i in range(9)])
+    assert len({s.colour for s in many}) == len(COLOURS) == len(ON_DARK) == len(ON_LIGHT)
+    assert {s.marker for s in many} == set(MARKERS)
+    assert line_style("") == "-"
+    assert line_style("9 4") == (0, (4.5, 2.0))
+
+
+def _contrast(one: str, other: str) -> float:
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        lin = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * lin[0] + 0.7152 * lin[1] + 0.0722 * lin[2]
+
+    a, b = sorted((light(one), light(other)), reverse=True)
+    return (a + 0.05) / (b + 0.05)
+
+
+def test_lines_are_clear_on_both_grounds() -> None:
+    assert min(_contrast(colour, "#ffffff") for colour in ON_LIGHT) >= 3
+    assert min(_contrast(colour, "#181b1f") for colour in ON_DARK) >= 4.5

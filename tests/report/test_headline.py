@@ -1,0 +1,125 @@
+"""The headline says what the numbers bear out, and no more."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from layerscope import Evaluation
+from layerscope.report.contents.sources import Mark, Scores, from_evaluation, from_run
+from layerscope.report.headline import gain_of, headline
+from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
+
+
+def said(*runs: object, marks: list[Mark] | None = None) -> str:
+    curves = [from_run(r) for r in runs if not isinstance(r, Evaluation)]  # type: ignore[arg-type]
+    scores = [from_evaluation(r) for r in runs if isinstance(r, Evaluation)]
+    return headline(curves, scores, marks or []).sentence
+
+
+def test_a_clear_gain_with_its_interval_and_blocks() -> None:
+    text = said(synthetic_evaluation(best=2, blocks=12))
+    assert text == "Layer 2 of 12: +10.0 ± 1.0 on STSBenchmark over the last layer with 6 × fewer blocks."
+
+
+def test_fewer_blocks_in_words() -> None:
+    assert "with no block at all" in said(synthetic_evaluation(best=0))
+    assert "with 1.5 × fewer blocks" in said(synthetic_evaluation(best=4, blocks=6))
+    assert "fewer" not in said(synthetic_evaluation(best=11, blocks=12, half=0.0001))
+
+
+def test_several_tasks_are_averaged_and_their_intervals_put_together() -> None:
+    run = synthetic_evaluation(tasks=["a", "b", "c", "d"], best=2, half=0.01)
+    score = from_evaluation(run)
+    gain = gain_of(score, READOUTS[0])
+    assert gain is not None
+    assert gain.gain == pytest.approx(10.0)
+    assert gain.half == pytest.approx(0.5)  # four independent halves of 1: 1 / √4
+    assert "+10.0 ± 0.5 on average over 4 tasks" in said(run)
+
+
+def test_an_unclear_gain_is_not_called_one() -> None:
+    text = said(synthetic_evaluation(best=2, half=0.2))
+    assert text.startswith("No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0")
+
+
+def test_without_intervals_it_says_so() -> None:
+    run = synthetic_evaluation(best=2)
+    run.gains[["ci_low", "ci_high"]] = math.nan
+    assert "without an interval to judge it by" in said(run)
+    assert "±" not in said(run)
+
+
+def test_the_last_layer_is_best() -> None:
+    run = synthetic_evaluation(best=6)
+    assert said(run) == "The last layer, 6 of 6, is the best on STSBenchmark (30.0), and no earlier one ties with it."
+    run.gains.loc[run.gains["layer"] == 2, "tied_best"] = True
+    assert "; layer 2 ties with it with 3 × fewer blocks" in said(run)
+
+
+def test_another_readout_is_compared_with_the_default_last_layer() -> None:
+    run = synthetic_evaluation(readouts=READOUTS, best=2)
+    # layer 2: 30 with the default, 45 with the fourth readout; the default's last layer: 20
+    assert "+25.0 over that last layer with the one-word template (last pooling, raw, centred) at layer 2" in said(run)
+    same_template = synthetic_evaluation(readouts=READOUTS[:2], best=2)
+    assert "+15.0 over that last layer with reading it by mean pooling, raw at layer 2" in said(same_template)
+    worse = synthetic_evaluation(readouts=READOUTS[:2], best=2)
+    for table in (worse.scores, worse.gains):
+        table.loc[table["final_norm"] == "raw", "score"] -= 0.2
+    assert "reading it" not in said(worse)
+
+
+def test_the_valley_and_the_sink() -> None:
+    text = said(synthetic_run(), synthetic_evaluation())
+    assert "The entropy valley at 3 is the attention sink." in text
+    alone = said(synthetic_run())
+    assert "1.47 nats, 3.97 without that one token" in alone
+    run = synthetic_run()
+    rows = (run.table["metric"] == "prompt_entropy") & (run.table["sink"] == "drop")
+    run.table.loc[rows & (run.table["layer"] == 3), "value"] = 1.5
+    assert "is not the attention sink" in said(run)
+    run.table = run.table[run.table["sink"] == "keep"]
+    assert "prompt entropy has a valley at 3" in said(run).lower()
+    assert "prompt entropy has no valley" in said(synthetic_run(valley=False)).lower()
+
+
+def test_the_norm_is_named_where_profiles_differ_in_it() -> None:
+    text = said(synthetic_run(valley=False), synthetic_run(final_norm="raw"))
+    assert "valley at 3 (final norm raw) is" in text
+
+
+def test_several_models_are_told_apart_the_largest_gain_first() -> None:
+    text = said(synthetic_evaluation("b-model", best=6), synthetic_evaluation("a-model", best=2), synthetic_run("c-model"))
+    assert text.startswith("a-model, layer 2 of 6: +10.0")
+    assert "b-model: the last layer, 6 of 6" in text
+    assert "c-model: the entropy valley" in text
+
+
+def test_a_choice_without_labels() -> None:
+    mark = Mark(
+        "small", 4, 6, "chosen", "a reason", rule="evidence", expected_gain=1.9, ci_low=-2.0, ci_high=5.0, risk_of_loss=0.3
+    )
+    text = said(synthetic_run(), marks=[mark])
+    assert "Without labels the best guess is layer 4 of 6: +1.9 expected over the last layer (95 %: -2.0 to +5.0)" in text
+    assert "30 % risk of a loss" in text
+    last = Mark("small", 6, 6, "chosen", "a reason", rule="evidence")
+    assert "Without labels the last layer, 6 of 6, is the safe choice." in said(synthetic_run(), marks=[last])
+    assert "without labels" not in said(synthetic_run(), synthetic_evaluation(), marks=[mark]).lower()
+
+
+def test_nothing_to_say() -> None:
+    run = synthetic_run()
+    run.table = run.table[run.table["metric"] == "dime"]
+    assert said(run) == "small: no metric here has a headline of its own; the curves are below."
+
+
+def test_undefined_scores_do_not_count() -> None:
+    run = synthetic_evaluation(best=2)
+    for table in (run.scores, run.gains):
+        table.loc[table["layer"] == 2, "score"] = math.nan
+    assert said(run).startswith("Layer ")
+    assert "layer 2 of" not in said(run).lower()
+    score: Scores = from_evaluation(run)
+    score.table["score"] = math.nan
+    assert gain_of(score, READOUTS[0]) is None

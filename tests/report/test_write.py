@@ -1,0 +1,159 @@
+"""One file in every format, from the same contents; nothing in it runs or escapes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from layerscope import Run
+from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.report import write_report
+from layerscope.report.contents.gather import gather
+from layerscope.report.page.html import inert_json
+from layerscope.report.page.html import page as make_page
+from layerscope.report.page.payload import payload
+from layerscope.report.write import format_of
+from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_run
+
+EVIL = "</script><script>alert(1)</script>&\u2028"
+
+
+def test_html_is_one_inert_file(tmp_path: Path) -> None:
+    path = write_report([synthetic_run(EVIL), synthetic_evaluation(EVIL, tasks=[EVIL])], tmp_path / "new" / "a.html")
+    text = path.read_text(encoding="utf-8")
+    assert text.count("<script") == 2  # the data and the page's own
+    assert text.count("</script>") == 2
+    assert "\u2028" not in text.split("<script")[1]
+    assert "alert(1)</" not in text.split("<body>")[1]
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+    assert "default-src &#x27;none&#x27;" in text
+    assert "unsafe" not in text
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert data["models"] == [EVIL]
+
+
+def test_inert_json() -> None:
+    assert inert_json({"a": "<&>\u2028\u2029"}) == '{"a":"\\u003c\\u0026\\u003e\\u2028\\u2029"}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        inert_json([float("nan")])
+
+
+def test_values_have_five_digits_and_no_nan() -> None:
+    run = synthetic_run()
+    run.table.loc[0, "value"] = 1.23456789
+    run.table.loc[1, "value"] = float("nan")
+    held = payload(gather([run]))
+    series = held["curves"][0]["parts"][""]["series"][0]
+    assert series["v"][:2] == [1.2346, None]
+    assert "NaN" not in json.dumps(held)
+    assert held["curves"][0]["parts"][""]["layer"] == list(range(7))
+
+
+def test_sites_inside_blocks_are_a_part_of_their_own() -> None:
+    run = synthetic_run()
+    inner = run.table[run.table["layer"] > 0].copy()
+    inner["site"] = inner["site"] + ".attn"
+    run.table = pd.concat([run.table, inner], ignore_index=True)
+    parts = payload(gather([run]))["curves"][0]["parts"]
+    assert list(parts) == ["", "attn"]
+    assert parts["attn"]["sites"][0] == "block.0.attn"
+
+
+def test_scores_are_points_with_their_ties() -> None:
+    held = payload(gather([synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2], best=2)]))["scores"][0]
+    assert [block["readout"] for block in held["readouts"]] == READOUTS[:2]
+    block = held["readouts"][0]
+    assert block["score"][0][2] == 30
+    assert block["gain"][0][2] == 10
+    assert (block["lo"][0][2], block["hi"][0][2]) == (9, 11)
+    assert block["tied"] == [[2], [2]]
+    assert block["mean"][2] == 30.5
+
+
+def test_a_large_report_stays_small() -> None:
+    assert len(make_page(gather(large_pair())).encode()) < 3_000_000
+
+
+def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
+    path = write_report(
+        [synthetic_run("a|b_<script>"), synthetic_evaluation("a|b_<script>", readouts=READOUTS)], tmp_path / "a.md"
+    )
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# Layer 2 of 6: +10.0 ± 1.0 on STSBenchmark")
+    assert "<script>" not in text
+    assert r"a\|b\_&lt;script&gt;" in text
+    assert "| STSBenchmark | plain/mean/applied/keep/none | 20.00 | 30.00 | 2 | +10.0 [+9.0, +11.0] | 2 |" in text.replace(
+        "\\", ""
+    )
+    assert "Spearman's ρ" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in rows)
+
+
+def few(run: Run) -> Run:
+    """A run with three metrics: quick to draw."""
+    run.table = run.table[run.table["metric"].isin(["prompt_entropy", "dime", "lidar"])]
+    return run
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_figures(tmp_path: Path, suffix: str, start: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    runs = [few(synthetic_run("$x_1$ <b>")), synthetic_evaluation("$x_1$ <b>", tasks=["a", "b"], readouts=READOUTS[:2])]
+    path = write_report(runs, tmp_path / f"a.{suffix}")
+    made = path.read_bytes()
+    assert made.startswith(start)
+    if suffix == "pdf":
+        assert made.count(b"/Type /Page ") + made.count(b"/Type /Page\n") >= 4  # curves, readouts, map, scatter
+    if suffix == "svg":
+        assert b"<b>" not in made
+
+
+def test_a_profile_or_an_evaluation_alone_can_be_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for n, run in enumerate([few(synthetic_run()), synthetic_evaluation(best=6)]):
+        assert write_report([run], tmp_path / f"{n}.png").stat().st_size > 10_000
+
+
+def test_formats(tmp_path: Path) -> None:
+    assert format_of(Path("a.HTM"), None) == "html"
+    assert format_of(Path("a.markdown"), None) == "md"
+    assert format_of(Path("a.txt"), "md") == "md"
+    with pytest.raises(UnknownNameError, match=r"unknown report format '\.doc'. Valid: html, md, pdf, png, svg"):
+        write_report([synthetic_run()], tmp_path / "a.doc")
+    with pytest.raises(UnknownNameError, match="unknown report format 'htm2'"):
+        write_report([synthetic_run()], tmp_path / "a.html", "htm2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert write_report([synthetic_run(), synthetic_evaluation()], tmp_path / "a.html").exists()
+    for suffix in ("pdf", "png"):
+        with pytest.raises(MissingExtraError, match=r"layerscope\[report\]"):
+            write_report([synthetic_run()], tmp_path / f"a.{suffix}")
+
+
+def test_published_models(tmp_path: Path) -> None:
+    from layerscope.report.contents.published import from_atlas
+
+    parts = from_atlas("Pythia-410m")
+    report = gather(parts)
+    assert [c.label for c in report.curves] == ["Pythia-410m · wikitext", "Pythia-410m · mteb"]
+    assert report.headline.lead.startswith("Layer 17 of 24: +5.1 on average over 32 tasks")
+    score = report.scores[0]
+    assert 100 * score.mean(score.reference)[24] == pytest.approx(46.82, abs=0.005)
+    assert any("no intervals were published" in n.text for n in report.notices)
+    patchy = gather(from_atlas("mamba-370m"))
+    assert len(patchy.scores[0].mean_tasks or []) < 32
+    assert any("means are over those" in n.text for n in patchy.notices)
+    assert write_report([*parts, *from_atlas("bert-base")], tmp_path / "a.html").stat().st_size < 1_000_000
+    vision = from_atlas("aim-1B")
+    assert vision[0].table["layer"].min() == 1  # its lists start after the first block
