@@ -4,6 +4,9 @@ The plain way shares nothing with layerscope's capture, pooling, store or scorin
 padding, a mean over the mask, and `mteb.evaluate` with an encoder that gives one layer. Its hidden states are computed once for
 all layers: running the model again for each would give the same ones, sixteen times slower.
 
+Both sides read one text at a time by default: mteb's logistic regressions stop before they converge, so that differences in the
+seventh digit, which another batch shape makes, move their scores by up to a point or two. `--plain-batch-size 64` shows that.
+
     python benchmarks/layer_parity.py --data-dir DIR --tasks STSBenchmark,Banking77Classification
 """
 
@@ -59,7 +62,7 @@ class Listen(AbsEncoder):
         return np.random.default_rng(0).normal(size=(len(texts), 2)).astype(np.float32)
 
 
-def plain_means(name: str, texts: list[str], max_length: int, file: Path) -> None:
+def plain_means(name: str, texts: list[str], max_length: int, batch_size: int, file: Path) -> None:
     """Mean-pooled states (layers, norms, texts, D) of a Llama-like model, straight from transformers, into a file."""
     loaded = load(name)
     model, tokenizer = loaded.module, loaded.tokenizer
@@ -72,15 +75,15 @@ def plain_means(name: str, texts: list[str], max_length: int, file: Path) -> Non
     # the last hidden state is normed already; its raw form is what goes into the norm
     model.norm.register_forward_pre_hook(lambda _module, args: caught.append(args[0]))
     with torch.no_grad():
-        for start in range(0, len(order), 64):
-            items = order[start : start + 64]
+        for start in range(0, len(order), batch_size):
+            items = order[start : start + batch_size]
             given = tokenizer(
                 [texts[i] for i in items], return_tensors="pt", padding=True, truncation=True, max_length=max_length
             )
             caught.clear()
             states = list(model(**given, output_hidden_states=True).hidden_states)
             states[-1] = caught[0]
-            mask = given["attention_mask"][..., None].float()
+            mask = given["attention_mask"][..., None].double()
             for layer, state in enumerate(states):
                 for n, kept in enumerate((model.norm(state), state)):
                     out[layer, n, items] = ((kept * mask).sum(1) / mask.sum(1)).numpy()
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tasks", default="STSBenchmark,Banking77Classification")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--plain-batch-size", type=int, default=1)
     parser.add_argument("--work", type=Path, help="keep the runs here; a second start goes on")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="layer-parity-"))
@@ -121,7 +125,7 @@ def main() -> None:
     names = args.tasks.split(",")
     run = layerscope.evaluate(
         args.model, names, out=work / "run", data_dir=args.data_dir, store=work / "store", limit=args.limit,
-        readouts=[f"plain/mean/{norm}" for norm in NORMS], offline=True,
+        readouts=[f"plain/mean/{norm}" for norm in NORMS], batch_size=1, offline=True,
     )  # fmt: skip
     ours = run.scores.set_index(["task", "layer", "final_norm"])["score"]
     worst = 0.0
@@ -131,9 +135,9 @@ def main() -> None:
         quiet_mteb()
         listener = Listen()
         mteb.evaluate(listener, spec.load(), cache=None, show_progress_bar=False, co2_tracker=False)
-        texts, file = list(listener.texts), work / f"{spec.name}.npy"
+        texts, file = list(listener.texts), work / f"{spec.name}-{args.plain_batch_size}.npy"
         if not file.exists():
-            plain_means(args.model, texts, 256, file.with_suffix(".part"))
+            plain_means(args.model, texts, 256, args.plain_batch_size, file.with_suffix(".part"))
             file.with_suffix(".part").rename(file)
         os.environ["OMP_NUM_THREADS"] = "1"
         places = [(layer, n) for layer in range(np.load(file, mmap_mode="r").shape[0]) for n in range(len(NORMS))]
