@@ -1,0 +1,8 @@
+"""A model cut at a layer, as a folder that other tools load: written, reloaded in a fresh process, compared, then published."""
+
+from __future__ import annotations
+
+from layerscope.exporting.errors import ExportError
+from layerscope.exporting.job import Exported, export
+
+__all__ = ["ExportError", "Exported", "export"]

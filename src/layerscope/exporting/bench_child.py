@@ -1,0 +1,75 @@
+"""One model in a process of its own, measured on demand: reads commands as JSON lines, answers in JSON lines.
+
+Run as a script: `python bench_child.py FOLDER THREADS`. Imports nothing of layerscope.
+"""
+
+import json
+import logging
+import os
+import resource
+import sys
+import time
+import warnings
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held.
+
+    Linux hands `ru_maxrss` on to the programs a process starts: ours would report the peak of whoever measures it. VmHWM is
+    its own.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        pass  # not Linux
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def main(folder: str, threads: int) -> None:
+    """Load, report, and measure until told to stop."""
+    warnings.filterwarnings("ignore")
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever libraries print goes elsewhere
+    import torch
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    torch.set_num_threads(threads)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    before = peak_bytes()
+    if os.path.isfile(os.path.join(folder, "modules.json")):
+        model = SentenceTransformer(folder, device="cpu", local_files_only=True)
+    else:
+        inner = Transformer(folder)
+        if inner.tokenizer.pad_token is None:
+            inner.tokenizer.pad_token = inner.tokenizer.eos_token
+        width = inner.get_embedding_dimension()
+        model = SentenceTransformer(modules=[inner, Pooling(width, "mean")], device="cpu")
+    facts = {"parameters": sum(p.numel() for p in model.parameters()), "imported_bytes": before}
+
+    def answer(value: object) -> None:
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    answer(facts)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked["do"] == "memory":
+            answer(peak_bytes())
+            continue
+        model.max_seq_length = asked["length"]
+        seconds = []
+        for _ in range(asked["repeats"]):
+            start = time.perf_counter()
+            model.encode(asked["texts"], batch_size=asked["batch_size"], show_progress_bar=False)
+            seconds.append(time.perf_counter() - start)
+        answer(seconds)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,194 @@
+"""ONNX: the whole pipeline, pooling and centring included, as one graph, checked against torch; and a quantised one beside it.
+
+Layout: `onnx/model.onnx` (and `onnx/model_int8.onnx`), inputs `input_ids` and `attention_mask` (batch × sequence, int64), outputs
+`sentence_embedding` (finished) and `token_embeddings`. What the graph does not need, such as a block of zeros, is not in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.exporting.draft import Draft
+from layerscope.exporting.errors import ExportError
+from layerscope.exporting.reference import cosine_distances
+from layerscope.models.quiet import quiet
+
+INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["sentence_embedding", "token_embeddings"]
+QUANTISATIONS = ("int8",)
+TOLERANCE = 1e-5
+_ONE_FILE = int(1.8 * 2**30)  # a graph with its weights in one file ends at 2 GB
+
+
+def check_request(onnx: bool, quantize: str | None) -> None:
+    """Refuse, before any work, what cannot be done."""
+    from importlib.util import find_spec
+
+    if quantize is not None and quantize not in QUANTISATIONS:
+        raise UnknownNameError("quantisation", quantize, QUANTISATIONS)
+    if quantize is not None and not onnx:
+        raise ExportError("--quantize makes a smaller ONNX graph: add --onnx.")
+    if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
+        raise MissingExtraError("an ONNX graph", "onnx")
+
+
+class Pipeline(nn.Module):
+    """Tokens to a finished vector: transformer and pooling as sentence-transformers runs them, then the mean, then the length."""
+
+    def __init__(self, model: Any, mean: np.ndarray | None, unit: bool) -> None:
+        super().__init__()
+        self.transformer, self.pooling, self.unit = model[0], model[1], unit
+        # subtracted, not multiplied with an identity: a quantised identity would not be one
+        self.mean = None if mean is None else nn.Parameter(torch.tensor(mean, dtype=torch.float32), requires_grad=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The finished vectors and the tokens' states."""
+        given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "modality": "text"}
+        found = self.pooling(self.transformer(given))
+        vector = found["sentence_embedding"]
+        if self.mean is not None:
+            vector = vector - self.mean
+        if self.unit:
+            vector = nn.functional.normalize(vector, dim=1)
+        return vector, found["token_embeddings"]
+
+
+def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, Any]]:
+    """Write the graph and, on request, a quantised one; returns what was measured of each. The graph must equal torch."""
+    from sentence_transformers import SentenceTransformer
+
+    name = draft.model.name
+    if draft.model.anatomy.family.startswith("mamba"):
+        raise ExportError(
+            f"{name}: Mamba goes through a text step by step, which no graph of fixed size holds. Leave out --onnx."
+        )
+    if draft.model.identity["dtype"] != "float32":
+        raise ExportError(
+            "an ONNX graph is made from float32 weights: leave out --dtype, and use --quantize int8 for a small one."
+        )
+    with _silence():
+        model = SentenceTransformer(str(draft.folder), device="cpu", local_files_only=True).eval()
+    pipeline = Pipeline(model, draft.mean, draft.unit).eval()
+    batches = _batches(draft)
+    file = draft.folder / "onnx" / "model.onnx"
+    file.parent.mkdir()
+    _trace(pipeline, batches[0], file)
+
+    def torch_run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return pipeline(torch.tensor(ids), torch.tensor(mask))[0].numpy()
+
+    wanted, torch_speed = _measure(torch_run, batches)
+    facts = [_facts(file, batches, wanted, torch_speed)]
+    if not facts[0]["cosine_distance"] < TOLERANCE:
+        raise ExportError(f"the ONNX graph does not give what torch gives: cosine distance {facts[0]['cosine_distance']:.1e}.")
+    if quantize:
+        facts.append(_facts(_quantised(file), batches, wanted, torch_speed))
+    return facts
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """torch, onnxruntime and sentence-transformers tell much about every step."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with quiet(bars=True):
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _batches(draft: Draft) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Padded batches of different shapes; the first, with padding, is what the graph is traced on."""
+    rows = [row for row in draft.baked.ids(draft.texts) if row]
+    groups = [rows[i : i + 8] for i in range(0, len(rows), 8)]
+    if len(groups[-1]) > 1:
+        groups.append([min(rows, key=len)])  # one text alone, without padding
+    out = []
+    for group in groups:
+        width = max(len(row) for row in group)
+        ids = np.full((len(group), width), draft.model.pad_id, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for i, row in enumerate(group):
+            ids[i, : len(row)], mask[i, : len(row)] = row, 1
+        out.append((ids, mask))
+    return out
+
+
+def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Path) -> None:
+    """By tracing, which is quick; by torch.export where that does not work or the weights are too large for one file."""
+    given = tuple(torch.tensor(part) for part in example)
+    size = sum(p.numel() * p.element_size() for p in pipeline.parameters())
+    axes = {0: "batch", 1: "sequence"}
+    named: dict[str, Any] = {"input_names": INPUTS, "output_names": OUTPUTS}
+    with _silence(), torch.inference_mode():
+        if size < _ONE_FILE:
+            try:
+                moving = {**dict.fromkeys((*INPUTS, "token_embeddings"), axes), "sentence_embedding": {0: "batch"}}
+                torch.onnx.export(pipeline, given, str(file), dynamo=False, opset_version=17, dynamic_axes=moving, **named)
+                return
+            except Exception:  # an operation that tracing does not know
+                file.unlink(missing_ok=True)
+        try:
+            shapes = {name: {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")} for name in INPUTS}
+            wide = size >= _ONE_FILE
+            torch.onnx.export(pipeline, given, str(file), dynamo=True, dynamic_shapes=shapes, external_data=wide, **named)
+        except Exception as error:
+            told = " ".join(str(error).split())[:200]
+            raise ExportError(f"torch could not turn this model into an ONNX graph: {told}. Leave out --onnx.") from error
+
+
+def _quantised(file: Path) -> Path:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    target = file.with_name("model_int8.onnx")
+    with _silence():
+        quantize_dynamic(str(file), str(target), weight_type=QuantType.QInt8, per_channel=True)
+    return target
+
+
+def _facts(
+    file: Path, batches: Sequence[tuple[np.ndarray, np.ndarray]], wanted: np.ndarray, torch_speed: float
+) -> dict[str, Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+    def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
+
+    found, speed = _measure(run, batches)
+    distances = cosine_distances(wanted, found)
+    return {
+        "file": f"onnx/{file.name}",
+        "bytes": sum(part.stat().st_size for part in file.parent.glob(f"{file.stem}.*")),
+        "cosine_distance": float(np.nanmax(distances)),
+        "mean_cosine_distance": float(np.nanmean(distances)),
+        "texts_per_s": speed,
+        "torch_texts_per_s": torch_speed,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _measure(
+    run: Callable[[np.ndarray, np.ndarray], np.ndarray], batches: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, float]:
+    """All vectors, and texts per second, tokenization not counted."""
+    run(*batches[0])
+    start = time.perf_counter()
+    found = [run(*batch) for batch in batches]
+    seconds = time.perf_counter() - start
+    return np.concatenate(found), sum(len(ids) for ids, _ in batches) / seconds

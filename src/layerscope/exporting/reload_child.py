@@ -1,0 +1,50 @@
+"""Loads exported folders as anyone would, in a process of its own that knows nothing of layerscope, and writes what they give.
+
+Run as a script: `python reload_child.py JOBS.json`. Each job names a folder, texts, and where to write.
+"""
+
+import json
+import logging
+import sys
+import warnings
+
+
+def main(path: str) -> None:
+    """Encode every job's texts with sentence-transformers, and read token states with plain transformers."""
+    warnings.filterwarnings("ignore")
+    with open(path, encoding="utf-8") as stream:
+        work = json.load(stream)
+    import numpy as np
+    import torch
+    import transformers
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(work["threads"])
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    for job in work["jobs"]:
+        model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True)
+        vectors = model.encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
+        held = {"vectors": np.asarray(vectors, dtype=np.float32)}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], local_files_only=True)
+        module = transformers.AutoModel.from_pretrained(job["folder"], local_files_only=True).eval()
+        for i, text in enumerate(job["probes"]):
+            given = tokenizer(text, truncation=True, return_tensors="pt")
+            with torch.inference_mode():
+                output = module(**given, output_hidden_states=True)
+            state = output.last_hidden_state if job["index"] is None else output.hidden_states[job["index"]]
+            held[f"ids_{i}"], held[f"states_{i}"] = given["input_ids"][0].numpy(), state[0].float().numpy()
+        np.savez(job["out"], **held)  # type: ignore[arg-type]
+    facts = {
+        "layerscope_loaded": any(name.split(".")[0] == "layerscope" for name in sys.modules),
+        "sentence_transformers": sys.modules["sentence_transformers"].__version__,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+    }
+    with open(work["facts"], "w", encoding="utf-8") as stream:
+        json.dump(facts, stream)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,133 @@
+"""Is an exported folder what was measured? Reloaded in a fresh process, and compared with layerscope's own vectors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerscope.errors import MissingExtraError
+from layerscope.exporting import reload_child
+from layerscope.exporting.cutting import capture_states
+from layerscope.exporting.draft import Draft
+from layerscope.exporting.errors import ExportError
+from layerscope.exporting.reference import cosine_distances, finished, pooled_vectors
+
+TOLERANCE = {"float64": 1e-5, "float32": 1e-5}
+HALF_TOLERANCE = 5e-3  # half precision rounds every sum, and a batch's shape changes their order
+_PROBES = 5
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How far the reloaded folder is from what was captured: the worst of all texts, and of the tokens of a few."""
+
+    texts: int
+    cut_texts: int
+    cosine_distance: float
+    tolerance: float
+    state_error: float
+    cut_distance: float | None
+    versions: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def require_sentence_transformers() -> None:
+    """Say which extra is missing, before any work."""
+    from importlib.util import find_spec
+
+    if find_spec("sentence_transformers") is None:
+        raise MissingExtraError("exporting a model", "export")
+
+
+def verify(drafts: Sequence[Draft]) -> list[Verification]:
+    """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give back what was captured."""
+    with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
+        found, facts = reload([d.as_job(_PROBES) for d in drafts], Path(scratch))
+        if facts.pop("layerscope_loaded"):
+            raise ExportError("the fresh process loaded layerscope, so the folder was not shown to work without it.")
+        return [_compare(draft, held, facts) for draft, held in zip(drafts, found, strict=True)]
+
+
+def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
+    """What folders give in a process of their own, offline."""
+    for i, job in enumerate(jobs):
+        job["out"] = str(scratch / f"{i}.npz")
+    told, listed = scratch / "facts.json", scratch / "jobs.json"
+    work = {"threads": torch.get_num_threads(), "jobs": list(jobs), "facts": str(told)}
+    listed.write_text(json.dumps(work), encoding="utf-8")
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
+    # -P: the script's own folder, which is a part of layerscope, stays out of the search path
+    command = [sys.executable, "-P", str(reload_child.__file__), str(listed)]
+    ended = subprocess.run(command, env={**os.environ, **offline}, capture_output=True, text=True, cwd=scratch)  # noqa: S603
+    if ended.returncode != 0:
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ExportError(f"the exported folder could not be loaded in a fresh process: {last[:400]}")
+    held = []
+    for job in jobs:
+        with np.load(str(job["out"]), allow_pickle=False) as arrays:
+            held.append({name: arrays[name] for name in arrays.files})
+    return held, json.loads(told.read_text(encoding="utf-8"))
+
+
+def _compare(draft: Draft, held: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
+    model, readout = draft.model, draft.readout
+    ids = draft.baked.ids(draft.texts)
+    wanted = finished(pooled_vectors(model, ids, draft.layer, readout), draft.mean, draft.unit)
+    distances = cosine_distances(wanted, held["vectors"])
+    tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)
+    worst = int(np.argmax(np.where(np.isfinite(distances), distances, np.inf)))
+    if not distances[worst] < tolerance:
+        raise ExportError(
+            f"the exported folder does not give back layer {draft.layer} of {model.name} under {readout.name}: the cosine "
+            f"distance of {draft.texts[worst][:50]!r} is {distances[worst]:.1e}, more than {tolerance:.0e}."
+        )
+    lengths = np.linalg.norm(held["vectors"].astype(np.float64), axis=1) / np.maximum(np.linalg.norm(wanted, axis=1), 1e-30)
+    if not np.allclose(lengths, 1, atol=max(1e-3, tolerance)):
+        raise ExportError(f"the exported folder's vectors have another length: {lengths.min():.4f} to {lengths.max():.4f} times.")
+    evaluated = draft.template.encode(model, draft.texts, draft.max_length)
+    cut = [i for i, e in enumerate(evaluated) if e.truncated]
+    return Verification(
+        texts=len(draft.texts),
+        cut_texts=len(cut),
+        cosine_distance=float(distances[worst]),
+        tolerance=tolerance,
+        state_error=_states(draft, held, tolerance),
+        cut_distance=_cut_distance(draft, [evaluated[i].ids for i in cut], wanted[cut]) if cut else None,
+        versions=versions,
+    )
+
+
+def _states(draft: Draft, held: dict[str, np.ndarray], tolerance: float) -> float:
+    """The largest relative difference of a token's state, as plain transformers gives it."""
+    worst = 0.0
+    for i in range(sum(name.startswith("ids_") for name in held)):
+        ids = torch.tensor(held[f"ids_{i}"])[None].to(draft.model.device)
+        captured = capture_states(draft.model, draft.layer, draft.readout.final_norm, ids)[0].float().cpu().numpy()
+        lengths = np.maximum(np.linalg.norm(captured, axis=1), 1e-30)
+        worst = max(worst, float((np.linalg.norm(captured - held[f"states_{i}"], axis=1) / lengths).max()))
+    loose = 1e-3 if tolerance < 1e-4 else 0.1
+    if not worst < loose:
+        raise ExportError(
+            f"AutoModel on the exported folder does not give the captured states: a token differs by {worst:.1e} of its length "
+            f"(at most {loose:.0e})."
+        )
+    return worst
+
+
+def _cut_distance(draft: Draft, ids: list[list[int]], given: np.ndarray) -> float:
+    """For texts that were cut: how far the vector is from the evaluation's, which may cut a template one token elsewhere."""
+    theirs = finished(pooled_vectors(draft.model, ids, draft.layer, draft.readout), draft.mean, draft.unit)
+    return float(np.nanmax(cosine_distances(theirs, given)))

@@ -1,0 +1,86 @@
+"""Writing a draft: the cut model, its tokenizer, and sentence-transformers' modules around it.
+
+The module files are written in the form that every version of sentence-transformers and most other servers read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from layerscope.exporting.draft import Draft
+from layerscope.exporting.express import POOLING_MODES
+from layerscope.models.quiet import quiet
+from layerscope.store import atomic
+
+_OWN = "sentence_transformers.models"
+
+
+def write_tokenizer(draft: Draft) -> None:
+    """The tokenizer's files."""
+    with quiet():
+        draft.baked.tokenizer.save_pretrained(draft.folder)
+
+
+def write_modules(draft: Draft) -> list[str]:
+    """sentence-transformers' modules; returns their names."""
+    folder, width = draft.folder, draft.model.width
+    names = ["Transformer", "Pooling"]
+    _write_transformer(draft)
+    pooling = {f"pooling_mode_{name}": POOLING_MODES[draft.readout.pooling] == name for name in POOLING_MODES.values()}
+    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True})
+    if draft.mean is not None:
+        names.append("Dense")
+        _write_centring(folder / "2_Dense", draft.mean)
+    if draft.unit:
+        (folder / f"{len(names)}_Normalize").mkdir()
+        names.append("Normalize")
+    paths = ["", *(f"{i}_{name}" for i, name in enumerate(names) if i)]
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{_OWN}.{name}"}
+        for i, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
+    _json(folder / "modules.json", listed)
+    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    _json(folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings})
+    return names
+
+
+def _write_transformer(draft: Draft) -> None:
+    settings: dict[str, Any] = {"max_seq_length": draft.baked.max_length, "do_lower_case": False}
+    if draft.route.index is not None:
+        output = ["hidden_states", draft.route.index]
+        settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
+        settings["module_output_name"] = "token_embeddings"
+    _json(draft.folder / "sentence_bert_config.json", settings)
+
+
+def _write_centring(folder: Path, mean: np.ndarray) -> None:
+    """Subtracting a mean as a dense layer: the identity, and the mean with its sign turned as bias."""
+    width = len(mean)
+    folder.mkdir()
+    settings = {
+        "in_features": width,
+        "out_features": width,
+        "bias": True,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    _json(folder / "config.json", settings)
+    save_file(
+        {"linear.weight": torch.eye(width), "linear.bias": torch.tensor(-mean, dtype=torch.float32)}, folder / "model.safetensors"
+    )
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    names = {"sentence_transformers": "sentence-transformers", "transformers": "transformers", "pytorch": "torch"}
+    return {name: version(package) for name, package in names.items()}
+
+
+def _json(path: Path, value: Any) -> None:
+    atomic.write_json(path, value)

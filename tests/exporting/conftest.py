@@ -1,0 +1,33 @@
+"""Reloading in this process: quick, for what does not need a fresh one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerscope.exporting import reload_child, verify
+
+
+def reload_here(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
+    """What the fresh process does, in this one."""
+    for i, job in enumerate(jobs):
+        job["out"] = str(scratch / f"{i}.npz")
+    listed = scratch / "jobs.json"
+    listed.write_text(json.dumps({"threads": 1, "jobs": list(jobs), "facts": str(scratch / "facts.json")}))
+    reload_child.main(str(listed))
+    facts = json.loads((scratch / "facts.json").read_text())
+    assert facts["layerscope_loaded"]  # it is: these are its tests
+    return [dict(np.load(job["out"])) for job in jobs], {**facts, "layerscope_loaded": False}
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Verify in this process."""
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setattr(verify, "reload", reload_here)
+    return reload_here

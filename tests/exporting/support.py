@@ -1,0 +1,63 @@
+"""Reading a model by hand, without layerscope's capture and pooling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from layerscope.evaluation.readout import parse_readout
+from layerscope.exporting.draft import Draft
+from layerscope.exporting.preparing import prepare
+from layerscope.models import LoadedModel, wrap
+from tests.evaluation.support import PATTERNS, pool_by_hand, read_by_hand
+from tests.tiny import build_tiny
+
+TEXTS = [
+    "a short one",
+    'He said: "No."',
+    "the quick brown fox jumps over a lazy dog while seven wizards mix odd potions",
+    "?",
+    "Two lines.\nAnd an end without a stop",
+]
+
+
+def draft_of(model: LoadedModel, layer: int, readout: str, folder: Path, **options: Any) -> Draft:
+    """A written folder; not verified."""
+    return prepare(model, layer, parse_readout(readout), folder, max_length=options.pop("max_length", 120), **options)
+
+
+def vectors_by_hand(model: LoadedModel, family: str, layer: int, readout: str, texts: list[str]) -> np.ndarray:
+    """One forward pass per text, hidden states and numpy."""
+    template, pooling, norm, *_ = readout.split("/")
+    rows = []
+    for text in texts:
+        ids = model.tokenizer(PATTERNS[template].replace("{text}", text))["input_ids"]
+        raw, normed = read_by_hand(model, ids, family)
+        states = normed if norm == "applied" else raw
+        rows.append(pool_by_hand(raw[layer], states[layer], (0, len(ids)), pooling, False))
+    return np.stack(rows)
+
+
+def joining_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, but a full stop and a quote are one token, as in most vocabularies; a token of its own before every text."""
+    special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*special, *alphabet, '."']
+    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(words)}, merges=[(".", '"')]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+
+
+def joining_model() -> LoadedModel:
+    """A tiny Llama with that tokenizer."""
+    module = build_tiny("llama")
+    module.resize_token_embeddings(263)
+    module.embed_tokens.weight.data[262] = torch.linspace(-0.5, 0.5, 32)  # made at random otherwise
+    return wrap(module, joining_tokenizer(), name="tiny-joining")

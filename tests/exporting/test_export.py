@@ -1,0 +1,210 @@
+"""`export` from a model to a published folder: evidence, cards, refusals, and folders that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from layerscope import Evaluation, evaluate
+from layerscope.evaluation.readout import Readout
+from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.exporting import Exported, ExportError, export, verify
+from layerscope.exporting.licence import UNKNOWN, front_matter, licence_of
+from tests.evaluation.support import mteb_score, write_tasks
+from tests.exporting.support import joining_model
+from tests.tiny import tiny_model
+
+st = pytest.importorskip("sentence_transformers")
+pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.filterwarnings("ignore")]
+
+READOUTS = ["plain/mean/applied", "plain/mean/raw", "one-word/last/raw/keep/corpus", "echo/mean/raw"]
+
+
+class Whole(NamedTuple):
+    run: Evaluation
+    data: Path
+    store: Path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """An evaluation of a tiny model."""
+    folder = tmp_path_factory.mktemp("whole")
+    data = write_tasks(folder / "data")
+    run = evaluate(
+        joining_model(), ["Pairs"], data_dir=data, out=folder / "run", store=folder / "store", readouts=READOUTS, workers=0,
+        max_length=100, progress=False,
+    )  # fmt: skip
+    return Whole(run, data, folder / "store")
+
+
+def score_of(run: Evaluation, layer: int, readout: str) -> float:
+    rows = run.scores[run.scores["layer"] == layer]
+    for column, value in zip(("template", "pooling", "final_norm", "sink", "centring"), readout.split("/"), strict=True):
+        rows = rows[rows[column] == value]
+    return float(rows["score"].iloc[0])
+
+
+@pytest.mark.parametrize("readout", ["plain/mean/raw/keep/none", "one-word/last/raw/keep/corpus"])
+def test_mteb_scores_the_folder_as_the_evaluation_did(readout: str, whole: Whole, tmp_path: Path) -> None:
+    done = export(joining_model(), 2, readout=readout, from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
+    model = st.SentenceTransformer(str(done.path), device="cpu")
+    task = resolve_tasks("Pairs", data_dir=whole.data)[0].load()
+    assert mteb_score(task, model) == pytest.approx(score_of(whole.run, 2, readout), abs=1e-4)
+    assert done.facts["evaluated_max_length"] == 100
+    assert done.facts["max_length"] == (
+        128 if readout.startswith("one-word") else 100
+    )  # its frame would break: 128 is all there is
+    assert (done.facts["centred_on"] is not None) == readout.endswith("corpus")
+
+
+def test_the_best_that_can_be_exported_is_the_default(whole: Whole, tmp_path: Path) -> None:
+    done = export(joining_model(), from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
+    usable = whole.run.scores[whole.run.scores["template"] != "echo"]
+    best = usable.loc[usable["score"].idxmax()]
+    assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(100 * best["score"])
+    assert score_of(whole.run, done.layer, done.readout) == best["score"]
+    highest = whole.run.scores["score"].max()
+    assert bool(done.facts["evidence"]["notes"]) == bool(highest > best["score"])
+    card = (done.path / "README.md").read_text()
+    assert f"**{100 * best['score']:.2f}**" in card
+    assert "chosen as the best on these very tasks" in card
+
+
+def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
+    done = export(joining_model(), 1, readout="plain/mean/raw", from_run=whole.run.path, out=tmp_path / "x")
+    row = done.facts["evidence"]["scores"][0]
+    assert row["score"] == pytest.approx(100 * score_of(whole.run, 1, "plain/mean/raw/keep/none"))
+    assert row["last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/raw/keep/none"))
+    assert row["default_last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/applied/keep/none"))
+    assert row["ci_low"] <= row["gain"] <= row["ci_high"]
+    assert not done.facts["evidence"]["selected"]
+    card = (done.path / "README.md").read_text()
+    assert f"{row['gain']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})" in card
+    assert "chosen as the best" not in card
+
+
+def test_a_run_of_another_model_or_readout_is_refused(whole: Whole, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="measured another model: weights_sha256"):
+        export(tiny_model("llama", seed=5), from_run=whole.run.path, out=tmp_path / "x")
+    with pytest.raises(ExportError, match=r"did not measure plain/max.* and layer 2\. It measured: echo/mean"):
+        export(joining_model(), 2, readout="plain/max", from_run=whole.run.path, out=tmp_path / "x")
+    empty = tmp_path / "empty-store"
+    with pytest.raises(ExportError, match="no longer in the store"):
+        export(joining_model(), 2, readout=READOUTS[2], from_run=whole.run.path, store=empty, out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    done = export(tiny_model("gpt_neox"), -2, readout="plain/mean/raw", out=tmp_path / "x", max_length=64, normalize=True)
+    names = {file.name for file in done.path.iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "modules.json", "README.md", "layerscope.json"} <= names
+    assert not list(tmp_path.glob(".*"))
+    facts = json.loads((done.path / "layerscope.json").read_text())
+    assert facts == Exported.load(done.path).facts == done.facts
+    assert (done.layer, done.readout) == (2, "plain/mean/raw/keep/none")
+    assert done.cosine_distance < 1e-9
+    assert facts["blocks"] == {"kept": 2, "filler": True, "of": 3}
+    assert facts["state"] == "hidden_states[2]"
+    assert facts["modules"] == ["Transformer", "Pooling", "Normalize"]
+    assert facts["licence"] == UNKNOWN
+    card = (done.path / "README.md").read_text()
+    assert front_matter(card)["license"] == "unknown"
+    assert front_matter(card)["base_model"] == "tiny-gpt_neox"
+    for phrase in ("layer 2 of 3", "without the final norm", "block, of zeros", "hidden_states[2]", "was not measured here"):
+        assert phrase in card
+    modes = {file.stat().st_mode for file in done.path.iterdir() if file.is_file()}
+    assert len(modes) == 1
+
+
+def test_a_folder_is_replaced_only_when_asked_and_only_if_it_is_an_export(tmp_path: Path) -> None:
+    model, out = tiny_model("llama"), tmp_path / "x"
+    export(model, 1, out=out, max_length=64)
+    with pytest.raises(ExportError, match="not empty"):
+        export(model, 2, out=out, max_length=64)
+    assert export(model, 2, out=out, max_length=64, overwrite=True).layer == 2
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("dear")
+    with pytest.raises(ExportError, match="holds no export"):
+        export(model, 1, out=other, overwrite=True)
+    assert (other / "letter.txt").read_text() == "dear"
+    with pytest.raises(ExportError, match="is a file"):
+        export(model, 1, out=other / "letter.txt")
+
+
+def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "x"
+    export(tiny_model("llama"), 1, out=out, max_length=64)
+    reload = verify.reload
+
+    def wrong(jobs: Any, scratch: Path) -> Any:
+        held, facts = reload(jobs, scratch)
+        held[0]["vectors"] += 0.1 * np.random.default_rng(0).standard_normal(held[0]["vectors"].shape)
+        return held, facts
+
+    monkeypatch.setattr(verify, "reload", wrong)
+    with pytest.raises(ExportError, match=r"does not give back layer 2 .* what failed is in .*x\.failed"):
+        export(tiny_model("llama"), 2, out=out, max_length=64, overwrite=True)
+    assert Exported.load(out).layer == 1
+    assert (tmp_path / "x.failed" / "model.safetensors").exists()
+    assert not (tmp_path / "x.failed" / "layerscope.json").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_centring_needs_texts(tmp_path: Path) -> None:
+    readout = "plain/mean/raw/keep/corpus"
+    with pytest.raises(ExportError, match=r"say over which texts.* --readout plain/mean/raw/keep/none"):
+        export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", max_length=64)
+    texts = ["one text here", "and another one", "a third"]
+    done = export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", center_on=texts, max_length=64)
+    vectors = st.SentenceTransformer(str(done.path), device="cpu").encode(texts)
+    assert np.abs(vectors.mean(0)).max() < 1e-4
+    assert done.facts["centred_on"] == "the 3 texts of texts"
+
+
+def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+    model, out = tiny_model("llama"), tmp_path / "x"
+    with pytest.raises(ExportError, match="layer 4 does not exist: tiny-llama has layers 0 to 3"):
+        export(model, 4, out=out)
+    with pytest.raises(ExportError, match="say which layer: --layer 0 to 3"):
+        export(model, out=out)
+    with pytest.raises(ExportError, match="has no CLS token"):
+        export(model, 1, readout="plain/cls", out=out)
+    with pytest.raises(ExportError, match="add --onnx"):
+        export(model, 1, out=out, quantize="int8")
+    assert not out.exists()
+
+
+def test_an_exported_folder_is_a_model_for_layerscope_too(tmp_path: Path, model_folder: Path) -> None:
+    done = export(model_folder, 2, readout=Readout(), out=tmp_path / "x", max_length=64)
+    again = export(done.path, 1, out=tmp_path / "y", max_length=64)
+    assert again.facts["base"]["n_blocks"] == 2
+
+
+def test_a_decoder_made_bidirectional_stays_so(tmp_path: Path, model_folder: Path) -> None:
+    both = export(
+        model_folder, 2, readout="plain/mean/raw", out=tmp_path / "x", max_length=64, model_options={"bidirectional": True}
+    )
+    assert both.cosine_distance < 1e-9
+    causal = export(model_folder, 2, readout="plain/mean/raw", out=tmp_path / "y", max_length=64)
+    one, other = (st.SentenceTransformer(str(done.path), device="cpu").encode(["the same text"]) for done in (both, causal))
+    assert not np.allclose(one, other, atol=1e-3)
+
+
+def test_licences(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "with-card"
+    shutil.copytree(model_folder, folder)
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n# A model")
+    model = tiny_model("llama")
+    assert licence_of(model, folder, True) == "cc-by-4.0"
+    assert licence_of(model, model_folder, True) == UNKNOWN
+    assert licence_of(model, None, True) == UNKNOWN
+    model.identity["licence"] = "Apache-2.0"
+    assert licence_of(model, folder, True) == "Apache-2.0"
+    assert front_matter("no front matter") == {}

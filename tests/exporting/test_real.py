@@ -1,0 +1,60 @@
+"""Real weights: templates on real vocabularies, and folders that mteb scores as the evaluation did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from layerscope import evaluate
+from layerscope.data import load_corpus
+from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.evaluation.templates import get_template
+from layerscope.exporting import export, verify
+from layerscope.exporting.texts import verification_texts
+from layerscope.exporting.tokenizing import bake
+from layerscope.models import load
+from tests.evaluation.support import mteb_score
+from tests.evaluation.tasks.support import shared_data
+from tests.exporting.conftest import reload_here
+
+pytestmark = pytest.mark.real
+st = pytest.importorskip("sentence_transformers")
+
+CASES = [
+    ("smollm2-135m", 5, "plain/mean/applied/keep/none"),
+    ("smollm2-135m", 10, "plain/mean/raw/keep/none"),
+    ("smollm2-135m", 26, "one-word/last/raw/keep/corpus"),
+    ("minilm-l6", 3, "plain/mean/applied/keep/none"),
+]
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "minilm-l6"])
+@pytest.mark.parametrize("pattern", ["one-word", "query: {text}", "Summary of {text}:\n", "{text} In short,"])
+def test_templates_on_real_sentences(name: str, pattern: str) -> None:
+    model, template = load(name), get_template(pattern)
+    baked = bake(model, template, 256, verification_texts())
+    sentences = [part.strip() + "." for text in load_corpus("lee").texts[:60] for part in text.split(".") if part.strip()]
+    wanted = template.encode(model, sentences, 256)
+    fitting = [i for i, one in enumerate(wanted) if not one.truncated]
+    found = baked.ids(sentences)
+    assert len(fitting) > 400
+    assert [found[i] for i in fitting] == [wanted[i].ids for i in fitting]
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "minilm-l6"])
+def test_mteb_scores_the_folder_as_the_evaluation_did(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [(layer, readout) for model, layer, readout in CASES if model == name]
+    model, data, limit = load(name), shared_data(), 60
+    run = evaluate(
+        model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", limit=limit, workers=0,
+        layers=[*(layer for layer, _ in cases), -1], readouts=[readout for _, readout in cases],
+    )  # fmt: skip
+    task = resolve_tasks("STSBenchmark", data_dir=data, limit=limit)[0].load()
+    monkeypatch.setattr(verify, "reload", reload_here)
+    for i, (layer, readout) in enumerate(cases):
+        done = export(model, layer, readout=readout, from_run=run.path, store=tmp_path / "store", out=tmp_path / str(i))
+        assert done.cosine_distance < 1e-5
+        folder = st.SentenceTransformer(str(done.path), device="cpu")
+        row = done.facts["evidence"]["scores"][0]
+        assert 100 * mteb_score(task, folder) == pytest.approx(row["score"], abs=0.01), (layer, readout)
