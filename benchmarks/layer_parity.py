@@ -4,7 +4,7 @@ The plain way shares nothing with layerscope's capture, pooling, store or scorin
 padding, a mean over the mask, and `mteb.evaluate` with an encoder that gives one layer. Its hidden states are computed once for
 all layers: running the model again for each would give the same ones, sixteen times slower.
 
-Both sides read one text at a time by default: mteb's logistic regressions stop before they converge, so that differences in the
+The plain side groups texts as layerscope does: mteb's logistic regressions stop before they converge, so that differences in the
 seventh digit, which another batch shape makes, move their scores by up to a point or two. `--plain-batch-size 64` shows that.
 
     python benchmarks/layer_parity.py --data-dir DIR --tasks STSBenchmark,Banking77Classification
@@ -22,6 +22,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two threads must not spin while others work
 
+import mteb
 import numpy as np
 import pandas as pd
 import torch
@@ -29,11 +30,18 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta
 
 import layerscope
+from layerscope.capture import expand_sites
+from layerscope.capture.batches import plan_batches
+from layerscope.evaluation.encode import EncodePass, open_space
 from layerscope.evaluation.score import quiet_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
-from layerscope.models import load
+from layerscope.evaluation.templates import TEMPLATES
+from layerscope.models import LoadedModel, load
+from layerscope.store.embeddings import EmbeddingStore
 
 NORMS = ("applied", "raw")
+KINDS = [f"mean/{norm}" for norm in NORMS]
+MAX_LENGTH = 256
 
 
 class Plain(AbsEncoder):
@@ -62,12 +70,31 @@ class Listen(AbsEncoder):
         return np.random.default_rng(0).normal(size=(len(texts), 2)).astype(np.float32)
 
 
-def plain_means(name: str, texts: list[str], max_length: int, batch_size: int, file: Path) -> None:
+def same_groups(model: LoadedModel, texts: list[str], scratch: Path) -> list[list[str]]:
+    """Texts as layerscope's encode pass groups them: in which order and company, nothing else."""
+    template = TEMPLATES["plain"]
+    space = open_space(EmbeddingStore(scratch, None), model, template, MAX_LENGTH)
+    one = EncodePass(model, template, expand_sites(None, model.anatomy), KINDS, space, MAX_LENGTH)
+    order = one.missing(texts)
+    groups = []
+    for part in one.parts(order):
+        lengths = [len(encoded.ids) for encoded in template.encode(model, part, MAX_LENGTH)]
+        groups += [[part[i] for i in group] for group in plan_batches(lengths, one.tokens)]
+    return groups
+
+
+def plain_means(name: str, texts: list[str], batch_size: int | None, file: Path) -> None:
     """Mean-pooled states (layers, norms, texts, D) of a Llama-like model, straight from transformers, into a file."""
     loaded = load(name)
     model, tokenizer = loaded.module, loaded.tokenizer
     tokenizer.padding_side = "right"
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    row = {text: i for i, text in enumerate(texts)}
+    if batch_size is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            groups = same_groups(loaded, texts, Path(scratch))
+    else:
+        order = sorted(texts, key=len)
+        groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
     layers = model.config.num_hidden_layers + 1
     shape = (layers, len(NORMS), len(texts), model.config.hidden_size)
     out = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
@@ -75,11 +102,9 @@ def plain_means(name: str, texts: list[str], max_length: int, batch_size: int, f
     # the last hidden state is normed already; its raw form is what goes into the norm
     model.norm.register_forward_pre_hook(lambda _module, args: caught.append(args[0]))
     with torch.no_grad():
-        for start in range(0, len(order), batch_size):
-            items = order[start : start + batch_size]
-            given = tokenizer(
-                [texts[i] for i in items], return_tensors="pt", padding=True, truncation=True, max_length=max_length
-            )
+        for group in groups:
+            items = [row[text] for text in group]
+            given = tokenizer(group, return_tensors="pt", padding=True, truncation=True, max_length=MAX_LENGTH)
             caught.clear()
             states = list(model(**given, output_hidden_states=True).hidden_states)
             states[-1] = caught[0]
@@ -95,8 +120,6 @@ _TASKS: dict[str, Any] = {}
 
 def plain_score(spec: TaskSpec, file: Path, texts: list[str], layer: int, norm: int) -> float:
     """mteb's main score of one layer."""
-    import mteb
-
     torch.set_num_threads(1)
     quiet_mteb()
     if spec.name not in _TASKS:
@@ -117,7 +140,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tasks", default="STSBenchmark,Banking77Classification")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--plain-batch-size", type=int, default=1)
+    parser.add_argument("--plain-batch-size", type=int, help="texts per batch of the plain encoder (default: layerscope's)")
     parser.add_argument("--work", type=Path, help="keep the runs here; a second start goes on")
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="layer-parity-"))
@@ -125,20 +148,20 @@ def main() -> None:
     names = args.tasks.split(",")
     run = layerscope.evaluate(
         args.model, names, out=work / "run", data_dir=args.data_dir, store=work / "store", limit=args.limit,
-        readouts=[f"plain/mean/{norm}" for norm in NORMS], batch_size=1, offline=True,
+        readouts=[f"plain/mean/{norm}" for norm in NORMS], offline=True,
     )  # fmt: skip
     ours = run.scores.set_index(["task", "layer", "final_norm"])["score"]
     worst = 0.0
-    for spec in resolve_tasks(names, data_dir=args.data_dir, limit=args.limit, offline=True):
-        import mteb
-
-        quiet_mteb()
-        listener = Listen()
+    specs = resolve_tasks(names, data_dir=args.data_dir, limit=args.limit, offline=True)
+    listener = Listen()
+    quiet_mteb()
+    for spec in specs:
         mteb.evaluate(listener, spec.load(), cache=None, show_progress_bar=False, co2_tracker=False)
-        texts, file = list(listener.texts), work / f"{spec.name}-{args.plain_batch_size}.npy"
-        if not file.exists():
-            plain_means(args.model, texts, 256, args.plain_batch_size, file.with_suffix(".part"))
-            file.with_suffix(".part").rename(file)
+    texts, file = list(listener.texts), work / f"plain-{args.plain_batch_size or 'same'}.npy"
+    if not file.exists():
+        plain_means(args.model, texts, args.plain_batch_size, file.with_suffix(".part"))
+        file.with_suffix(".part").rename(file)
+    for spec in specs:
         os.environ["OMP_NUM_THREADS"] = "1"
         places = [(layer, n) for layer in range(np.load(file, mmap_mode="r").shape[0]) for n in range(len(NORMS))]
         with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -153,7 +176,7 @@ def main() -> None:
             }
         )
         table["difference"] = table["layerscope"] - table["plain"]
-        print(f"\n{spec.name}: {len(texts)} distinct texts")
+        print(f"\n{spec.name}")
         print(table.to_string(index=False, float_format="%.4f"), flush=True)
         worst = max(worst, float(table["difference"].abs().max()))
     print(f"\nlargest difference: {worst:.5f} points")

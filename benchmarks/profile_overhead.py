@@ -65,7 +65,10 @@ NO_VIEWS = ("prompt_entropy", "curvature", "dataset_entropy", "effective_rank", 
 
 
 def peak_mb() -> float:
-    """Peak resident memory of this process."""
+    """Peak resident memory of this process. Linux hands `ru_maxrss` on from the parent; VmHWM is the process's own."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -5,7 +5,17 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
-from layerscope.metrics.tokens import Sink, curvatures, find_sink, measure_tokens, prompt_entropies, without_token
+from layerscope.metrics.token_norms import sum_in_groups
+from layerscope.metrics.tokens import (
+    Sink,
+    curvatures,
+    find_sink,
+    measure_tokens,
+    prepare_tokens,
+    prompt_entropies,
+    solve_tokens,
+    without_token,
+)
 from tests.metrics import reference as ref
 from tests.metrics.support import pad, tensor
 
@@ -156,3 +166,41 @@ def test_what_is_not_asked_for_is_not_computed():
     out = measure_tokens(states, mask, find_sink(states, mask), Options(), curvature=False)
     assert out.curvature == {}
     assert set(out.entropy) == {"keep", "drop"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "repeats"])
+@pytest.mark.parametrize("path", LENGTHS)
+def test_float32_gives_what_float64_gives(path, kind, dtype):
+    """What a GPU computes in: entropies to 1e-4 nats, angles to 1e-3."""
+    states, mask = pad(exact(prompts(path, kind), dtype), dtype=dtype)
+    sink = find_sink(states, mask)
+    want = measure_tokens(states, mask, sink, Options())
+    got = measure_tokens(states, mask, sink, Options(), dtype=torch.float32)
+    for name in ("keep", "drop"):
+        torch.testing.assert_close(got.entropy[name], want.entropy[name], rtol=0, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-3, atol=0, equal_nan=True)
+
+
+def test_equal_tokens_have_no_direction_in_float32_either():
+    states = torch.randn(2, 1, 8).expand(2, 5, 8).contiguous().to(torch.bfloat16)
+    out = measure_tokens(states, None, find_sink(states), Options(), dtype=torch.float32)
+    assert out.entropy["keep"].isnan().all()
+    assert out.curvature["keep"].isnan().all()
+    assert out.flat.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 64, 100])
+def test_sums_in_groups(tokens):
+    states = torch.randn(3, tokens, 6).to(torch.bfloat16)
+    states[:, 0] *= 1000
+    torch.testing.assert_close(sum_in_groups(states), states.double().sum(1), rtol=1e-6, atol=1e-3 * 2**-10)
+
+
+def test_solving_sites_together_changes_nothing():
+    states = [torch.randn(3, 9, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    prepared = [prepare_tokens(x, None, find_sink(x).position, Options()) for x in states]
+    for x, entropies in zip(states, solve_tokens(prepared, Options()), strict=True):
+        alone = measure_tokens(x, None, find_sink(x), Options())
+        for name in ("keep", "drop"):
+            torch.testing.assert_close(entropies[name], alone.entropy[name], rtol=0, atol=1e-12)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,22 +26,31 @@ class Batch:
     lengths: list[int]
 
 
-def make_batch(ids: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu", left: bool = False) -> Batch:
+def make_batch(
+    ids: Sequence[Sequence[int] | np.ndarray], pad_id: int, device: torch.device | str = "cpu", left: bool = False
+) -> Batch:
     """Pad token ids into one batch: on the right, which is exact for every family; on the left on request.
 
     Under left padding most models need position ids; `LoadedModel.forward` makes them from the mask, as each model counts.
     """
     lengths = [len(row) for row in ids]
     width = max(lengths)
-    tokens = torch.full((len(ids), width), pad_id, dtype=torch.long)
-    mask = torch.zeros((len(ids), width), dtype=torch.bool)
+    if min(lengths) == width:
+        return Batch(_moved(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths)
+    tokens = np.full((len(ids), width), pad_id, dtype=np.int64)
+    mask = np.zeros((len(ids), width), dtype=bool)
     for i, row in enumerate(ids):
         where = slice(width - len(row), width) if left else slice(0, len(row))
-        tokens[i, where] = torch.tensor(row, dtype=torch.long)
+        tokens[i, where] = row
         mask[i, where] = True
-    if min(lengths) == width:
-        return Batch(tokens.to(device), None, lengths)
-    return Batch(tokens.to(device), mask.to(device), lengths)
+    return Batch(_moved(torch.from_numpy(tokens), device), _moved(torch.from_numpy(mask), device), lengths)
+
+
+def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """On a device; a GPU copies from pinned memory, so that the host need not wait until it gets there."""
+    if torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:

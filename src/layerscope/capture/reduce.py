@@ -16,9 +16,12 @@ from layerscope.capture.hooks import Capture, FinalNorm
 from layerscope.capture.sites import Site
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens import find_sink, measure_tokens
+from layerscope.metrics.token_norms import largest_token, sink_ratio, token_norms, token_sum
+from layerscope.metrics.tokens import PreparedTokens, prepare_tokens, solve_tokens
 
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
+
+_SHARE_OF_MEMORY = 0.06  # of a GPU's, for Gram matrices that wait for their eigenvalues
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,33 @@ class Reduced:
     tokens: dict[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """One batch, reduced, on its device: `pooled` (sites, texts, D) float32, `tokens` (fields, sites, texts) float64 or None.
+
+    On a GPU nothing has waited for it, and nobody has looked whether it is finite (see `Reducer.check`).
+    """
+
+    pooled: Tensor
+    tokens: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A site's token measures before their eigenvalues."""
+
+    index: int
+    norms: Tensor
+    position: Tensor
+    prepared: PreparedTokens
+
+
 class Reducer:
     """Runs batches through a model and keeps, at every site, the mean-pooled vector and the token measures.
 
     The extra memory is a small constant number of one site's states: each hook reduces what it is given and lets it go.
-    The sink token is found on the states without the final norm, which would hide it.
+    The sink token is found on the states without the final norm, which would hide it. On a GPU the sites' Gram matrices are
+    collected, as far as memory allows, and solved together.
     """
 
     def __init__(
@@ -51,8 +76,15 @@ class Reducer:
         self._capture = Capture(anatomy, sites, final_norm, self._on_state)
         self._batch: Batch | None = None
         self._token_level = False
+        self._dtype = torch.float32
+        self._forget()
+
+    def _forget(self) -> None:
+        self._batch = None
         self._pooled: dict[int, Tensor] = {}
         self._tokens: dict[int, Tensor] = {}
+        self._lengths: Tensor | None = None
+        self._waiting: list[_Waiting] = []
 
     def __enter__(self) -> Reducer:
         self._capture.__enter__()
@@ -63,47 +95,101 @@ class Reducer:
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
         """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt measures as well."""
+        kept = self.reduce(batch, forward, token_level)
+        self.check(kept.pooled)
+        if kept.tokens is None:
+            return Reduced(kept.pooled.cpu().numpy(), {})
+        return Reduced(kept.pooled.cpu().numpy(), dict(zip(TOKEN_FIELDS, kept.tokens.cpu().numpy(), strict=True)))
+
+    def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Kept:
+        """The same, left on the device: on a GPU this returns before the work is done."""
+        self._forget()
         self._batch, self._token_level = batch, token_level
-        self._pooled, self._tokens = {}, {}
         try:
             self._capture.run(lambda: forward(batch))
-            pooled = _stacked(self._pooled).astype(np.float32)
-            fields = _stacked(self._tokens) if self._tokens else np.empty((0, 0, 0))
+            with torch.inference_mode():
+                self._solve()
+                pooled = _stacked(self._pooled).float()
+                return Kept(pooled, _stacked(self._tokens).transpose(0, 1) if self._tokens else None)
         finally:
-            self._batch = None
-            self._pooled, self._tokens = {}, {}
-        return Reduced(pooled, {name: fields[:, i] for i, name in enumerate(TOKEN_FIELDS)} if fields.size else {})
+            self._forget()
+
+    def check(self, pooled: Tensor) -> None:
+        """Raise `NonFiniteStatesError` for the first site whose vectors (sites, …, D) are not finite. Waits for the device."""
+        if bool(torch.isfinite(pooled).all()):
+            return
+        bad = int((~torch.isfinite(pooled.flatten(1)).all(-1)).nonzero()[0])
+        raise non_finite_error(self.sites[bad], pooled[bad].flatten(0, -2), self._dtype)
 
     def _on_state(self, index: int, raw: Tensor, state: Tensor) -> None:
         batch = self._batch
         assert batch is not None
         if raw.device.type == "mps":  # float64 does not exist there
             raw, state = raw.cpu(), state.cpu()
+        self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
-        lengths = torch.tensor(batch.lengths, device=raw.device, dtype=torch.float64)
         kept = state if mask is None else torch.where(mask.unsqueeze(-1), state, 0)
-        pooled = kept.sum(1, dtype=torch.float64) / lengths.unsqueeze(-1)
-        if not bool(torch.isfinite(pooled).all()):
+        total = token_sum(kept)
+        pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
+        if raw.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # a GPU's host would have to wait for this
             raise non_finite_error(self.sites[index], pooled, state.dtype)
-        self._pooled[index] = pooled
+        self._pooled[index] = pooled.float()
         if self._token_level:
-            self._tokens[index] = self._measure(raw, state, mask)
+            self._measure(index, raw, state, mask, total)
 
-    def _measure(self, raw: Tensor, state: Tensor, mask: Tensor | None) -> Tensor:
-        sink = find_sink(raw, mask)
-        measures = measure_tokens(state, mask, sink, self.options, entropy=self.entropy, curvature=self.curvature)
-        nothing = torch.full_like(sink.ratio, torch.nan)
-        first = torch.zeros_like(sink.position) if mask is None else mask.to(torch.uint8).argmax(-1)
-        columns = [
-            measures.entropy.get("keep", nothing),
-            measures.entropy.get("drop", nothing),
-            measures.curvature.get("keep", nothing),
-            measures.curvature.get("drop", nothing),
-            measures.flat.double(),
-            sink.ratio,
-            (sink.position - first).double(),
-        ]
-        return torch.stack(columns)
+    def _lengths_on(self, mask: Tensor) -> Tensor:
+        if self._lengths is None or self._lengths.device != mask.device:
+            self._lengths = mask.sum(-1)
+        return self._lengths
+
+    def _measure(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor) -> None:
+        norms = token_norms(raw)
+        position = largest_token(norms, mask)
+        dtype = compute_dtype(raw.device, self.options)
+        what = {"entropy": self.entropy, "curvature": self.curvature}
+        prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total)
+        if self._waiting and self._waiting[0].norms.device != norms.device:  # a model spread over devices
+            self._solve()
+        self._waiting.append(_Waiting(index, norms, position, prepared))
+        held = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
+        if held >= _room(raw.device):
+            self._solve()
+
+    def _solve(self) -> None:
+        """Entropies and sink ratios of the sites that wait for them."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        entropies = solve_tokens([site.prepared for site in waiting], self.options)
+        norms, position = (torch.stack([getattr(site, name) for site in waiting]) for name in ("norms", "position"))
+        assert self._batch is not None
+        mask = None if self._batch.mask is None else self._batch.mask.to(norms.device)
+        ratio = sink_ratio(norms, position, mask)
+        first = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
+        nothing = torch.full_like(ratio[0], torch.nan)
+        for i, (site, entropy) in enumerate(zip(waiting, entropies, strict=True)):
+            columns = [
+                entropy.get("keep", nothing),
+                entropy.get("drop", nothing),
+                site.prepared.curvature.get("keep", nothing),
+                site.prepared.curvature.get("drop", nothing),
+                site.prepared.flat.double(),
+                ratio[i],
+                (position[i] - first).double(),
+            ]
+            self._tokens[site.index] = torch.stack(columns)
+
+
+def compute_dtype(device: torch.device, options: Options) -> torch.dtype:
+    """What Gram matrices and their eigenvalues are computed in: float32 on a GPU, unless α < 1 lifts its rounding up."""
+    return torch.float32 if device.type == "cuda" and options.alpha >= 1 else torch.float64
+
+
+def _room(device: torch.device) -> float:
+    """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at once."""
+    if device.type != "cuda":
+        return 0
+    return _SHARE_OF_MEMORY * torch.cuda.get_device_properties(device).total_memory
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:
@@ -118,6 +204,7 @@ def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFinit
     )
 
 
-def _stacked(by_site: dict[int, Tensor]) -> np.ndarray:
-    """Tensors of all sites as one array; sites of a model spread over devices meet on the CPU."""
-    return torch.stack([by_site[i].cpu() for i in range(len(by_site))]).numpy()
+def _stacked(by_site: dict[int, Tensor]) -> Tensor:
+    """Tensors of all sites as one; sites of a model spread over devices meet on the first one's."""
+    home = by_site[0].device
+    return torch.stack([by_site[i].to(home) for i in range(len(by_site))])

@@ -26,6 +26,9 @@ def profile_command(
     final_norm: str | None = typer.Option(None, "--final-norm", help="applied, raw or hf. (default: applied)"),
     alpha: str | None = typer.Option(None, "--alpha", help="Order of the entropy, a number >= 0 or inf. (default: 1)"),
     rows: str | None = typer.Option(None, "--rows", help="Token rows: raw, unit, centered or centered-unit (default)."),
+    entropy: str | None = typer.Option(
+        None, "--entropy", help="exact, or approximate for prompts of 256 tokens and more (faster on a GPU)."
+    ),
     views: int | None = typer.Option(None, "--views", help="Augmented views per text, 2 to 16. (default: 4)"),
     augmenter: str | None = typer.Option(None, "--augmenter", help="builtin or nlpaug."),
     permutations: int | None = typer.Option(None, "--permutations", help="Permutations of DiME. (default: 10)"),
@@ -40,6 +43,7 @@ def profile_command(
     adapter: list[str] = shared.ADAPTER,
     batch_size: int | None = shared.BATCH_SIZE,
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--DATA--NORM)"),
+    live: bool = typer.Option(False, "--live", help="Keep a page of what is known so far: RUN/live.html."),
     offline: bool = shared.OFFLINE,
     overwrite: bool = shared.OVERWRITE,
     trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Let the model run its own Python code."),
@@ -62,6 +66,8 @@ def profile_command(
         "trust_remote_code": trust_remote_code,
         "allow_pickle": allow_pickle,
     }
+    if live and not quiet:
+        print(f"Open {(folder / 'live.html').absolute()} to watch the run.", file=sys.stderr)
     run = profile(
         model,
         data,
@@ -71,6 +77,7 @@ def profile_command(
         final_norm=final_norm,
         alpha=real(alpha, "alpha"),
         rows=rows,
+        entropy=entropy,
         max_length=max_length,
         views=views,
         augmenter=augmenter,
@@ -84,6 +91,7 @@ def profile_command(
         offline=offline,
         overwrite=overwrite,
         progress=False if quiet or as_json else None,
+        live=live,
         model_options=model_options,
     )
     if as_json:

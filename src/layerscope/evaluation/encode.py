@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,15 @@ class EncodePass:
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
         """Encode texts and add them to the store, chunk by chunk: what is added survives whatever comes next."""
         with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
-            size = max(8, min(self.chunk, len(texts) // _PARTS))
-            for start in range(0, len(texts), size):
-                part = list(texts[start : start + size])
+            for part in self.parts(texts):
                 vectors, numbers = self._encode(pooler, part, advance)
                 self.space.add([text_key(t) for t in part], vectors, [s.name for s in self.sites], numbers)
+
+    def parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        """The chunks that texts are encoded and stored in."""
+        size = max(8, min(self.chunk, len(texts) // _PARTS))
+        for start in range(0, len(texts), size):
+            yield list(texts[start : start + size])
 
     def _encode(
         self, pooler: Pooler, texts: list[str], advance: Callable[[int], None]

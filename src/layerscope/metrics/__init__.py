@@ -5,7 +5,7 @@ Imports only torch, numpy and the standard library. One file per idea; adding a 
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, matrix_entropy, normalizer, spectrum_entropy
-from layerscope.metrics.intervals import interval
+from layerscope.metrics.intervals import interval, many_intervals
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import expand_names, get_metric, metrics
 from layerscope.metrics.rows import ROW_PREPARATIONS, prepare_rows
@@ -24,6 +24,7 @@ __all__ = [
     "expand_names",
     "get_metric",
     "interval",
+    "many_intervals",
     "matrix_entropy",
     "metrics",
     "normalizer",

@@ -38,7 +38,7 @@ class Anisotropy(Metric[PooledRows]):
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The mean cosine; vectors of length zero have none and are left out."""
-        total, n = torch.zeros(data.width, dtype=torch.float64), 0
+        total, n = torch.zeros(data.width, dtype=torch.float64, device=data.device), 0
         for z in data.blocks():
             unit = prepare_rows(z, "unit")
             total += unit.sum(0)
@@ -50,7 +50,7 @@ class Anisotropy(Metric[PooledRows]):
         with_others = torch.cat([_cosines_with_others(prepare_rows(z, "unit"), total, n) for z in data.blocks()])
         # each pair is shared by two prompts: a U-statistic of order two
         influence = 2 * (with_others.nan_to_num(value) - value) / n
-        return Estimate(value, n, data.width, data.to_canonical(influence.numpy()), undefined=undefined)
+        return Estimate(value, n, data.width, data.to_canonical(influence.cpu().numpy()), undefined=undefined)
 
 
 def _cosines_with_others(unit: torch.Tensor, total: torch.Tensor, n: int) -> torch.Tensor:

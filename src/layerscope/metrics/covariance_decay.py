@@ -24,18 +24,18 @@ def power_law_exponent(eigenvalues: Tensor) -> Tensor:
     >>> round(power_law_exponent(torch.arange(1, 50).double() ** -1.5).item(), 6)
     1.5
     """
-    lam = eigenvalues.sort(descending=True).values
-    lam = lam[lam > _FLOOR * lam[0]]
-    if len(lam) < 2:
-        return eigenvalues.sum() * math.nan
-    x = torch.arange(1, len(lam) + 1, dtype=lam.dtype).log()
-    x = x - x.mean()
-    return -(x * lam.log()).sum() / x.square().sum()
+    lam = eigenvalues.sort(dim=-1, descending=True).values
+    used = lam > _FLOOR * lam[..., :1]
+    count = used.sum(-1, keepdim=True)
+    x = torch.arange(1, lam.shape[-1] + 1, dtype=lam.dtype, device=lam.device).log()
+    x = torch.where(used, x - torch.where(used, x, 0.0).sum(-1, keepdim=True) / count, 0.0)
+    slope = -(x * torch.where(used, lam, 1.0).log()).sum(-1) / x.square().sum(-1)
+    return torch.where(count.squeeze(-1) < 2, math.nan, slope)
 
 
 def nesum(eigenvalues: Tensor) -> Tensor:
     """Σ λ_i / λ_1."""
-    return eigenvalues.sum() / eigenvalues.max()
+    return eigenvalues.sum(-1) / eigenvalues.amax(-1)
 
 
 class _Covariance(PooledSpectrumMetric):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import RowPreparation
 from layerscope.metrics.samples import PooledRows
-from layerscope.metrics.spectrum import pooled_spectrum
+from layerscope.metrics.spectrum import pooled_spectra, pooled_spectrum
 
 
 def log_rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
@@ -41,6 +41,10 @@ class PooledSpectrumMetric(Metric[PooledRows]):
     def function(self) -> Callable[[Tensor], Tensor]:
         """The function of the eigenvalues."""
         raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
+
+    def prepare(self, many: Sequence[PooledRows]) -> None:
+        """The spectra of several data, solved together."""
+        pooled_spectra([data for data in many if len(data)], self.rows(), self.options.group, self.options.clamp_gram)
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""

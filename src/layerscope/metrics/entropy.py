@@ -64,12 +64,18 @@ def rounding_floor(eigenvalues: Tensor) -> Tensor:
     return eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues.amax(-1, keepdim=True)
 
 
-def gram_entropy(gram: Tensor, alpha: float = 1.0) -> Tensor:
-    """S_α of positive semidefinite matrices (..., n, n). α = 2 needs no eigenvalues."""
+def gram_entropy(gram: Tensor, alpha: float = 1.0, overwrite: bool = False) -> Tensor:
+    """S_α, in float64, of positive semidefinite matrices (..., n, n). α = 2 needs no eigenvalues.
+
+    `overwrite` allows the matrices to be destroyed, which saves a solver its copy.
+    """
     if check_alpha(alpha) == 2:
-        trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return -torch.log(gram.square().sum((-2, -1)) / trace.square())
-    return spectrum_entropy(eigvalsh(gram), alpha)
+        trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64)
+        return -torch.log(gram.square().sum((-2, -1), dtype=torch.float64) / trace.square())
+    lam = eigvalsh(gram, overwrite=overwrite)
+    if alpha < 1:  # before the change of type: what counts as rounding is a matter of the matrices' own
+        lam = torch.where(lam > rounding_floor(lam), lam, 0.0)
+    return spectrum_entropy(lam.double(), alpha)
 
 
 def smaller_gram(z: Tensor) -> Tensor:

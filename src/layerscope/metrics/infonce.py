@@ -26,13 +26,13 @@ def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = Fal
     n = len(a)
     z = a if one_way else torch.cat([a, b])
     others = b if one_way else z
-    losses, columns = [], torch.zeros(len(others), dtype=z.dtype)
+    losses, columns = [], torch.zeros(len(others), dtype=z.dtype, device=z.device)
     for start in range(0, len(z), _BLOCK):
         block = z[start : start + _BLOCK]
-        here = torch.arange(start, start + len(block))
+        here = torch.arange(start, start + len(block), device=z.device)
         partner = here if one_way else (here + n) % (2 * n)
         logits = block @ others.T / temperature
-        row = torch.arange(len(block))
+        row = torch.arange(len(block), device=z.device)
         if not one_way:
             logits[row, here] = -math.inf
         positive = logits[row, partner]
@@ -89,7 +89,7 @@ class InfoNCE(Metric[ViewRows]):
         n = len(losses)
         value = float(losses.mean())
         influence = (losses - value + as_negative - as_negative.mean()) / n
-        return Estimate(value, n, data.width, influence.numpy())
+        return Estimate(value, n, data.width, influence.cpu().numpy())
 
 
 @register

@@ -9,6 +9,8 @@ interval follows Student's t. Why not resample pooled vectors: docs/decisions/in
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -38,22 +40,35 @@ def _weights(n: int, seed: int) -> np.ndarray:
 
 def interval(estimate: Estimate, seed: int = 0) -> tuple[float, float]:
     """The 95 % interval of an estimate; (NaN, NaN) where it has none (fewer than two prompts, or no value)."""
-    if not math.isfinite(estimate.value):
-        return math.nan, math.nan
-    if estimate.se is not None:
-        half = _student(estimate.df) * estimate.se
-        return (estimate.value - half, estimate.value + half) if math.isfinite(half) else (math.nan, math.nan)
-    g = estimate.influence
-    if g is None or len(g) < 2 or not np.isfinite(g).all():
-        return math.nan, math.nan
-    # The bootstrap's variance is (n − 1)/n of the sample's: undo that, it shows for a handful of prompts.
-    g = (g - g.mean()) * math.sqrt(len(g) / (len(g) - 1))
-    if len(g) > _LARGEST_DRAWN:
-        half = _Z95 * float(np.sqrt(np.square(g).sum()))
-        return estimate.value - half, estimate.value + half
-    shifts = _weights(len(g), seed) @ g
-    low, high = np.quantile(shifts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return estimate.value + float(low), estimate.value + float(high)
+    return many_intervals([estimate], seed)[0]
+
+
+def many_intervals(estimates: Sequence[Estimate], seed: int = 0) -> list[tuple[float, float]]:
+    """The 95 % intervals of several estimates: resamples of the same prompts are drawn once for all of them."""
+    out = [(math.nan, math.nan)] * len(estimates)
+    drawn: dict[int, list[tuple[int, np.ndarray]]] = defaultdict(list)
+    for i, estimate in enumerate(estimates):
+        g = estimate.influence
+        if not math.isfinite(estimate.value):
+            continue
+        if estimate.se is not None:
+            half = _student(estimate.df) * estimate.se
+            if math.isfinite(half):
+                out[i] = estimate.value - half, estimate.value + half
+        elif g is not None and len(g) >= 2 and np.isfinite(g).all():
+            # The bootstrap's variance is (n − 1)/n of the sample's: undo that, it shows for a handful of prompts.
+            g = (g - g.mean()) * math.sqrt(len(g) / (len(g) - 1))
+            if len(g) > _LARGEST_DRAWN:
+                half = _Z95 * float(np.sqrt(np.square(g).sum()))
+                out[i] = estimate.value - half, estimate.value + half
+            else:
+                drawn[len(g)].append((i, g))
+    for n, group in drawn.items():
+        shifts = _weights(n, seed) @ np.stack([g for _, g in group], axis=1)
+        ends = np.quantile(shifts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        for (i, _), low, high in zip(group, *ends, strict=True):
+            out[i] = estimates[i].value + float(low), estimates[i].value + float(high)
+    return out
 
 
 def _student(df: int | None) -> float:

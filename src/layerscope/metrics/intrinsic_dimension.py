@@ -21,12 +21,13 @@ def neighbour_ratios(rows: Tensor) -> Tensor:
     Distances are taken directly, not through inner products: those lose half the digits for near neighbours.
     """
     n = len(rows)
-    out = torch.full((n,), math.nan, dtype=torch.float64)
+    out = torch.full((n,), math.nan, dtype=torch.float64, device=rows.device)
     for start in range(0, n, _BLOCK):
         block = rows[start : start + _BLOCK]
         # inner products find candidates fast; the few nearest are then measured exactly
         squares = torch.cdist(block, rows)
-        squares[torch.arange(len(block)), torch.arange(start, start + len(block))] = math.inf
+        row = torch.arange(len(block), device=rows.device)
+        squares[row, row + start] = math.inf
         near = squares.topk(min(4, n - 1), largest=False).indices
         exact = torch.linalg.vector_norm(block.unsqueeze(1) - rows[near], dim=-1).sort(-1).values
         out[start : start + len(block)] = torch.where(exact[:, 0] > 0, exact[:, 1] / exact[:, 0], math.nan)
@@ -62,7 +63,7 @@ class IntrinsicDimension(Metric[PooledRows]):
         """The dimension; duplicates have no ratio and are left out."""
         if len(data) < 3:
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        logs = neighbour_ratios(data.all()).log().numpy()
+        logs = neighbour_ratios(data.all()).log().cpu().numpy()
         defined = np.isfinite(logs)
         n, total = int(defined.sum()), float(logs[defined].sum())
         undefined = len(data) - n

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
+from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
 from layerscope.metrics.jackknife import n_folds, standard_error
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import zero_row_floor
 from layerscope.metrics.samples import ViewRows
 from layerscope.metrics.spectrum import prepare_grouped
-from layerscope.spectra import eigvalsh
 
 _CITATION = "Thilak et al. 2024"
+# float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.
+_SHARE_OF_ERROR = 0.25
 
 
 def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
@@ -58,23 +60,54 @@ class LiDAR(Metric[ViewRows]):
         """Pooled vectors of views."""
         return ViewRows()
 
+    def prepare(self, many: Sequence[ViewRows]) -> None:
+        """On a GPU, the eigenvalues of all data and folds together: the data's in float64, the folds' in float32."""
+        there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
+        there = [data for data in there if ("lidar", self.options) not in data._memo]
+        if not there:
+            return
+        wholes, folds = [], []
+        for data in there:
+            scatter = _Scatter(data, self.options)
+            wholes.append(scatter.whitened([None])[0])
+            folds.append([m.float() for m in scatter.whitened(range(n_folds(len(data))))])
+        exact = self._entropies(wholes)
+        rough = self._entropies([m.float() for m in wholes])
+        left_out = iter(self._entropies([m for site in folds for m in site]))
+        for data, site, value, near in zip(there, folds, exact, rough, strict=True):
+            values = [next(left_out) for _ in site]
+            se = standard_error(values)
+            if abs(near - value) * math.sqrt(len(site)) <= _SHARE_OF_ERROR * se or not math.isfinite(value):
+                data._memo["lidar", self.options] = self._result(data, value, values)
+
+    def _entropies(self, matrices: Sequence[Tensor]) -> list[float]:
+        """S_α of matrices, those of one size solved together; in the order given."""
+        out = [math.nan] * len(matrices)
+        sizes = {len(m) for m in matrices}
+        for size in sizes:
+            which = [i for i, m in enumerate(matrices) if len(m) == size]
+            values = gram_entropy(torch.stack([matrices[i] for i in which]), self.options.alpha, overwrite=True)
+            for i, value in zip(which, values.tolist(), strict=True):
+                out[i] = value
+        return out
+
     def estimate(self, data: ViewRows) -> Estimate:
         """The entropy, with its standard error over folds of prompts."""
         data.need_views(2, self.info.name)
         key = ("lidar", self.options)
         if key not in data._memo:
-            data._memo[key] = self._estimate(data)
+            scatter = _Scatter(data, self.options)
+            value = scatter.entropy()
+            folds = range(n_folds(len(data))) if math.isfinite(value) else ()
+            data._memo[key] = self._result(data, value, [scatter.entropy(without=fold) for fold in folds])
         return data._memo[key]
 
-    def _estimate(self, data: ViewRows) -> Estimate:
-        scatter = _Scatter(data, self.options)
-        value = scatter.entropy()
+    def _result(self, data: ViewRows, value: float, left_out: list[float]) -> Estimate:
         n, d = len(data), data.width
         if not math.isfinite(value):  # all prompts the same
             return Estimate(math.nan, n, d, undefined=n)
-        folds = n_folds(n)
-        se = standard_error([scatter.entropy(without=fold) for fold in range(folds)])
-        return Estimate(value, n, d, se=se, df=folds - 1, notes={"within_rank": min(d, n * (data.n_views - 1))})
+        rank = min(d, n * (data.n_views - 1))
+        return Estimate(value, n, d, se=standard_error(left_out), df=len(left_out) - 1, notes={"within_rank": rank})
 
 
 class _Scatter:
@@ -84,16 +117,17 @@ class _Scatter:
         self.data, self.options = data, options
         self.n, self.q, self.d = len(data), data.n_views, data.width
         # prepared rows need all of a view's rows, so they are kept; raw ones are read fold by fold
-        self._prepared = None if options.lidar_rows == "raw" else torch.cat(list(_prepared_blocks(data, options)))[data.order()]
-        self.mean = torch.zeros(self.d, dtype=torch.float64)
+        self._prepared = None if options.lidar_rows == "raw" else _prepared(data, options)
+        self.mean = torch.zeros(self.d, dtype=torch.float64, device=data.device)
         for z in self._blocks():
             self.mean += z.sum((0, 1))
         self.mean /= self.n * self.q
         # Σ_b of fewer prompts than dimensions has their rank: N×N is enough, from the centres themselves
         self.by_prompts = self.n <= self.d
         self.centres = torch.cat([self._off(z) for z in self._in_order()]) if self.by_prompts else None
-        self.between = torch.zeros(0) if self.by_prompts else torch.zeros(self.d, self.d, dtype=torch.float64)
-        self.within = torch.zeros(self.d, self.d, dtype=torch.float64)
+        empty = torch.zeros(self.d, self.d, dtype=torch.float64, device=data.device)
+        self.between = torch.zeros(0) if self.by_prompts else empty.clone()
+        self.within = empty
         for z in self._blocks():
             if not self.by_prompts:
                 off = self._off(z)
@@ -102,32 +136,48 @@ class _Scatter:
             self.within.addmm_(inner.T, inner)
 
     def entropy(self, without: int | None = None) -> float:
-        """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold.
+        """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold."""
+        return float(gram_entropy(self.whitened([without])[0], self.options.alpha))
+
+    def whitened(self, without: Sequence[int | None]) -> list[Tensor]:
+        """Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, or a matrix with the same eigenvalues, of all prompts (None) or without a fold.
 
         Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}.
         """
-        n, within, between, shift = self.n, self.within, self.between, torch.zeros(self.d, dtype=torch.float64)
+        parts = [self._parts(fold) for fold in without]
+        out: list[Tensor] = []
+        for some in _runs_of_one_size(parts, self.data.on_gpu):
+            factor = torch.linalg.cholesky(torch.stack([noise for noise, _ in some]))
+            if self.centres is not None:
+                half = torch.linalg.solve_triangular(factor, torch.stack([stay.T for _, stay in some]), upper=False)
+                out += list((half.mT @ half).unbind())
+            else:
+                half = torch.linalg.solve_triangular(factor, torch.stack([between for _, between in some]), upper=False)
+                whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+                out += list(((whitened + whitened.mT) / 2).unbind())
+        return out
+
+    def _parts(self, without: int | None) -> tuple[Tensor, Tensor]:
+        """Σ_w with δ on its diagonal, and what Σ_b follows from: the centres over √n, or Σ_b itself."""
+        n, within, between, shift = self.n, self.within, self.between, torch.zeros_like(self.mean)
         if without is not None:
-            z = self._fold(without)
-            off, inner = self._off(z), _inner(z)
-            n -= len(z)
-            within = within - inner.T @ inner
-            shift = -off.sum(0) / n  # the centres' mean without this fold, seen from the mean of all
-            between = between if self.by_prompts else between - off.T @ off
-        noise = within / (n * self.q) + self.options.delta * torch.eye(self.d, dtype=torch.float64)
-        factor = torch.linalg.cholesky(noise)
-        if self.centres is not None:
-            stay = self.centres
-            if without is not None:
-                stay = stay[torch.arange(self.n) % n_folds(self.n) != without] - shift
-            half = torch.linalg.solve_triangular(factor, stay.T, upper=False)
-            whitened = half.T @ half / n
-        else:
-            between = between / n - torch.outer(shift, shift)
-            half = torch.linalg.solve_triangular(factor, between, upper=False)
-            whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
-            whitened = (whitened + whitened.T) / 2
-        return float(spectrum_entropy(eigvalsh(whitened).clamp(min=0), self.options.alpha))
+            within, between, moved = within.clone(), between.clone(), shift
+            for z in self._fold(without):
+                off, inner = self._off(z), _inner(z)
+                n -= len(z)
+                within.addmm_(inner.T, inner, alpha=-1.0)
+                moved = moved + off.sum(0)
+                if not self.by_prompts:
+                    between.addmm_(off.T, off, alpha=-1.0)
+            shift = -moved / n  # the centres' mean without this fold, seen from the mean of all
+        noise = within / (n * self.q) + self.options.delta * torch.eye(self.d, dtype=torch.float64, device=within.device)
+        if self.centres is None:
+            return noise, between / n - torch.outer(shift, shift)
+        stay = self.centres
+        if without is not None:
+            at = torch.arange(self.n, device=stay.device)
+            stay = stay[at % n_folds(self.n) != without] - shift
+        return noise, stay / math.sqrt(n)
 
     def _blocks(self) -> Iterable[Tensor]:
         return self.data.blocks() if self._prepared is None else [self._prepared]
@@ -135,10 +185,10 @@ class _Scatter:
     def _in_order(self) -> Iterable[Tensor]:
         return [self.data.all()] if self._prepared is None else [self._prepared]
 
-    def _fold(self, index: int) -> Tensor:
+    def _fold(self, index: int) -> Iterable[Tensor]:
         if self._prepared is None:
-            return self.data.fold(index)
-        return self._prepared[torch.arange(self.n) % n_folds(self.n) == index]
+            return self.data.fold_blocks(index)
+        return [self._prepared[torch.arange(self.n, device=self._prepared.device) % n_folds(self.n) == index]]
 
     def _off(self, z: Tensor) -> Tensor:
         """Centres of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
@@ -147,6 +197,18 @@ class _Scatter:
         size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
         real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
         return torch.where(real, off, 0.0)
+
+
+def _runs_of_one_size(parts: list[tuple[Tensor, Tensor]], together: bool) -> list[list[tuple[Tensor, Tensor]]]:
+    """Neighbours whose parts have the same shapes: on a GPU they are worked on together."""
+    if not together:
+        return [[part] for part in parts]
+    return [list(group) for _, group in groupby(parts, key=lambda part: part[1].shape)]
+
+
+def _prepared(data: ViewRows, options: Options) -> Tensor:
+    whole = torch.cat(list(_prepared_blocks(data, options)))
+    return whole[torch.from_numpy(data.order()).to(whole.device)]
 
 
 def _inner(z: Tensor) -> Tensor:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from layerscope.metrics.rows import RowPreparation
+
+ENTROPIES = ("exact", "approximate")
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,7 @@ class Options:
     """
 
     alpha: float = 1.0
+    entropy: Literal["exact", "approximate"] = "exact"  # of prompts of 256 tokens and more, at α = 1 (spectra/chebyshev.py)
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
     pooled_rows: RowPreparation = "centered-unit"  # pooled vectors, for dataset entropy and the ranks
     view_rows: RowPreparation = "unit"  # pooled vectors of the views, for InfoNCE and DiME

@@ -82,5 +82,6 @@ class PromptEntropy(PromptMean):
     def normalized(self, data: PromptValues, raw: Estimate, normalization: Normalization) -> Estimate:
         """Each prompt by its own number of tokens, then the mean."""
         values, tokens = data.ordered()
-        by = {int(t): normalizer(normalization, int(t), data.width or 0) for t in np.unique(tokens)}
-        return mean_over_prompts(values / np.array([by[int(t)] for t in tokens]), data.width or 0)
+        sizes, which = np.unique(tokens, return_inverse=True)
+        by = np.array([normalizer(normalization, int(t), data.width or 0) for t in sizes])
+        return mean_over_prompts(values / by[which], data.width or 0)

@@ -20,8 +20,8 @@ EPSILON = 1e-7
 def rankme(eigenvalues: Tensor, epsilon: float = EPSILON) -> Tensor:
     """exp(−Σ p log p) with p = σ / Σσ + ε."""
     sigma = singular_values(eigenvalues)
-    p = sigma / sigma.sum() + epsilon
-    return torch.special.entr(p).sum().exp()
+    p = sigma / sigma.sum(-1, keepdim=True) + epsilon
+    return torch.special.entr(p).sum(-1).exp()
 
 
 def _bound(n: int, d: int, options: Options) -> tuple[float, float]:

@@ -43,17 +43,20 @@ class PromptValues:
 
     def __init__(self, width: int | None = None) -> None:
         self.width = width
+        self._ordered: tuple[np.ndarray, np.ndarray] | None = None
         self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
 
     def update(self, values: Any, tokens: Any, keys: Any = None, width: int | None = None) -> None:
         """Add per-prompt `values` (NaN: undefined) computed from `tokens` rows each."""
         self.width = width if width is not None else self.width
+        self._ordered = None
         block = _array(values, 1).astype(np.float64)
         self._blocks.append((block, _array(tokens, 1).astype(np.int64), _keys(keys, len(block))))
 
     def merge(self, other: PromptValues) -> None:
         """Add another container's prompts."""
         self.width = self.width if self.width is not None else other.width
+        self._ordered = None
         self._blocks += other._blocks
 
     def __len__(self) -> int:
@@ -61,6 +64,11 @@ class PromptValues:
 
     def ordered(self) -> tuple[np.ndarray, np.ndarray]:
         """(values, tokens) in canonical order."""
+        if self._ordered is None:
+            self._ordered = self._sorted()
+        return self._ordered
+
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
         if not self._blocks:
             return np.empty(0), np.empty(0, dtype=np.int64)
         values = np.concatenate([b[0] for b in self._blocks])
@@ -70,23 +78,29 @@ class PromptValues:
         return values[order], tokens[order]
 
 
+def _doubles(block: np.ndarray | Tensor) -> Tensor:
+    """A copy in float64, on the block's device."""
+    return block.double() if isinstance(block, Tensor) else torch.from_numpy(np.array(block, dtype=np.float64))
+
+
 class _Vectors:
     """Blocks of vectors with keys; the base of `PooledRows` and `ViewRows`."""
 
     ndim: int
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[np.ndarray, np.ndarray | None]] = []
+        self._blocks: list[tuple[np.ndarray | Tensor, np.ndarray | None]] = []
         self._memo: dict[Any, Any] = {}
 
     def update(self, vectors: Any, keys: Any = None) -> None:
-        """Add vectors, one per prompt along the first axis."""
-        block = _array(vectors, self.ndim)
+        """Add vectors, one per prompt along the first axis. Those on a GPU stay there, and are measured there."""
+        on_gpu = isinstance(vectors, Tensor) and vectors.is_cuda and vectors.ndim == self.ndim
+        block = vectors.detach() if on_gpu else _array(vectors, self.ndim)
         self._check_shape(block)
         self._blocks.append((block, _keys(keys, len(block))))
         self._memo.clear()
 
-    def _check_shape(self, block: np.ndarray) -> None:
+    def _check_shape(self, block: np.ndarray | Tensor) -> None:
         if self._blocks and block.shape[1:] != self._blocks[0][0].shape[1:]:
             raise ValueError(f"vectors of shape {block.shape[1:]} do not fit those so far {self._blocks[0][0].shape[1:]}")
 
@@ -105,6 +119,17 @@ class _Vectors:
         """D, the size of one vector."""
         return int(self._blocks[0][0].shape[-1]) if self._blocks else 0
 
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors are."""
+        first = self._blocks[0][0] if self._blocks else None
+        return first.device if isinstance(first, Tensor) else torch.device("cpu")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether work is better done for many folds and sites together than piece by piece."""
+        return self.device.type == "cuda"
+
     def order(self) -> np.ndarray:
         """Positions of the samples (in order of arrival) that put them into canonical order."""
         if "order" not in self._memo:
@@ -117,10 +142,10 @@ class _Vectors:
 
     def _order_by_values(self) -> np.ndarray:
         """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them."""
-        heads = np.concatenate([b.reshape(len(b), -1)[:, :8] for b, _ in self._blocks])
+        heads = np.concatenate([_array(b.reshape(len(b), -1)[:, :8], 2) for b, _ in self._blocks])
         order = np.lexsort(heads.T[::-1])
         if (heads[order][1:] == heads[order][:-1]).all(-1).any():
-            whole = np.concatenate([b.reshape(len(b), -1) for b, _ in self._blocks])
+            whole = np.concatenate([_array(b.reshape(len(b), -1), 2) for b, _ in self._blocks])
             order = np.lexsort(whole.T[::-1])
         return order
 
@@ -132,7 +157,7 @@ class _Vectors:
         rest: Tensor | None = None
         for block, _ in self._blocks:
             for start in range(0, len(block), BLOCK_ROWS):
-                part = torch.from_numpy(np.array(block[start : start + BLOCK_ROWS], dtype=np.float64))
+                part = _doubles(block[start : start + BLOCK_ROWS])
                 if whole is None:
                     yield part
                     continue
@@ -146,20 +171,41 @@ class _Vectors:
 
     def all(self) -> Tensor:
         """Everything, float64, in canonical order."""
-        whole = np.concatenate([np.asarray(b, dtype=np.float64) for b, _ in self._blocks])
-        return torch.from_numpy(whole[self.order()])
+        return self._in_order([b for b, _ in self._blocks])
 
-    def fold(self, index: int) -> Tensor:
-        """The samples of one fold, float64: every `n_folds`-th in canonical order. Only they are read."""
-        folds = n_folds(len(self))
-        rank = np.empty(len(self), dtype=np.int64)
-        rank[self.order()] = np.arange(len(self))
-        parts, start = [], 0
+    def _in_order(self, blocks: list[np.ndarray | Tensor]) -> Tensor:
+        if self.device.type == "cpu":
+            whole = np.concatenate([np.asarray(b, dtype=np.float64) for b in blocks])
+            return torch.from_numpy(whole[self.order()])
+        if "order_there" not in self._memo:
+            self._memo["order_there"] = torch.from_numpy(self.order()).to(self.device)
+        return torch.cat([_doubles(b) for b in blocks])[self._memo["order_there"]]
+
+    def _fold_numbers(self) -> np.ndarray:
+        """The fold of each sample in order of arrival: every `n_folds`-th in canonical order is in the same one."""
+        if "folds" not in self._memo:
+            rank = np.empty(len(self), dtype=np.int64)
+            rank[self.order()] = np.arange(len(self))
+            self._memo["folds"] = (rank % n_folds(len(self))).astype(np.int8)
+        return self._memo["folds"]
+
+    def fold_blocks(self, index: int) -> Iterator[Tensor]:
+        """The samples of one fold, float64, a block at a time. Only they are read."""
+        numbers, start = self._fold_numbers(), 0
         for block, _ in self._blocks:
-            chosen = np.flatnonzero(rank[start : start + len(block)] % folds == index)
-            parts.append(np.asarray(block[chosen], dtype=np.float64))
+            chosen = np.flatnonzero(numbers[start : start + len(block)] == index)
+            for first in range(0, len(chosen), BLOCK_ROWS):
+                some = chosen[first : first + BLOCK_ROWS]
+                yield _doubles(block[torch.from_numpy(some).to(block.device) if isinstance(block, Tensor) else some])
             start += len(block)
-        return torch.from_numpy(np.concatenate(parts))
+
+    def blocks_by_fold(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Float64 blocks in order of arrival, each with the rows of every fold in it."""
+        numbers, start = self._fold_numbers(), 0
+        for z in self.blocks():
+            here = numbers[start : start + len(z)]
+            yield z, [torch.from_numpy(np.flatnonzero(here == k)).to(z.device) for k in range(n_folds(len(self)))]
+            start += len(z)
 
     def to_canonical(self, per_sample: np.ndarray) -> np.ndarray:
         """Numbers in order of arrival, put into canonical order."""
@@ -184,8 +230,7 @@ class ViewRows(_Vectors):
 
     def view(self, index: int) -> Tensor:
         """The pooled vectors of one view (N, D), float64, in canonical order."""
-        whole = np.concatenate([np.asarray(b[:, index], dtype=np.float64) for b, _ in self._blocks])
-        return torch.from_numpy(whole[self.order()])
+        return self._in_order([b[:, index] for b, _ in self._blocks])
 
     def need_views(self, at_least: int, metric: str) -> None:
         """A ValueError unless there are enough views and prompts for a metric that compares them."""

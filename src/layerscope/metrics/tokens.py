@@ -9,6 +9,7 @@ Where a prompt has more tokens than dimensions, the D×D side is cheaper and the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,11 +18,31 @@ from torch import Tensor
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
+from layerscope.metrics.token_norms import Sink, find_sink, full_mask, token_norms, token_sum, without_token
+from layerscope.spectra import full_precision, joined
+from layerscope.spectra.chebyshev import approximate_entropy
+
+__all__ = [
+    "PreparedTokens",
+    "Sink",
+    "TokenMeasures",
+    "curvatures",
+    "find_sink",
+    "full_mask",
+    "measure_tokens",
+    "prepare_tokens",
+    "prompt_entropies",
+    "solve_tokens",
+    "token_entropy",
+    "without_token",
+]
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14
-# Square root of some 45 units of rounding in a Gram matrix's entries.
-_PRODUCT_NOISE = 1e-7
+# Units of rounding in a Gram matrix's entries: what is smaller than that many is noise.
+_PRODUCT_UNITS = 45
+# The approximate entropy is for long prompts: shorter ones are solved as fast.
+_FEWEST_APPROXIMATED = 256
 
 
 @dataclass(frozen=True)
@@ -34,40 +55,12 @@ class TokenMeasures:
 
 
 @dataclass(frozen=True)
-class Sink:
-    """The token with the largest norm of each prompt (B,): its position and its norm over the median norm."""
+class PreparedTokens:
+    """Token measures whose entropies still wait for their eigenvalues: Gram matrices (B, n, n) by sink, on the states' device."""
 
-    position: Tensor
-    ratio: Tensor
-
-
-def full_mask(states: Tensor) -> Tensor:
-    """A mask that says every token is real."""
-    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-
-
-def find_sink(states: Tensor, mask: Tensor | None = None) -> Sink:
-    """The largest token of each prompt in states (B, T, D); the first one if several are equal."""
-    mask = full_mask(states) if mask is None else mask
-    norms = _norms(states)
-    position = norms.masked_fill(~mask, -1.0).argmax(-1)
-    lengths = mask.sum(-1)
-    ranked = norms.masked_fill(~mask, math.inf).sort(-1).values
-    low = ranked.gather(-1, ((lengths - 1) // 2).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    high = ranked.gather(-1, (lengths // 2).clamp(max=ranked.shape[-1] - 1).unsqueeze(-1)).squeeze(-1)
-    median = torch.where(lengths % 2 == 1, low, (low + high) / 2)
-    largest = norms.gather(-1, position.unsqueeze(-1)).squeeze(-1)
-    return Sink(position, torch.where((median > 0) & (lengths > 0), largest / median, torch.nan))
-
-
-def _norms(states: Tensor) -> Tensor:
-    """Token norms (B, T), float64; half-precision states are summed in float32."""
-    return torch.linalg.vector_norm(states if states.dtype == torch.float64 else states.float(), dim=-1).double()
-
-
-def without_token(mask: Tensor, position: Tensor) -> Tensor:
-    """The mask with one token of each prompt taken out."""
-    return mask.scatter(-1, position.unsqueeze(-1), False)
+    matrices: dict[str, Tensor]
+    curvature: dict[str, Tensor]
+    flat: Tensor
 
 
 def prompt_entropies(states: Tensor, mask: Tensor | None = None, options: Options | None = None) -> Tensor:
@@ -75,81 +68,132 @@ def prompt_entropies(states: Tensor, mask: Tensor | None = None, options: Option
     options = options or Options()
     check_rows(options.rows)
     mask = full_mask(states) if mask is None else mask
-    return gram_entropy(_entropy_matrix(states, mask, options), options.alpha)
+    return gram_entropy(_entropy_matrix(states, mask, options, torch.float64), options.alpha)
 
 
-def curvatures(states: Tensor, mask: Tensor | None = None, absolute: bool = False) -> tuple[Tensor, Tensor]:
+def curvatures(
+    states: Tensor, mask: Tensor | None = None, absolute: bool = False, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
     """Mean angle between successive differences of each prompt's states (B, T, D), and the terms left out.
 
     NaN where no angle exists (fewer than three tokens, or all differences zero). The cosine is clipped to [−1, 1].
     """
     mask = full_mask(states) if mask is None else mask
-    x, mask = _packed(states.double(), mask)
+    x, mask = _packed(states.to(dtype), mask)
     norms = x.square().sum(-1)
     v = x[:, 1:] - x[:, :-1]
     squares = v.square().sum(-1)
     dots = (v[:, 1:] * v[:, :-1]).sum(-1)
-    return _mean_angle(squares, dots, norms, mask, absolute)
+    return _mean_angle(squares, dots, _EQUAL_STATES * norms, mask, absolute)
 
 
 def measure_tokens(
-    states: Tensor, mask: Tensor | None, sink: Sink | None, options: Options, *, entropy: bool = True, curvature: bool = True
+    states: Tensor,
+    mask: Tensor | None,
+    sink: Sink | None,
+    options: Options,
+    *,
+    entropy: bool = True,
+    curvature: bool = True,
+    dtype: torch.dtype = torch.float64,
 ) -> TokenMeasures:
     """Entropy and curvature of each prompt, with the sink token kept and (where `sink` is given) dropped.
 
-    `mask=None` says that no token is padding, which saves a pass over the states.
+    `mask=None` says that no token is padding, which saves a pass over the states. `dtype` is what Gram matrices are formed in.
+    """
+    position = None if sink is None else sink.position
+    prepared = prepare_tokens(states, mask, position, options, entropy=entropy, curvature=curvature, dtype=dtype)
+    solved = solve_tokens([prepared], options)[0]
+    return TokenMeasures(solved, prepared.curvature, prepared.flat)
+
+
+def prepare_tokens(
+    states: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    options: Options,
+    *,
+    entropy: bool = True,
+    curvature: bool = True,
+    dtype: torch.dtype = torch.float64,
+    total: Tensor | None = None,
+) -> PreparedTokens:
+    """All of `measure_tokens` but the eigenvalues, which are cheaper for many sites at once; `sink` is the token's position.
+
+    `total` is the states' `token_sum` without padding, for those who have it already.
     """
     check_rows(options.rows)
     real = full_mask(states) if mask is None else mask
     masks = {"keep": real}
     if sink is not None:
-        masks["drop"] = without_token(real, sink.position)
+        masks["drop"] = without_token(real, sink)
     if states.shape[1] > states.shape[2]:
-        return _measure_directly(states, masks, options, entropy, curvature)
+        return _prepare_directly(states, masks, options, entropy, curvature, dtype)
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
-    lengths, norms = real.sum(-1), _norms(states)
+    lengths, norms = real.sum(-1), token_norms(states)
     # Centred on the mean without the largest token: one a thousand times larger would cost the others their digits in G.
-    without = without_token(real, norms.argmax(-1) if sink is None else sink.position)
-    mean = torch.where(without.unsqueeze(-1), states, 0).sum(1, dtype=torch.float64)
-    mean = mean / without.sum(-1, keepdim=True).clamp(min=1)
-    centred = states - mean.unsqueeze(1)  # float64 by promotion
+    rest = _sum_without(states, norms.argmax(-1) if sink is None else sink, total)
+    mean = rest / (lengths - 1).clamp(min=1).unsqueeze(-1)
+    centred = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
     if mask is not None:
         centred = centred * real.unsqueeze(-1)
-    gram = centred @ centred.mT
-    matrices, bends, flat = [], {}, torch.zeros_like(lengths)
+    with full_precision():
+        gram = centred @ centred.mT
+    matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
     for name, kept in masks.items():
-        index = None if name == "keep" and mask is None else _kept_first(kept)
-        g, sub_mask, size = gram, kept, norms
-        if index is not None:
-            g = gram.gather(1, index.unsqueeze(-1).expand_as(gram)).gather(2, index.unsqueeze(1).expand_as(gram))
-            sub_mask, size = kept.gather(1, index), norms.gather(1, index)
         if curvature:
-            bends[name], left_out = _gram_curvature(g, sub_mask, size, options.curvature_absolute)
+            index = None if name == "keep" and mask is None else _kept_first(kept)
+            bends[name], left_out = _gram_curvature(gram, kept, norms, index, options.curvature_absolute)
             flat = left_out if name == "keep" else flat
         if entropy:
             if options.rows in ("raw", "unit"):  # these need the mean put back: take the direct way
-                matrices.append(_entropy_matrix(states, kept, options))
+                matrices[name] = _entropy_matrix(states, kept, options, dtype)
             else:
-                matrices.append(_prepared_gram(g, sub_mask, size, options, states.dtype, recentre=name == "keep"))
-    values = {}
-    if entropy:
-        solved = gram_entropy(torch.cat(matrices), options.alpha).split(len(states))
-        values = dict(zip(masks, solved, strict=True))
-    return TokenMeasures(values, bends, flat)
+                some = None if name == "keep" and mask is None else kept
+                matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, recentre=name == "keep")
+    return PreparedTokens(matrices, bends, flat)
 
 
-def _measure_directly(
-    states: Tensor, masks: dict[str, Tensor], options: Options, entropy: bool, curvature: bool
-) -> TokenMeasures:
-    values = {name: prompt_entropies(states, kept, options) for name, kept in masks.items()} if entropy else {}
+def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:
+    """The entropies by sink of several sites' tokens, all of whose matrices go to the solver together."""
+    every = [matrix for site in prepared for matrix in site.matrices.values()]
+    if not every:
+        return [{} for _ in prepared]
+    values = iter(token_entropy(joined(every), options).split([len(matrix) for matrix in every]))
+    return [{name: next(values) for name in site.matrices} for site in prepared]
+
+
+def token_entropy(matrices: Tensor, options: Options) -> Tensor:
+    """S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or approximate where the options say so."""
+    if options.entropy == "approximate" and options.alpha == 1 and matrices.shape[-1] >= _FEWEST_APPROXIMATED:
+        return approximate_entropy(matrices)
+    return gram_entropy(matrices, options.alpha, overwrite=True)
+
+
+def _prepare_directly(
+    states: Tensor, masks: dict[str, Tensor], options: Options, entropy: bool, curvature: bool, dtype: torch.dtype
+) -> PreparedTokens:
+    matrices = {name: _entropy_matrix(states, kept, options, dtype) for name, kept in masks.items()} if entropy else {}
     flat = torch.zeros(len(states), dtype=torch.long, device=states.device)
     bends = {}
     if curvature:
         for name, kept in masks.items():
-            bends[name], left_out = curvatures(states, kept, options.curvature_absolute)
+            bends[name], left_out = curvatures(states, kept, options.curvature_absolute, dtype)
             flat = left_out if name == "keep" else flat
-    return TokenMeasures(values, bends, flat)
+    return PreparedTokens(matrices, bends, flat)
+
+
+def _sum_without(states: Tensor, position: Tensor, total: Tensor | None) -> Tensor:
+    """The sum of each prompt's states (B, D) but one, float64."""
+    if states.dtype == torch.float64:  # nothing has more digits: leave it out rather than take it away again
+        return states.scatter(1, _rows_at(position, states), 0.0).sum(1)
+    total = token_sum(states) if total is None else total
+    return total - states.gather(1, _rows_at(position, states)).squeeze(1)
+
+
+def _rows_at(position: Tensor, states: Tensor) -> Tensor:
+    return position[:, None, None].expand(-1, 1, states.shape[-1])
 
 
 def _kept_first(mask: Tensor) -> Tensor:
@@ -162,59 +206,71 @@ def _packed(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return states.gather(1, index.unsqueeze(-1).expand_as(states)), mask.gather(1, index)
 
 
-def _prepared_gram(gram: Tensor, mask: Tensor, norms: Tensor, options: Options, dtype: torch.dtype, recentre: bool) -> Tensor:
-    """Gram matrix of the masked rows, re-centred among themselves and, if asked, scaled to length 1."""
-    m = mask.to(gram.dtype)
-    both = m.unsqueeze(-1) * m.unsqueeze(-2)
-    g = gram * both
-    floor = zero_row_floor(norms, dtype)
+def _prepared_gram(
+    gram: Tensor, mask: Tensor | None, norms: Tensor, options: Options, dtype: torch.dtype, recentre: bool
+) -> Tensor:
+    """Gram matrix of the masked rows, re-centred among themselves and, if asked, scaled to length 1; other rows are zero.
+
+    Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and changes nothing.
+    """
+    floor = zero_row_floor(norms, dtype).to(gram.dtype)
+    g = gram
     if recentre:
-        count = m.sum(-1, keepdim=True).clamp(min=1)
+        count = gram.shape[-1] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
         before = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
         # a row that equals the mean keeps the rounding of the products it is a difference of
-        floor = torch.maximum(floor, _PRODUCT_NOISE * (before + before.sum(-1, keepdim=True) / count))
-        row_mean = g.sum(-1, keepdim=True) / count.unsqueeze(-1)
-        g = (g - row_mean - row_mean.mT + row_mean.sum(-2, keepdim=True) / count.unsqueeze(-1)) * both
+        noise = math.sqrt(_PRODUCT_UNITS * torch.finfo(gram.dtype).eps)
+        floor = torch.maximum(floor, noise * (before + before.sum(-1, keepdim=True) / count))
+        row_mean = g.sum(-1) / count
+        shift = row_mean - row_mean.sum(-1, keepdim=True) / (2 * count)
+        g = (g - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
     length = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-    alive = length > floor
+    alive = length > floor if mask is None else (length > floor) & mask
     scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(g.dtype)
-    g = g * scale.unsqueeze(-1) * scale.unsqueeze(-2)
-    return g.clamp(min=0) if options.clamp_gram else g
+    g = (g * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    return g.clamp_(min=0) if options.clamp_gram else g
 
 
-def _entropy_matrix(states: Tensor, mask: Tensor, options: Options) -> Tensor:
+def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch.dtype) -> Tensor:
     """The smaller Gram side of each prompt's prepared rows; padding rows are zero and change nothing."""
     m = mask.unsqueeze(-1)
-    x = torch.where(m, states.double(), 0.0)
+    x = torch.where(m, states.to(dtype), 0.0)
     rows: RowPreparation = options.rows
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     floor = torch.zeros_like(norms)
     if rows.startswith("centered"):
-        mean = x.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
-        x = torch.where(m, x - mean, 0.0)
+        mean = x.sum(1, keepdim=True, dtype=torch.float64) / mask.sum(-1).clamp(min=1)[:, None, None]
+        x = torch.where(m, x - mean.to(dtype), 0.0)
         floor = zero_row_floor(norms, states.dtype)
         norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     x = torch.where(norms > floor, x / norms if rows.endswith("unit") else x, 0.0)
-    gram = x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x
+    with full_precision():
+        gram = x @ x.mT if x.shape[1] <= x.shape[2] else x.mT @ x
     return gram.clamp(min=0) if options.clamp_gram else gram
 
 
-def _gram_curvature(gram: Tensor, mask: Tensor, norms: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-    """Curvature from the Gram matrix of packed rows (any common shift of the rows cancels)."""
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    one = gram.diagonal(offset=1, dim1=-2, dim2=-1)
-    two = gram.diagonal(offset=2, dim1=-2, dim2=-1)
+def _gram_curvature(gram: Tensor, mask: Tensor, norms: Tensor, index: Tensor | None, absolute: bool) -> tuple[Tensor, Tensor]:
+    """Curvature from a Gram matrix (any common shift of the rows cancels); `index` brings the kept rows to the front."""
+    n = gram.shape[-1]
+    if index is None:
+        diagonal, one, two = (gram.diagonal(offset=k, dim1=-2, dim2=-1) for k in range(3))
+    else:
+        flat = gram.flatten(1)
+        diagonal, one, two = (flat.gather(1, index[:, : max(0, n - k)] * n + index[:, k:]) for k in range(3))
+        mask, norms = mask.gather(1, index), norms.gather(1, index)
     squares = diagonal[:, 1:] + diagonal[:, :-1] - 2 * one
     dots = one[:, 1:] - diagonal[:, 1:-1] - two + one[:, :-1]
-    # differences are known no better than the products they come from
-    return _mean_angle(squares, dots, torch.maximum(norms.square(), diagonal), mask, absolute)
+    # differences are known no better than the states are stored, and than the products they come from
+    noise = torch.maximum(_EQUAL_STATES * norms.square(), _PRODUCT_UNITS * torch.finfo(gram.dtype).eps * diagonal)
+    return _mean_angle(squares, dots, noise, mask, absolute)
 
 
-def _mean_angle(squares: Tensor, dots: Tensor, norms: Tensor, mask: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
-    moving = squares > _EQUAL_STATES * (norms[:, 1:] + norms[:, :-1])
+def _mean_angle(squares: Tensor, dots: Tensor, noise: Tensor, mask: Tensor, absolute: bool) -> tuple[Tensor, Tensor]:
+    """The mean angle of packed differences, float64, and the terms left out; `noise` is each state's share of a zero ‖v‖²."""
+    moving = squares > noise[:, 1:] + noise[:, :-1]
     present = mask[:, 1:-1] & mask[:, 2:]  # packed: the third token is there, so all three are
     usable = present & moving[:, 1:] & moving[:, :-1]
-    cosine = dots / (squares[:, 1:] * squares[:, :-1]).clamp(min=1e-300).sqrt()
+    cosine = dots.double() / (squares[:, 1:].double() * squares[:, :-1]).clamp(min=1e-300).sqrt()
     angle = torch.acos((cosine.abs() if absolute else cosine).clamp(-1.0, 1.0))
     count = usable.sum(-1)
     total = torch.where(usable, angle, 0.0).sum(-1)

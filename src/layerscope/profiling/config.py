@@ -11,6 +11,7 @@ from layerscope.data.augment import AUGMENTERS
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.entropy import check_alpha
+from layerscope.metrics.options import ENTROPIES
 
 DEFAULT_MAX_LENGTH = 256
 
@@ -114,6 +115,8 @@ def _check(config: ProfileConfig) -> None:
     for name in ("rows", "pooled_rows", "view_rows", "lidar_rows"):
         if getattr(options, name) not in ROW_PREPARATIONS:
             raise UnknownNameError(name, str(getattr(options, name)), ROW_PREPARATIONS)
+    if options.entropy not in ENTROPIES:
+        raise UnknownNameError("entropy", str(options.entropy), ENTROPIES)
     try:
         check_alpha(options.alpha)
     except ValueError as error:

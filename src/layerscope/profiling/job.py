@@ -18,18 +18,23 @@ import torch
 
 from layerscope import __version__
 from layerscope.capture import Reducer, Site, check_residual, expand_sites, make_batch
+from layerscope.capture.reduce import compute_dtype
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError
+from layerscope.metrics import Options
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling.config import ProfileConfig, make_config
+from layerscope.profiling.held import HeldShards, WriteBehind, fits
 from layerscope.profiling.passes import Encoder
 from layerscope.profiling.plan import Plan, choose_shard_size, make_plan
+from layerscope.profiling.reading import ReadAhead
 from layerscope.profiling.run import Run
 from layerscope.profiling.tables import TableBuilder, prompt_table
 from layerscope.progress import Progress, progress_bar
+from layerscope.report.live import LivePage
 from layerscope.spectra import solver_name
 from layerscope.store import RunFolder, ShardStore
 from layerscope.store.folder import config_key
@@ -57,6 +62,7 @@ def profile(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
+    live: bool = False,
     model_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Run:
@@ -64,7 +70,8 @@ def profile(
 
     `model` is a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its `tokenizer`. `texts` is a
     corpus name, a file, a hub dataset or a list of strings. `out` is a folder that is resumed if it holds this very run;
-    without it nothing is left on disk. `options` are settings of the metrics (`rows`, `temperature`, `permutations`, …).
+    without it nothing is left on disk. `live` keeps a page of what is known so far in it.
+    `options` are settings of the metrics (`rows`, `temperature`, `permutations`, …).
 
         run = layerscope.profile("smollm2-135m", "lee", limit=50)
         run.table; run.plot()
@@ -84,7 +91,10 @@ def profile(
     )
     if batch_size is not None and batch_size < 1:
         raise LayerscopeError(f"batch_size must be at least 1, not {batch_size}.")
+    if live and out is None:
+        raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
     folder = None if out is None else RunFolder(out)
+    page = LivePage(folder.path) if live and folder is not None else None
     source = resolve_early(model, offline, model_options or {})
     reading = {"column": column, "limit": limit, "text_filter": text_filter}
     if isinstance(texts, Corpus):
@@ -98,14 +108,23 @@ def profile(
     if folder is not None and source is not None and not overwrite:
         held = folder.manifest()
         if held and held.get("status") == "complete" and held.get("request_key") == config_key(request):
-            return Run.load(folder.path)
+            return _shown(Run.load(folder.path), page)
     loaded = open_model(model, tokenizer, offline, model_options or {})
-    job = Job(loaded, corpus, config, batch_size)
+    job = Job(loaded, corpus, config, batch_size, page)
     with progress_bar(progress) as bar:
         if folder is None:
+            if job.fits_on_device():
+                return job.run(HeldShards(), bar)
             with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
                 return job.run(ShardStore(Path(scratch)), bar)
-        return job.run_in(folder, bar, overwrite, config_key(request) if source else None)
+        return _shown(job.run_in(folder, bar, overwrite, config_key(request) if source else None), page)
+
+
+def _shown(run: Run, page: LivePage | None) -> Run:
+    """The run; where a page follows it, the page is complete too."""
+    if page is not None:
+        page.finish(run)
+    return run
 
 
 def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> dict[str, Any] | None:
@@ -128,6 +147,7 @@ class Job:
     corpus: Corpus
     config: ProfileConfig
     batch_size: int | None = None
+    page: LivePage | None = None
 
     def __post_init__(self) -> None:
         self.sites: list[Site] = expand_sites(self.config.sites, self.model.anatomy)
@@ -156,7 +176,12 @@ class Job:
         folder.finish()
         return run
 
-    def run(self, store: ShardStore, bar: Progress, shard_size: int | None = None) -> Run:
+    def fits_on_device(self) -> bool:
+        """Whether the pooled vectors of the whole run may stay on a GPU, so that nothing goes to disk and back."""
+        vectors = len(self.corpus) * len(self.sites) * (1 + self.config.n_views)
+        return fits(self.model.device, vectors, self.model.width)
+
+    def run(self, store: ShardStore | HeldShards, bar: Progress, shard_size: int | None = None) -> Run:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
         plan = make_plan(self.model, self.corpus.texts, self.config.max_length, shard_size or self._shard_size())
@@ -164,7 +189,7 @@ class Job:
         encoded = time.perf_counter()
         # by number of this corpus: the run may have been begun with the same texts in another order
         shards = [replace(store.read(i), prompts=prompts) for i, prompts in enumerate(plan.shards)]
-        builder = TableBuilder(self.config, self.sites, plan, self.model.width)
+        builder = TableBuilder(self.config, self.sites, plan, self.model.width, self.model.device)
         bar.begin("metrics|sites", len(self.sites))
         table = builder.build(shards, bar.advance)
         prompts = prompt_table(self.sites, plan, shards)
@@ -175,7 +200,7 @@ class Job:
     def _shard_size(self) -> int:
         return choose_shard_size(self.model.device.type, len(self.sites), self.config.n_views, self.model.width)
 
-    def _encode(self, plan: Plan, store: ShardStore, bar: Progress) -> dict[str, Any]:
+    def _encode(self, plan: Plan, store: ShardStore | HeldShards, bar: Progress) -> dict[str, Any]:
         """Forward passes over every shard that is not there yet."""
         per_prompt = 1 + self.config.n_views
         done = sum(len(shard) for i, shard in enumerate(plan.shards) if store.has(i))
@@ -197,10 +222,17 @@ class Job:
                     curvature="curvature" in chosen,
                 )
             )
-            encoder = Encoder(self.model, reducer, self.config, self.batch_size)
-            for index, shard in enumerate(plan.shards):
-                if not store.has(index):
-                    store.write(index, encoder.run(plan, shard, bar.advance))
+            left = {i: shard for i, shard in enumerate(plan.shards) if not store.has(i)}
+            ahead = None
+            if self.model.device.type == "cuda":  # a GPU would have to wait for texts and disks
+                ahead = stack.enter_context(ReadAhead(self.model, plan, list(left.values()), self.config))
+            held = isinstance(store, HeldShards)
+            encoder = Encoder(self.model, reducer, self.config, self.batch_size, on_device=held, ahead=ahead)
+            write = stack.enter_context(WriteBehind(store)) if ahead is not None and not held else store.write
+            for index, shard in left.items():
+                write(index, encoder.run(plan, shard, bar.advance))
+                if self.page is not None and not isinstance(store, HeldShards):
+                    self.page.update(self, plan, store)
             facts["empty_views"] = encoder.empty_views
         return facts
 
@@ -241,7 +273,7 @@ class Job:
                 "augmenter": config.augmenter if config.n_views else None,
                 "seed": config.seed,
                 "preset": config.preset,
-                "precision": "states as the model gives them; reductions and eigenvalues in float64; pooled vectors in float32",
+                "precision": _precision(self.model.device, config.options),
                 "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
                 "metrics": dict(vars(config.options)),
                 "residual_error": facts["residual_error"],
@@ -289,6 +321,16 @@ class Job:
         for metric, sites in builder.undefined.items():
             out.append(f"{metric} is undefined for up to {max(sites.values())} of {n} prompts; they are left out of it.")
         return out
+
+
+def _precision(device: torch.device, options: Options) -> str:
+    reduced = "reductions and eigenvalues in float64"
+    if compute_dtype(device, options) == torch.float32:
+        reduced = (
+            "means in float64; Gram matrices of tokens, DiME's and LiDAR's eigenvalues and those of folds left out in float32; "
+            "other spectra in float64"
+        )
+    return f"states as the model gives them; {reduced}; pooled vectors in float32"
 
 
 def _version(package: str) -> str | None:

@@ -2,66 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from layerscope.capture import Reducer, make_batch, run_batches, token_budget
-from layerscope.capture.reduce import TOKEN_FIELDS
-from layerscope.data import make_views
+from layerscope.capture.reduce import TOKEN_FIELDS, Kept
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.plan import Plan
+from layerscope.profiling.reading import Ids, ReadAhead, read_prompts, read_views
 from layerscope.store import Shard
 
 
 class Encoder:
-    """Runs shards through a model; remembers the batch size that fits in memory."""
+    """Runs shards through a model; remembers the batch size that fits in memory.
 
-    def __init__(self, model: LoadedModel, reducer: Reducer, config: ProfileConfig, batch_size: int | None = None) -> None:
+    On a GPU a shard's results stay on the device until all its batches are queued: the host waits once per shard. With
+    `on_device` the pooled vectors stay there for good. `ahead` makes the texts' tokens before they are asked for.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        reducer: Reducer,
+        config: ProfileConfig,
+        batch_size: int | None = None,
+        *,
+        on_device: bool = False,
+        ahead: ReadAhead | None = None,
+    ) -> None:
         self.model, self.reducer, self.config, self.batch_size = model, reducer, config, batch_size
+        self.on_device, self.ahead = on_device, ahead
         self.tokens = token_budget(model.device, model.width)
         self.empty_views = 0
 
     def run(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> Shard:
         """Encode one shard's prompts and their views. `advance(n)` is told of n more texts done."""
-        texts = [plan.texts[i] for i in shard]
-        sites, views = len(self.reducer.sites), self.config.n_views
-        pooled = np.empty((sites, len(texts), 1 + views, self.model.width), dtype=np.float32)
-        values = {name: np.full((sites, len(texts)), np.nan) for name in TOKEN_FIELDS} if self.config.needs("tokens") else {}
-        ids = self.model.tokenize(texts, plan.max_length).ids
+        sites, views, n = len(self.reducer.sites), self.config.n_views, len(shard)
+        device = self.model.device if self.model.device.type == "cuda" else torch.device("cpu")
+        pooled = torch.empty((sites, n, 1 + views, self.model.width), dtype=torch.float32, device=device)
+        wanted = self.config.needs("tokens")
+        values = torch.full((len(TOKEN_FIELDS), sites, n), torch.nan, dtype=torch.float64, device=device) if wanted else None
+        ids = read_prompts(self.model, plan, shard) if self.ahead is None else self.ahead.prompts(shard)
 
         def keep_prompts(items: list[int]) -> None:
-            reduced = self._reduce([ids[i] for i in items], bool(values))
-            pooled[:, items, 0] = reduced.pooled
-            for name, array in reduced.tokens.items():
-                values[name][:, items] = array
+            kept = self._reduce([ids[i] for i in items], wanted)
+            where = _index(items, device)
+            pooled[:, where, 0] = kept.pooled.to(device)
+            if values is not None and kept.tokens is not None:
+                values[:, :, where] = kept.tokens.to(device)
             advance(len(items))
 
         self.tokens = run_batches([len(row) for row in ids], keep_prompts, self.tokens, self.batch_size)
         if views:
-            self._run_views(texts, ids, plan.max_length, pooled, advance)
-        return Shard(shard, pooled, values)
+            self._run_views(plan, shard, ids, pooled, advance)
+        self.reducer.check(pooled)
+        numbers = {} if values is None else dict(zip(TOKEN_FIELDS, values.cpu().numpy(), strict=True))
+        return Shard(shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
 
     def _run_views(
-        self, texts: list[str], ids: list[list[int]], limit: int, pooled: np.ndarray, advance: Callable[[int], None]
+        self, plan: Plan, shard: np.ndarray, ids: Sequence[Ids], pooled: Tensor, advance: Callable[[int], None]
     ) -> None:
         n = self.config.n_views
-        made = make_views(texts, n, self.config.seed, self.config.augmenter)
-        view_ids = self.model.tokenize([view for views in made for view in views], limit).ids
-        for i, row in enumerate(view_ids):
-            if not row:  # an augmentation that left nothing the tokenizer knows: the prompt itself stands in
-                view_ids[i] = ids[i // n]
-                self.empty_views += 1
+        ahead = self.ahead
+        tokens = read_views(self.model, plan, shard, ids, self.config, None) if ahead is None else ahead.views(shard)
+        self.empty_views += tokens.empty
+        # one row per view, so that a batch is put into its place by a single index
+        rows = pooled[:, :, 1:]
 
         def keep_views(items: list[int]) -> None:
-            reduced = self._reduce([view_ids[i] for i in items], False)
-            prompt, view = np.divmod(np.array(items), n)
-            pooled[:, prompt, 1 + view] = reduced.pooled
+            kept = self._reduce([tokens.ids[i] for i in items], False)
+            where = _index(items, pooled.device)
+            rows[:, where // n, where % n] = kept.pooled.to(pooled.device)
             advance(len(items))
 
-        self.tokens = run_batches([len(row) for row in view_ids], keep_views, self.tokens, self.batch_size)
+        self.tokens = run_batches([len(row) for row in tokens.ids], keep_views, self.tokens, self.batch_size)
 
-    def _reduce(self, ids: list[list[int]], token_level: bool):  # type: ignore[no-untyped-def]
+    def _reduce(self, ids: list[Ids], token_level: bool) -> Kept:
         batch = make_batch(ids, self.model.pad_id, self.model.device)
-        return self.reducer.run(batch, self.model.run, token_level)
+        return self.reducer.reduce(batch, self.model.run, token_level)
+
+
+def _index(items: list[int], device: torch.device) -> Tensor:
+    index = torch.tensor(items)
+    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index

@@ -12,7 +12,8 @@ from layerscope.errors import DataError
 from layerscope.models import LoadedModel
 
 _CHUNK = 2000  # texts tokenised at once while planning
-_SHARD_BYTES = 96 * 2**20
+_TOKENS_KEPT = 2_000_000  # 8 MB: more are made again when they are needed
+_SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Plan:
     no_tokens: int
     max_length: int
     shards: list[np.ndarray]
+    ids: list[np.ndarray] | None = None  # token ids of every text, where they take little memory
 
     @property
     def n_prompts(self) -> int:
@@ -43,10 +45,13 @@ def make_plan(model: LoadedModel, texts: Sequence[str], max_length: int, shard_s
     limit = max_length if model.max_length is None else min(max_length, model.max_length)
     lengths = np.zeros(len(texts), dtype=np.int64)
     truncated = np.zeros(len(texts), dtype=bool)
+    kept: list[np.ndarray] | None = []
     for start in range(0, len(texts), _CHUNK):
         tokens = model.tokenize(list(texts[start : start + _CHUNK]), limit)
         lengths[start : start + _CHUNK] = [len(ids) for ids in tokens.ids]
         truncated[start : start + _CHUNK] = tokens.truncated
+        if kept is not None:
+            kept = [*kept, *(np.array(ids, dtype=np.int32) for ids in tokens.ids)] if lengths.sum() <= _TOKENS_KEPT else None
     keys = np.array([text_key(text) for text in texts], dtype=np.uint64)
     usable = np.flatnonzero(lengths > 0)
     if len(usable) == 0:
@@ -54,10 +59,10 @@ def make_plan(model: LoadedModel, texts: Sequence[str], max_length: int, shard_s
     # Longest first: memory that will not do is found out at once. Ties by key, so that order never matters.
     order = usable[np.lexsort((keys[usable], -lengths[usable]))]
     shards = [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
-    return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards)
+    return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards, kept)
 
 
 def choose_shard_size(device_type: str, sites: int, views: int, width: int) -> int:
     """Prompts per shard: a minute or so of work on a CPU, full batches on a GPU, and a bounded amount of memory."""
-    fits = _SHARD_BYTES // (sites * (1 + views) * width * 4)
+    fits = _SHARD_BYTES.get(device_type, _SHARD_BYTES["cpu"]) // (sites * (1 + views) * width * 4)
     return int(max(4, min(32 if device_type == "cpu" else 512, fits)))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from layerscope.capture import Site
-from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, interval
+from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
+from layerscope.metrics.jackknife import FOLDS
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.plan import Plan
 from layerscope.spectra import side_by_side
@@ -28,13 +30,19 @@ _TOKEN_SOURCES = {
 }
 _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
+_SHARE_OF_MEMORY = 0.4  # of what is free on a GPU, for the sites that are worked on together
+
+_Row = tuple[list[Any], Estimate]  # where a value belongs, and the value
 
 
 class TableBuilder:
     """Computes the profile table and remembers what a reader must be told: undefined values, values out of bounds."""
 
-    def __init__(self, config: ProfileConfig, sites: Sequence[Site], plan: Plan, width: int) -> None:
+    def __init__(
+        self, config: ProfileConfig, sites: Sequence[Site], plan: Plan, width: int, device: torch.device | None = None
+    ) -> None:
         self.config, self.sites, self.plan, self.width = config, list(sites), plan, width
+        self.device = device if device is not None and device.type == "cuda" else None
         self.undefined: dict[str, dict[str, int]] = defaultdict(dict)
         self.flat: dict[str, int] = {}
         self.warnings: list[str] = []
@@ -42,21 +50,55 @@ class TableBuilder:
     def build(self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None) -> pd.DataFrame:
         """The tidy table, one row per site, metric, normalisation and sink setting."""
         rows: list[list[Any]] = []
-        each = side_by_side("sites", lambda i: self._site_rows(i, self.sites[i], shards), range(len(self.sites)), _SITES_AT_ONCE)
-        for site_rows in each:
+        for site_rows in self._on_gpu(shards) if self.device is not None else self._on_cpu(shards):
             rows += site_rows
             advance(1)
         return pd.DataFrame(rows, columns=COLUMNS)
 
-    def _site_rows(self, index: int, site: Site, shards: Sequence[Shard]) -> list[list[Any]]:
+    def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[list[list[Any]]]:
+        """Sites side by side, one thread each."""
+
+        def rows_of(index: int) -> list[list[Any]]:
+            return self._with_intervals(self._site_estimates(index, *self._site_data(index, shards), shards))
+
+        return side_by_side("sites", rows_of, range(len(self.sites)), _SITES_AT_ONCE)
+
+    def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[list[list[Any]]]:
+        """Sites one after the other, what is costly for as many of them together as memory allows."""
+        group = self._sites_together(sum(len(shard.prompts) for shard in shards))
+        for start in range(0, len(self.sites), group):
+            indices = range(start, min(start + group, len(self.sites)))
+            data = {i: self._site_data(i, shards) for i in indices}
+            for name in self.config.metrics:
+                metric = get_metric(name)(self.config.options)
+                if metric.info.level != "tokens":
+                    metric.prepare([data[i][metric.info.level == "views"] for i in indices])
+            estimates = [self._site_estimates(i, *data.pop(i), shards) for i in indices]
+            every = iter(self._with_intervals([row for site in estimates for row in site]))
+            for site in estimates:
+                yield [next(every) for _ in site]
+
+    def _sites_together(self, prompts: int) -> int:
+        free, _ = torch.cuda.mem_get_info(self.device)
+        side = min(prompts, self.width)
+        folds = 3 * 8 * (FOLDS + 1) * side * side  # float64, its float32 copy and the solver's
+        views = 3 * 8 * prompts * (1 + self.config.n_views) * self.width
+        return max(1, int(_SHARE_OF_MEMORY * free / (folds + views)))
+
+    def _site_data(self, index: int, shards: Sequence[Shard]) -> tuple[PooledRows, ViewRows]:
         pooled, views = PooledRows(), ViewRows()
         for shard in shards:
             keys = self.plan.keys[shard.prompts]
-            block = shard.pooled[index]
+            block: Any = shard.pooled[index]
+            if self.device is not None:
+                block = torch.as_tensor(block).to(self.device)
             pooled.update(block[:, 0], keys)
             if block.shape[1] > 1:
                 views.update(block[:, 1:], keys)
-        rows = []
+        return pooled, views
+
+    def _site_estimates(self, index: int, pooled: PooledRows, views: ViewRows, shards: Sequence[Shard]) -> list[_Row]:
+        rows, site = [], self.sites[index]
         for name in self.config.metrics:
             metric = get_metric(name)(self.config.options)
             for sink in metric.info.sinks:
@@ -71,6 +113,10 @@ class TableBuilder:
                 self.flat[site.name] = flat
         return rows
 
+    def _with_intervals(self, rows: list[_Row]) -> list[list[Any]]:
+        ends = many_intervals([estimate for _, estimate in rows], self.config.options.seed)
+        return [[*place, e.value, low, high, e.n] for (place, e), (low, high) in zip(rows, ends, strict=True)]
+
     def _prompt_values(self, name: str, sink: str, index: int, shards: Sequence[Shard]) -> PromptValues:
         data = PromptValues(self.width)
         for shard in shards:
@@ -81,7 +127,7 @@ class TableBuilder:
             data.update(values, tokens, self.plan.keys[shard.prompts])
         return data
 
-    def _metric_rows(self, metric: Any, data: Any, site: Site, sink: str) -> list[list[Any]]:
+    def _metric_rows(self, metric: Any, data: Any, site: Site, sink: str) -> list[_Row]:
         info, options = metric.info, self.config.options
         if info.level == "views" and len(data) < 2:
             raw = Estimate(math.nan, len(data), self.width, undefined=len(data))
@@ -94,9 +140,7 @@ class TableBuilder:
         rows = []
         for normalization in info.normalizations:
             estimate = raw if normalization == "raw" else metric.normalized(data, raw, normalization)
-            low, high = interval(estimate, options.seed)
-            place = [site.name, site.layer, site.depth, info.name, normalization, sink]
-            rows.append([*place, estimate.value, low, high, estimate.n])
+            rows.append(([site.name, site.layer, site.depth, info.name, normalization, sink], estimate))
         return rows
 
     def _check_bounds(self, info: Any, raw: Estimate, site: Site, options: Options) -> None:
@@ -110,35 +154,31 @@ class TableBuilder:
 
 def prompt_table(sites: Sequence[Site], plan: Plan, shards: Sequence[Shard]) -> pd.DataFrame:
     """Per-prompt values: one row per prompt and site. Undefined values are empty."""
-    frames = []
-    for shard in shards:
-        if not shard.values:
-            continue
-        n = len(shard.prompts)
-        for index, site in enumerate(sites):
-            value = {name: array[index] for name, array in shard.values.items()}
-            frames.append(
-                pd.DataFrame(
-                    {
-                        "prompt": shard.prompts,
-                        "text_key": plan.keys[shard.prompts],
-                        "tokens": plan.lengths[shard.prompts],
-                        "truncated": plan.truncated[shard.prompts],
-                        "site": [site.name] * n,
-                        "layer": [site.layer] * n,
-                        "prompt_entropy": value["entropy_keep"],
-                        "prompt_entropy_sink_dropped": value["entropy_drop"],
-                        "curvature": value["curvature_keep"],
-                        "curvature_sink_dropped": value["curvature_drop"],
-                        "flat_differences": value["flat"].astype(np.int64),
-                        "sink_ratio": value["sink_ratio"],
-                        "sink_position": value["sink_position"].astype(np.int64),
-                    }
-                )
-            )
-    if not frames:
+    if not any(shard.values for shard in shards):
         return pd.DataFrame(
             {"prompt": np.arange(len(plan.texts)), "text_key": plan.keys, "tokens": plan.lengths, "truncated": plan.truncated}
         )
-    table = pd.concat(frames, ignore_index=True)
-    return table.sort_values(["prompt", "layer"], kind="stable", ignore_index=True)
+    prompts = np.concatenate([shard.prompts for shard in shards])
+    order = np.argsort(prompts, kind="stable")
+    prompts, each = prompts[order], len(sites)
+
+    def column(name: str) -> np.ndarray:  # prompt by prompt, its sites in their order
+        return np.concatenate([shard.values[name] for shard in shards], axis=1)[:, order].T.ravel()
+
+    return pd.DataFrame(
+        {
+            "prompt": prompts.repeat(each),
+            "text_key": plan.keys[prompts].repeat(each),
+            "tokens": plan.lengths[prompts].repeat(each),
+            "truncated": plan.truncated[prompts].repeat(each),
+            "site": np.tile(np.array([site.name for site in sites], dtype=object), len(prompts)),
+            "layer": np.tile(np.array([site.layer for site in sites]), len(prompts)),
+            "prompt_entropy": column("entropy_keep"),
+            "prompt_entropy_sink_dropped": column("entropy_drop"),
+            "curvature": column("curvature_keep"),
+            "curvature_sink_dropped": column("curvature_drop"),
+            "flat_differences": column("flat").astype(np.int64),
+            "sink_ratio": column("sink_ratio"),
+            "sink_position": column("sink_position").astype(np.int64),
+        }
+    )

@@ -1,28 +1,50 @@
 """Choose a solver for a batch of symmetric matrices.
 
 On the CPU, LAPACK threads inside one small matrix fight each other: a batch is split over workers that use one thread
-each (2 x faster at n = 128 on two cores). On other devices torch's own batched call is used.
+each (2 x faster at n = 128 on two cores). On CUDA: kernels of our own for float32 batches, cuSOLVER's batched solver for the
+rest, and torch's call where neither can be used (said once, and named in a run's manifest).
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from functools import cache
+
 import torch
 from torch import Tensor
 
+from layerscope.spectra import cusolver, tridiagonal
+from layerscope.spectra.libraries import UnusableError
 from layerscope.spectra.threads import side_by_side
 
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.
 _LARGEST_SPLIT = 1536
+# One thread block per matrix: with fewer matrices than this the chip would be mostly idle, and cuSOLVER is faster.
+_FEWEST_FOR_KERNEL = 16
 
 
 def solver_name(device: torch.device | str = "cpu") -> str:
     """The solver that `eigvalsh` uses on a device, for a run's manifest."""
-    kind = torch.device(device).type
-    return "lapack-syevd, one thread per matrix" if kind == "cpu" else f"torch.linalg.eigvalsh on {kind}"
+    where = torch.device(device)
+    if where.type == "cpu":
+        return "lapack-syevd, one thread per matrix"
+    if where.type == "cuda" and torch.cuda.is_available():
+        index = torch.cuda.current_device() if where.index is None else where.index
+        names = []
+        if tridiagonal.usable(index) is None:
+            names.append("own tridiagonal kernel (float32 batches)")
+        if _cusolver_problem(index) is None:
+            names.append("cusolverDnXsyevBatched")
+        if names:
+            return ", ".join(names)
+    return f"torch.linalg.eigvalsh on {where.type}"
 
 
-def eigvalsh(matrices: Tensor) -> Tensor:
+def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     """Eigenvalues, ascending, of symmetric matrices with any batch dimensions (..., n, n).
+
+    `overwrite` allows a solver to work in the matrices themselves instead of a copy.
 
     >>> import torch
     >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0]))).tolist()
@@ -33,8 +55,10 @@ def eigvalsh(matrices: Tensor) -> Tensor:
         return matrices.new_zeros(matrices.shape[:-1])
     if matrices.device.type == "mps":  # no eigen-solver there: the small matrices go to the CPU and back
         return eigvalsh(matrices.cpu()).to(matrices.device)
-    workers = torch.get_num_threads()
     flat = matrices.reshape(-1, n, n)
+    if matrices.device.type == "cuda":
+        return _on_cuda(flat, overwrite).reshape(matrices.shape[:-1])
+    workers = torch.get_num_threads()
     if matrices.device.type != "cpu" or workers == 1 or len(flat) == 1 or n > _LARGEST_SPLIT:
         return torch.linalg.eigvalsh(matrices)
     parts = flat.chunk(min(workers, len(flat)))
@@ -42,6 +66,48 @@ def eigvalsh(matrices: Tensor) -> Tensor:
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """`torch.cat` along the first dimension; on a GPU through plain copies (cat's kernel is far below memory speed)."""
+    if not parts[0].is_cuda:
+        return torch.cat(list(parts))
+    out = parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])
+    for target, part in zip(out.split([len(part) for part in parts]), parts, strict=True):
+        target.copy_(part)
+    return out
+
+
 def _solve_single_threaded(part: Tensor) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         return torch.linalg.eigvalsh(part)
+
+
+def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
+    index = flat.device.index
+    assert index is not None
+    many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL and flat.shape[-1] <= tridiagonal.largest(index)
+    if many and tridiagonal.usable(index, flat.shape[-1]) is None:
+        return tridiagonal.eigvalsh(flat, overwrite)
+    problem = _cusolver_problem(index)
+    if problem is None:
+        return cusolver.eigvalsh(flat, overwrite)
+    _say_once(problem)
+    return torch.linalg.eigvalsh(flat)
+
+
+@cache
+def _cusolver_problem(index: int) -> str | None:
+    """None if cuSOLVER's batched solver works on a device, else why not."""
+    try:
+        solved = cusolver.eigvalsh(torch.diag(torch.tensor([3.0, 1.0])).to(torch.device("cuda", index)).unsqueeze(0))
+        return None if torch.allclose(solved.cpu(), torch.tensor([[1.0, 3.0]])) else "it gives wrong eigenvalues here"
+    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
+        return str(problem)
+
+
+@cache
+def _say_once(problem: str) -> None:
+    warnings.warn(
+        f"cuSOLVER's batched eigen-solver cannot be used ({problem}): torch.linalg.eigvalsh takes its place, which is "
+        "50 to 300 times slower for small matrices.",
+        stacklevel=2,
+    )

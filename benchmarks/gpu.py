@@ -1,0 +1,220 @@
+"""What a profile costs on one GPU, as a ratio to the bare forward passes over the same texts in the same run.
+
+Timed as the profile: `layerscope.profile` on a loaded model and texts in memory, end to end: augmentation, tokenisation,
+forward passes, reductions, every metric at every layer, intervals, both tables. Not in it: making the model, a first run that
+compiles and warms up, and writing the run's folder. The floor: the same token ids in the same batches, already on the GPU,
+through the same model, nothing read. Both end with a synchronisation; the median of a few runs each, in turns.
+
+    python benchmarks/gpu.py                        # Pythia-410M's shape, 1,000 prompts, 128 and 512 tokens
+    python benchmarks/gpu.py --shapes 1b 8b --prompts 200 --kernels
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+import layerscope
+from layerscope.capture import make_batch, plan_batches, token_budget
+from layerscope.data import Corpus
+from layerscope.models import LoadedModel
+from layerscope.profiling.config import make_config
+from layerscope.profiling.job import Job
+from layerscope.profiling.plan import make_plan
+from layerscope.profiling.reading import ReadAhead
+from layerscope.spectra import solver_name
+
+ONE_VIEW = ["prompt_entropy", "dataset_entropy", "effective_rank", "entropy_rank", "curvature", "sink_ratio", "sink_first"]
+CASES = {
+    "a": {"metrics": ["paper"], "views": 16},
+    "b": {"metrics": ONE_VIEW},
+    "b approximate": {"metrics": ONE_VIEW, "entropy": "approximate"},
+}
+WANTED = {("a", 128): 1.4, ("a", 512): 1.5, ("b", 128): 1.7, ("b", 512): 6.0, ("b approximate", 512): 2.5}
+SHAPES = {
+    "410m": ("GPTNeoX", {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}),
+    "1b": ("GPTNeoX", {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 8, "intermediate_size": 8192}),
+    "8b": (
+        "Llama",
+        {
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+        },
+    ),
+}
+
+
+def words(count: int, rng: np.random.Generator) -> list[str]:
+    """Made-up words of two to ten letters."""
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    weights = 1 / np.arange(1, 27)
+    return ["".join(rng.choice(letters, size=rng.integers(2, 11), p=weights / weights.sum())) for _ in range(count)]
+
+
+def make_texts(count: int, length: int, seed: int = 0) -> list[str]:
+    """Texts of made-up words, drawn as often as words are in language (Zipf), each of more than `length` tokens."""
+    rng = np.random.default_rng(seed)
+    lexicon = np.array(words(5000, rng))
+    weights = 1 / np.arange(1, 5001)
+    drawn = rng.choice(lexicon, size=(count, length), p=weights / weights.sum())
+    return [" ".join(row) for row in drawn]
+
+
+def make_tokenizer(texts: list[str]):  # type: ignore[no-untyped-def]
+    """A byte-level BPE tokenizer learnt from some texts."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=8000, initial_alphabet=alphabet, special_tokens=["<pad>"], show_progress=False)
+    tokenizer.train_from_iterator(texts[:500], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
+
+
+def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # type: ignore[no-untyped-def]
+    """A model of a known shape with random weights."""
+    import transformers
+
+    kind, sizes = SHAPES[shape]
+    config = getattr(transformers, f"{kind}Config")(vocab_size=50304, max_position_embeddings=2048, **sizes)
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("cuda"):
+            module = getattr(transformers, f"{kind}Model")(config)
+    finally:
+        torch.set_default_dtype(before)
+    return layerscope.wrap(module.eval().requires_grad_(False), tokenizer, name=shape)
+
+
+def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  # type: ignore[no-untyped-def]
+    """The batches that the profile forms of prompts and views, on the GPU."""
+    config = make_config(max_length=length, **settings)
+    job = Job(model, corpus, config)
+    plan = make_plan(model, corpus.texts, length, job._shard_size())
+    tokens, batches = token_budget(model.device, model.width), []
+    with ReadAhead(model, plan, plan.shards, config) as reading:
+        for shard in plan.shards:
+            sets = [reading.prompts(shard)] + ([reading.views(shard).ids] if config.n_views else [])
+            for ids in sets:
+                groups = plan_batches([len(row) for row in ids], tokens)
+                batches += [make_batch([ids[i] for i in group], model.pad_id, model.device) for group in groups]
+    return batches
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """Seconds until the GPU is done, and what came out."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def run_bare(model: LoadedModel, batches) -> None:  # type: ignore[no-untyped-def]
+    """The forward passes and nothing else."""
+    for batch in batches:
+        model.run(batch)
+
+
+def kernels(work: Callable[[], object], top: int = 14) -> dict[str, float]:
+    """Milliseconds on the GPU by kernel, the largest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        work()
+        torch.cuda.synchronize()
+    total: dict[str, float] = defaultdict(float)
+    for event in seen.key_averages():
+        total[event.key[:90]] += event.self_device_time_total / 1000
+    return dict(sorted(total.items(), key=lambda item: -item[1])[:top])
+
+
+def measure(model: LoadedModel, corpus: Corpus, case: str, length: int, repeats: int, show_kernels: bool) -> dict[str, object]:
+    """One line of the table."""
+    settings = CASES[case]
+    batches = bare_batches(model, corpus, length, **settings)
+
+    def work() -> object:
+        return layerscope.profile(model, corpus, max_length=length, progress=False, **settings)
+
+    run_bare(model, batches[:2])
+    torch.cuda.reset_peak_memory_stats()
+    run_bare(model, batches)
+    bare_gb = torch.cuda.max_memory_allocated() / 1e9
+    work()
+    torch.cuda.reset_peak_memory_stats()
+    floors, wholes, parts = [], [], []
+    for _ in range(repeats):
+        floors.append(timed(lambda: run_bare(model, batches))[0])
+        seconds, run = timed(work)
+        wholes.append(seconds)
+        parts.append(run.manifest["seconds"])  # type: ignore[attr-defined]
+    bare, whole = statistics.median(floors), statistics.median(wholes)
+    line = {
+        "case": case,
+        "tokens": length,
+        "prompts": len(corpus),
+        "passes": sum(len(batch.lengths) for batch in batches),
+        "bare_s": round(bare, 3),
+        "profile_s": round(whole, 3),
+        "ratio": round(whole / bare, 3),
+        "wanted": WANTED.get((case, length)),
+        "encode_s": round(statistics.median(p["encode"] for p in parts), 3),
+        "metrics_s": round(statistics.median(p["metrics"] for p in parts), 3),
+        "spread": [round(min(wholes) / max(floors), 3), round(max(wholes) / min(floors), 3)],
+        "bare_gb": round(bare_gb, 2),
+        "profile_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
+    }
+    if show_kernels:
+        line["kernels_ms"] = {k: round(v, 1) for k, v in kernels(work).items()}
+    return line
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=["410m"], choices=SHAPES)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
+    parser.add_argument("--prompts", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--kernels", action="store_true", help="also say which GPU kernels the time goes to")
+    args = parser.parse_args()
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype}; eigenvalues: {solver_name('cuda')}", flush=True
+    )
+    for shape in args.shapes:
+        model = None
+        for length in args.lengths:
+            texts = make_texts(args.prompts, length)
+            if model is None:
+                model = make_model(shape, make_tokenizer(texts), getattr(torch, args.dtype))
+            corpus = Corpus.of(texts)
+            for case in args.cases:
+                if case == "b approximate" and length < 256:
+                    continue
+                line = measure(model, corpus, case, length, args.repeats, args.kernels)
+                print(json.dumps({"shape": shape, **line}), flush=True)
+        del model
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The rows of a table in a file, as dictionaries: `.csv`, `.tsv` and `.jsonl`, each also `.gz`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from layerscope.errors import DataError
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+Rows = list[tuple[int, dict[str, Any]]]
+
+
+def read_rows(path: Path) -> tuple[list[str], Rows]:
+    """The names of the columns, and every row that is not blank with its number in the file."""
+    name = path.name.lower().removesuffix(".gz")
+    suffix = next((ending for ending in SUFFIXES if name.endswith(ending)), None)
+    if suffix is None:
+        raise DataError(f"{path} is not a table that can be read. Valid: {', '.join(SUFFIXES)}, each also with .gz.")
+    if not path.is_file():
+        raise DataError(f"there is no file {path}. Give the labelled examples as {', '.join(SUFFIXES[:3])}.")
+    lines = _decoded(path)
+    columns, rows = _json_rows(path, lines) if suffix in (".jsonl", ".ndjson") else _csv_rows(path, lines, suffix)
+    if not rows:
+        raise DataError(f"{path} holds no examples.")
+    return columns, rows
+
+
+def _decoded(path: Path) -> str:
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.name.lower().endswith(".gz") else path.read_bytes()
+        return raw.decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}). Copy or download it again.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _csv_rows(path: Path, text: str, suffix: str) -> tuple[list[str], Rows]:
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+    delimiter = "\t" if suffix == ".tsv" else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: Rows = []
+    header: list[str] = []
+    try:
+        for fields in reader:
+            if not any(field.strip() for field in fields):
+                continue
+            if not header:
+                header = [field.strip() for field in fields]
+                continue
+            if len(fields) != len(header):
+                raise DataError(
+                    f"{path}, line {reader.line_num} has {len(fields)} fields, the header has {len(header)}. "
+                    f"Put texts that hold {delimiter!r} or line ends in double quotes."
+                )
+            rows.append((reader.line_num, dict(zip(header, fields, strict=True))))
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes.") from error
+    return header, rows
+
+
+def _json_rows(path: Path, text: str) -> tuple[list[str], Rows]:
+    rows: Rows = []
+    columns: dict[str, None] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path}, line {number} is not valid JSON: {error.msg}. Every line must be one object.") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number} is {type(row).__name__}; every line must be a JSON object.")
+        columns.update(dict.fromkeys(row))
+        rows.append((number, row))
+    return list(columns), rows

@@ -1,0 +1,96 @@
+"""Eigenvalues of many float32 matrices on a GPU with kernels of our own: tridiagonal form, then bisection.
+
+cuSOLVER's batched solver spends most of its time where memory bandwidth should be the limit; one thread block per matrix with
+deferred updates comes closer to it (docs/scaling.md has the times). Used where NVRTC can compile it and a first solve is right.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from layerscope.spectra.kernels import launch, shared_memory
+from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.tridiagonal_source import PANEL, SOURCE
+
+_STEPS = 28  # halvings of the interval that holds all eigenvalues: float32 has no more to give
+_COPY_BYTES = 8 * 2**30
+_LARGEST_CHECKED = 2e-5
+
+
+@cache
+def largest(index: int) -> int:
+    """The largest matrix whose panels fit into a multiprocessor's shared memory."""
+    return (shared_memory(index) - 1024) // (4 * (2 * PANEL + 1)) // 4 * 4
+
+
+class Variant(NamedTuple):
+    """How the reduction is compiled for matrices of a size: see the macros of the source."""
+
+    threads: int
+    min_blocks: int
+    rows: int
+
+    @property
+    def source(self) -> str:
+        """The source with its macros set."""
+        names = ("THREADS", "MIN_BLOCKS", "ROWS")
+        return "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)) + SOURCE
+
+
+def variant(n: int) -> Variant:
+    """The fastest found for matrices of n rows."""
+    if n <= 128:
+        return Variant(128, 8, 4)
+    return Variant(256, 2, 8) if n <= 256 else Variant(512, 1, 8)
+
+
+def usable(index: int, n: int = 70) -> str | None:
+    """None if the kernels work on a device for matrices of n rows, else why not."""
+    return _tried(index, variant(n))
+
+
+@cache
+def _tried(index: int, how: Variant) -> str | None:
+    """Compile the kernels and try them on matrices with a known answer, once."""
+    try:
+        n, device = how.threads // 2 + 6, torch.device("cuda", index)
+        generator = torch.Generator().manual_seed(0)
+        basis = torch.linalg.qr(torch.randn(3, n, n, generator=generator, dtype=torch.float64)).Q
+        known = torch.linspace(-1, 3, n, dtype=torch.float64)
+        matrices = (basis * known) @ basis.mT
+        error = float((eigvalsh(matrices.float().to(device), how=how).cpu() - known).abs().max())
+        return None if error < _LARGEST_CHECKED else f"it missed known eigenvalues by {error:.1e}"
+    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
+        return str(problem)
+
+
+def eigvalsh(matrices: Tensor, overwrite: bool = False, how: Variant | None = None) -> Tensor:
+    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
+    n = matrices.shape[-1]
+    out = matrices.new_empty(matrices.shape[:-1])
+    step = max(1, _COPY_BYTES // (4 * n * n))
+    for start in range(0, len(matrices), step):
+        _solve(matrices[start : start + step], out[start : start + step], overwrite, how or variant(n))
+    return out
+
+
+def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: Variant) -> None:
+    count, n = out.shape
+    width = -(-n // 4) * 4
+    # entries of order one: squares of very large or small ones would leave float32
+    size = matrices.flatten(1).abs().amax(-1)
+    by = torch.where(size == 0, 1.0, size)  # NaN stays, and comes out
+    if overwrite and width == n and matrices.is_contiguous():
+        copy = matrices.div_(by[:, None, None])
+    else:
+        copy = matrices.new_zeros(count, n, width) if width > n else matrices.new_empty(count, n, n)
+        torch.div(matrices, by[:, None, None], out=copy[..., :n])
+    diagonal, beside = (matrices.new_empty(count, n) for _ in range(2))
+    panels = 4 * ((2 * PANEL + 1) * width + 2 * PANEL + 32)
+    launch(how.source, "tridiagonal", count, how.threads, panels, [copy, diagonal, beside, n, width])
+    across = min(512, -(-n // 32) * 32)
+    launch(how.source, "bisect", count, across, 8 * n + 256, [diagonal, beside, by, out, n, _STEPS])

@@ -1,0 +1,227 @@
+"""CUDA source of the two kernels behind `tridiagonal.py`: reduction to tridiagonal form, then bisection.
+
+One thread block works on one matrix, so a batch keeps the whole chip busy. Columns are reduced in panels of PANEL: within a
+panel the matrix in memory stays as it is and the pending rank-2 updates live in shared memory (LAPACK's latrd); after it, one
+pass over the trailing matrix applies them. So each column costs one read of the trailing matrix, which limits the speed.
+"""
+
+PANEL = 16
+
+SOURCE = r"""
+#define PANEL 16
+#ifndef THREADS
+#define THREADS 512
+#endif
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 1
+#endif
+#ifndef ROWS
+#define ROWS 8        // of a tile of the update: 4 or 8
+#endif
+
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
+  return x;
+}
+
+__device__ __forceinline__ float dot4(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+
+// symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; diagonals and off-diagonals out
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
+  extern __shared__ __align__(16) float shared[];
+  float* V = shared;            // PANEL x ld: Householder vectors
+  float* W = V + PANEL * ld;    // PANEL x ld: their partners, A <- A - v w' - w v'
+  float* y = W + PANEL * ld;    // ld
+  float* dots = y + ld;         // 2 PANEL
+  float* part = dots + 2 * PANEL;
+  float* part2 = part + 16;
+  const int tid = threadIdx.x, threads = blockDim.x, lane = tid & 31, warp = tid >> 5, warps = threads >> 5;
+  float* M = matrices + (size_t)blockIdx.x * n * ld;
+  diagonal += (size_t)blockIdx.x * n;
+  beside += (size_t)blockIdx.x * n;
+  for (int start = 0; start < n; start += PANEL) {
+    for (int i = tid; i < 2 * PANEL * ld; i += threads) shared[i] = 0.f;
+    __syncthreads();
+    const int columns = min(PANEL, n - start);
+    for (int c = 0; c < columns; ++c) {
+      const int j = start + c;
+      float* v = V + c * ld;
+      float* w = W + c * ld;
+      // the column as it is by now (read as a row: the matrix is symmetric)
+      float square = 0.f;
+      for (int i = j + tid; i < n; i += threads) {
+        float x = M[(size_t)j * ld + i];
+        for (int r = 0; r < c; ++r) x -= V[r * ld + i] * W[r * ld + j] + W[r * ld + i] * V[r * ld + j];
+        v[i] = x;
+        if (i > j + 1) square += x * x;
+      }
+      square = warp_sum(square);
+      if (lane == 0) part[warp] = square;
+      __syncthreads();
+      square = 0.f;
+      for (int i = 0; i < warps; ++i) square += part[i];
+      const float head = j + 1 < n ? v[j + 1] : 0.f;
+      if (tid == 0) diagonal[j] = v[j];
+      const bool reduced = !(square > 0.f);  // nothing below the off-diagonal
+      float tau = 0.f, scale = 0.f, off = head;
+      if (!reduced) {
+        const float norm = sqrtf(head * head + square);
+        off = head >= 0.f ? -norm : norm;
+        tau = (off - head) / off;
+        scale = 1.f / (head - off);
+      }
+      if (tid == 0) beside[j] = off;
+      __syncthreads();
+      for (int i = j + tid; i < n; i += threads) v[i] = (reduced || i == j) ? 0.f : (i == j + 1 ? 1.f : v[i] * scale);
+      __syncthreads();
+      if (reduced) continue;
+      // y = A v over the trailing rows, four at a time; and the products of v with the panel so far
+      const int first = (j + 1) & ~3, rows = n - j - 1;
+      for (int g = warp * 4; g < rows; g += warps * 4) {
+        const int i = j + 1 + g;
+        const float* r0 = M + (size_t)i * ld;
+        const float* r1 = M + (size_t)min(i + 1, n - 1) * ld;
+        const float* r2 = M + (size_t)min(i + 2, n - 1) * ld;
+        const float* r3 = M + (size_t)min(i + 3, n - 1) * ld;
+        float s0 = 0.f, s1 = 0.f, s2 = 0.f, s3 = 0.f;
+#pragma unroll 2
+        for (int k = first + lane * 4; k < ld; k += 128) {
+          const float4 x = *(const float4*)(v + k);
+          s0 += dot4(*(const float4*)(r0 + k), x);
+          s1 += dot4(*(const float4*)(r1 + k), x);
+          s2 += dot4(*(const float4*)(r2 + k), x);
+          s3 += dot4(*(const float4*)(r3 + k), x);
+        }
+        s0 = warp_sum(s0);
+        s1 = warp_sum(s1);
+        s2 = warp_sum(s2);
+        s3 = warp_sum(s3);
+        if (lane == 0) {
+          y[i] = s0;
+          if (i + 1 < n) y[i + 1] = s1;
+          if (i + 2 < n) y[i + 2] = s2;
+          if (i + 3 < n) y[i + 3] = s3;
+        }
+      }
+      for (int r = warp; r < 2 * c; r += warps) {
+        const float* row = r < c ? W + r * ld : V + (r - c) * ld;
+        float s = 0.f;
+        for (int k = first + lane; k < n; k += 32) s += row[k] * v[k];
+        s = warp_sum(s);
+        if (lane == 0) dots[r] = s;
+      }
+      __syncthreads();
+      float along = 0.f;
+      for (int i = j + 1 + tid; i < n; i += threads) {
+        float s = y[i];
+        for (int r = 0; r < c; ++r) s -= V[r * ld + i] * dots[r] + W[r * ld + i] * dots[c + r];
+        y[i] = s;
+        along += s * v[i];
+      }
+      along = warp_sum(along);
+      if (lane == 0) part2[warp] = along;
+      __syncthreads();
+      along = 0.f;
+      for (int i = 0; i < warps; ++i) along += part2[i];
+      const float half = 0.5f * tau * tau * along;
+      for (int i = j + 1 + tid; i < n; i += threads) w[i] = tau * y[i] - half * v[i];
+      __syncthreads();
+    }
+    // apply the panel to the trailing matrix: tiles of ROWS rows x 128 columns, one warp each
+    const int next = start + PANEL;
+    if (next < n) {
+      const int across = (ld - next + 127) / 128, tiles = (n - next + ROWS - 1) / ROWS * across;
+      for (int t = warp; t < tiles; t += warps) {
+        const int i = next + t / across * ROWS, k = next + t % across * 128 + lane * 4;
+        if (k >= ld) continue;
+        float4 sum[ROWS];
+#pragma unroll
+        for (int a = 0; a < ROWS; ++a) sum[a] = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 2
+        for (int r = 0; r < PANEL; ++r) {
+          const float4 vk = *(const float4*)(V + r * ld + k), wk = *(const float4*)(W + r * ld + k);
+          float vi[ROWS], wi[ROWS];
+#pragma unroll
+          for (int a = 0; a < ROWS; a += 4) {
+            const float4 va = *(const float4*)(V + r * ld + i + a), wa = *(const float4*)(W + r * ld + i + a);
+            vi[a] = va.x, vi[a + 1] = va.y, vi[a + 2] = va.z, vi[a + 3] = va.w;
+            wi[a] = wa.x, wi[a + 1] = wa.y, wi[a + 2] = wa.z, wi[a + 3] = wa.w;
+          }
+#pragma unroll
+          for (int a = 0; a < ROWS; ++a) {
+            sum[a].x += vi[a] * wk.x + wi[a] * vk.x;
+            sum[a].y += vi[a] * wk.y + wi[a] * vk.y;
+            sum[a].z += vi[a] * wk.z + wi[a] * vk.z;
+            sum[a].w += vi[a] * wk.w + wi[a] * vk.w;
+          }
+        }
+#pragma unroll
+        for (int a = 0; a < ROWS; ++a) {
+          if (i + a < n) {
+            float4* at = (float4*)(M + (size_t)(i + a) * ld + k);
+            float4 old = *at;
+            old.x -= sum[a].x;
+            old.y -= sum[a].y;
+            old.z -= sum[a].z;
+            old.w -= sum[a].w;
+            *at = old;
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// eigenvalues of tridiagonal matrices, ascending, one thread each: halve the interval, count the eigenvalues below its middle
+extern "C" __global__ void bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n, int steps) {
+  extern __shared__ __align__(16) float shared[];
+  float2* both = (float2*)shared;      // n: an entry of the diagonal, and the square of the one beside it before
+  float* part = shared + 2 * n;        // 64
+  const int tid = threadIdx.x, threads = blockDim.x, lane = tid & 31, warp = tid >> 5, warps = threads >> 5;
+  const float* d = diagonal + (size_t)blockIdx.x * n;
+  const float* e = beside + (size_t)blockIdx.x * n;
+  float low = 3e38f, high = -3e38f;
+  for (int i = tid; i < n; i += threads) {
+    const float before = i > 0 ? e[i - 1] : 0.f, after = i + 1 < n ? e[i] : 0.f;
+    const float reach = fabsf(before) + fabsf(after);
+    low = fminf(low, d[i] - reach);
+    high = fmaxf(high, d[i] + reach);
+    both[i] = make_float2(d[i], before * before);
+  }
+  for (int s = 16; s > 0; s >>= 1) {
+    low = fminf(low, __shfl_xor_sync(0xffffffffu, low, s));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, s));
+  }
+  if (lane == 0) {
+    part[warp] = low;
+    part[32 + warp] = high;
+  }
+  __syncthreads();
+  for (int i = 0; i < warps; ++i) {
+    low = fminf(low, part[i]);
+    high = fmaxf(high, part[32 + i]);
+  }
+  const float spread = fmaxf(fabsf(low), fabsf(high)) * 1e-6f;
+  low -= spread;
+  high += spread;
+  const float size = scale[blockIdx.x];
+  for (int index = tid; index < n; index += threads) {
+    float a = low, b = high;
+    for (int step = 0; step < steps; ++step) {
+      const float x = 0.5f * (a + b);
+      int below = 0;
+      float q = 1.f;
+      for (int i = 0; i < n; ++i) {
+        const float2 entry = both[i];
+        q = entry.x - x - __fdividef(entry.y, q);
+        if (fabsf(q) < 1e-30f) q = -1e-30f;
+        below += q < 0.f;
+      }
+      if (below <= index) a = x; else b = x;
+    }
+    out[(size_t)blockIdx.x * n + index] = 0.5f * (a + b) * size;
+  }
+}
+"""

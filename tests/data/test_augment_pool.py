@@ -1,0 +1,44 @@
+"""Views made by other processes are the views made here."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from layerscope.data.augment import make_views
+from layerscope.data.augment_pool import ViewPool
+from layerscope.data.augment_worker import serve
+
+TEXTS = [f"Layers in the middle, number {i}, often hold more — naïve \ud800 or not." for i in range(11)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_views_in_the_same_order(workers: int) -> None:
+    with ViewPool(3, seed=5, workers=workers) as pool:
+        assert pool.make(TEXTS) == make_views(TEXTS, 3, seed=5)
+        assert pool.make(TEXTS[:1]) == make_views(TEXTS[:1], 3, seed=5)
+        assert pool.make([]) == []
+
+
+def test_a_worker_that_dies_costs_nothing() -> None:
+    with ViewPool(2, seed=0, workers=2) as pool:
+        for child in pool._children:
+            child.kill()
+            child.wait()
+        assert pool.make(TEXTS) == make_views(TEXTS, 2, seed=0)
+
+
+def test_no_process_outlives_the_pool() -> None:
+    with ViewPool(2, seed=0, workers=2) as pool:
+        children = list(pool._children)
+        assert len(children) == 2
+    assert all(child.poll() is not None for child in children)
+
+
+def test_the_worker_answers_line_by_line() -> None:
+    requests = "".join(json.dumps({"texts": [text], "views": 2, "seed": 1}) + "\n" for text in TEXTS[:2])
+    answers = io.StringIO()
+    serve(io.StringIO(requests), answers)
+    assert [json.loads(line)[0] for line in answers.getvalue().splitlines()] == make_views(TEXTS[:2], 2, seed=1)

@@ -1,0 +1,68 @@
+"""Made-up examples and vectors in which one layer of one readout carries the labels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerscope.evaluation.readout import Readout, all_readouts
+from layerscope.selection.labels.read import Labelled, build
+
+READOUTS = [readout for readout in all_readouts(["plain"]) if readout.pooling in ("mean", "last")]
+LAYERS = tuple(range(9))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ",") -> Path:
+    """A table on disk."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter=delimiter)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+def classes(count: int, kinds: int = 3) -> Labelled:
+    """Texts with classes in turn."""
+    return build("classification", [((f"text number {i}",), f"class {i % kinds}") for i in range(count)])
+
+
+def scored_pairs(count: int, seed: int = 0) -> Labelled:
+    """Pairs with random scores."""
+    scores = np.random.default_rng(seed).uniform(0, 5, count)
+    return build("scores", [((f"one {i}", f"two {i}"), float(scores[i])) for i in range(count)])
+
+
+def judged_pairs(count: int) -> Labelled:
+    """Pairs of which every other one belongs together."""
+    return build("pairs", [((f"one {i}", f"two {i}"), i % 2) for i in range(count)])
+
+
+def planted(
+    labelled: Labelled, readout: Readout | None, layer: int = 4, strength: float = 3.0, seed: int = 0
+) -> Callable[[Readout], np.ndarray]:
+    """Vectors (layers, texts, 24): noise, except that one layer of one readout (and a little of its neighbours) knows the labels.
+
+    Classes lie along their own axes; the two texts of a pair share as much of a vector as their score says.
+    """
+
+    def read(asked: Readout) -> np.ndarray:
+        rng = np.random.default_rng([seed, READOUTS.index(asked)])
+        vectors = rng.normal(size=(len(LAYERS), len(labelled.texts), 24)).astype(np.float32)
+        if asked != readout:
+            return vectors
+        place = {text: i for i, text in enumerate(labelled.texts)}
+        for near, share in ((layer, 1.0), (layer - 1, 0.5), (layer + 1, 0.5)):
+            for i, target in enumerate(labelled.targets):
+                if labelled.kind == "classification":
+                    vectors[near, place[labelled.sides[0][i]], int(target)] += strength * share
+                else:
+                    alike = float(target) / float(labelled.targets.max())
+                    first, second = (place[side[i]] for side in labelled.sides)
+                    vectors[near, second] += strength * share * alike * vectors[near, first]
+        return vectors
+
+    return read

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from layerscope.errors import LayerscopeError
+from layerscope.evaluation.readout import Readout
+from layerscope.selection.labels.decide import Decision, decide
+from layerscope.selection.labels.evidence import Evidence, gather
+from layerscope.selection.labels.read import Labelled
+from layerscope.selection.labels.smooth import smooth_layers
+from layerscope.selection.labels.weigh import Weighed, gains_in_rounds, weigh
+from tests.selection.labels.support import LAYERS, READOUTS, classes, judged_pairs, planted, scored_pairs
+
+GOOD = Readout("plain", "last", "raw", "keep", "none")
+KINDS = pytest.mark.parametrize("make", [classes, scored_pairs, judged_pairs])
+
+
+def evidence_of(labelled: Labelled, readout: Readout | None, seed: int = 0, layer: int = 4, strength: float = 3.0) -> Evidence:
+    return gather(labelled, READOUTS, LAYERS, planted(labelled, readout, layer, strength, seed))
+
+
+def decided(evidence: Evidence, **options: float) -> tuple[Decision, Weighed]:
+    weighed = weigh(evidence, draws=120)
+    return decide(evidence, weighed, **options), weighed
+
+
+@KINDS
+def test_the_layer_and_readout_that_carry_the_labels_are_found(make: Callable[[int], Labelled]) -> None:
+    found, _ = decided(evidence_of(make(64), GOOD))
+    assert not found.abstained
+    assert READOUTS[found.chosen[0]] == GOOD
+    assert LAYERS[found.chosen[1]] in (3, 4, 5)
+    assert 0 < found.low < found.gain < found.high
+    assert found.risk == 0
+    assert found.gain_same_readout > 0.1
+    assert found.tied[found.chosen]
+    assert found.tied.sum() < 8
+
+
+@KINDS
+def test_labels_that_mean_nothing_leave_the_reference(make: Callable[[int], Labelled]) -> None:
+    labelled = make(64)
+    kept = 0
+    for seed in range(6):
+        evidence = evidence_of(labelled, None, seed)
+        found, _ = decided(evidence)
+        kept += found.chosen == evidence.reference
+        assert found.tied.mean() > 0.5
+        if found.chosen == evidence.reference:
+            assert (found.gain, found.low, found.high, found.risk) == (0, 0, 0, 0)
+            assert found.weak in ("chance", "loss") or found.best == evidence.reference
+    assert kept >= 5
+
+
+def first_best(value: np.ndarray) -> tuple[int, int]:
+    readout, layer = np.unravel_index(int(np.nanargmax(value)), value.shape)
+    return int(readout), int(layer)
+
+
+@KINDS
+def test_the_gain_is_not_that_of_a_lucky_winner(make: Callable[[int], Labelled]) -> None:
+    """With nothing to find, the best of all candidates looks good, and its gain on examples left out is about nothing."""
+    apparent, honest = [], []
+    for seed in range(6):
+        evidence = evidence_of(make(64), None, seed)
+        weighed = weigh(evidence, draws=60)
+        best = first_best(weighed.value)
+        apparent.append(weighed.score[best] - weighed.score[evidence.reference])
+        honest.append(np.nanmean(gains_in_rounds(evidence, first_best).over_reference))
+    assert np.mean(apparent) > 0.1
+    assert abs(np.mean(honest)) < 0.5 * np.mean(apparent)
+
+
+def test_a_budget_bounds_the_layer_and_a_tolerance_takes_an_earlier_one() -> None:
+    evidence = evidence_of(scored_pairs(64), GOOD)
+    best, weighed = decided(evidence)
+    readout, layer = best.chosen
+    assert READOUTS[readout] == GOOD
+    before, _ = decided(evidence, budget=(layer - 1) / 8, tolerance=0.0)
+    assert before.chosen[1] <= layer - 1
+    behind = float(weighed.value[best.chosen] - weighed.value[readout, layer - 1])
+    early, _ = decided(evidence, tolerance=behind + 0.001)
+    assert early.chosen[1] < layer
+    same, _ = decided(evidence, tolerance=0.0)
+    assert same.chosen == best.chosen
+
+
+def test_a_budget_that_leaves_the_reference_out_never_answers_with_it() -> None:
+    evidence = evidence_of(scored_pairs(64), None)
+    found, _ = decided(evidence, budget=0.25)
+    assert LAYERS[found.chosen[1]] <= 2
+    assert not found.abstained
+
+
+@pytest.mark.parametrize("budget", [0, -1, 1.5])
+def test_a_budget_is_a_share(budget: float) -> None:
+    with pytest.raises(LayerscopeError, match="share of the blocks"):
+        decided(evidence_of(scored_pairs(20), None), budget=budget)
+
+
+def test_undefined_candidates_are_never_chosen() -> None:
+    labelled = scored_pairs(64)
+    read = planted(labelled, GOOD)
+
+    def broken(readout: Readout) -> np.ndarray:
+        vectors = read(readout)
+        vectors[0] = np.nan
+        if readout == GOOD:
+            vectors[4] = np.nan
+        return vectors
+
+    found, weighed = decided(gather(labelled, READOUTS, LAYERS, broken))
+    assert np.isnan(weighed.value[READOUTS.index(GOOD), 4])
+    assert READOUTS[found.chosen[0]] == GOOD
+    assert LAYERS[found.chosen[1]] in (3, 5)
+    assert not found.tied[:, 0].any()
+
+
+def test_smoothing_keeps_constants_and_lowers_lone_peaks() -> None:
+    flat = np.full((1, 9, 1), 0.4)
+    np.testing.assert_allclose(smooth_layers(flat, 1.0), flat)
+    peak = flat.copy()
+    peak[0, 4] = 0.9
+    assert 0.4 < smooth_layers(peak, 1.0)[0, 4, 0] < 0.7
+    peak[0, 4] = np.nan
+    found = smooth_layers(peak, 1.0)[0, :, 0]
+    assert np.isnan(found[4])
+    np.testing.assert_allclose(np.delete(found, 4), 0.4)

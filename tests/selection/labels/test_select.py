@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerscope.errors import LayerscopeError, ModelError, RunFolderError
+from layerscope.evaluation.encode import open_space
+from layerscope.evaluation.readout import Readout, all_readouts
+from layerscope.evaluation.templates import TEMPLATES
+from layerscope.models import LoadedModel
+from layerscope.profiling import profile
+from layerscope.selection.choice import KEYS, Choice
+from layerscope.selection.labels import LabelledChoice, select_with_labels
+from layerscope.selection.labels.vectors import prepare
+from layerscope.store.embeddings import EmbeddingStore, text_key
+from tests.evaluation.support import watch
+from tests.selection.labels.support import write_csv
+from tests.tiny import tiny_model
+
+WORDS = ["amber", "birch", "cedar", "dune", "ember", "fjord", "grove", "heath", "isle", "jetty"]
+FEW = ["plain/mean/raw", "plain/last"]
+
+
+def sentences(count: int) -> list[str]:
+    rng = np.random.default_rng(3)
+    return [" ".join(rng.choice(WORDS, 4)) + f" {i}" for i in range(count)]
+
+
+def labelled_file(folder: Path, count: int = 48) -> Path:
+    """The class is the first word's: every layer of any model carries it somewhere."""
+    texts = sentences(count)
+    return write_csv(folder / "labels.csv", ("text", "label"), [(text, "early" if text < "e" else "late") for text in texts])
+
+
+def plant(model: LoadedModel, store: Path, texts: list[str], labels: list[int], site: str) -> None:
+    """Put vectors into the store in which one site under plain/mean/raw knows the labels: no model has to run."""
+    rng = np.random.default_rng(0)
+    sites, kinds = ["embed", "block.0", "block.1", "block.2"], ["mean/applied", "mean/raw"]
+    vectors = {kind: rng.normal(size=(4, len(texts), model.width)).astype(np.float32) for kind in kinds}
+    vectors["mean/raw"][sites.index(site), np.arange(len(texts)), labels] += 6
+    space = open_space(EmbeddingStore(store, None), model, TEMPLATES["plain"], 128)
+    space.add([text_key(text) for text in texts], vectors, sites, {"truncated": np.zeros(len(texts), dtype=bool)})
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return tiny_model()
+
+
+def test_the_site_that_carries_the_labels_is_found_in_the_store(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = sentences(64)
+    labels = [i % 3 for i in range(64)]
+    plant(model, tmp_path / "store", texts, labels, "block.1")
+    file = write_csv(tmp_path / "l.csv", ("text", "label"), zip(texts, labels, strict=True))
+    seen = watch(monkeypatch)
+    found = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store")
+    assert len(seen) == 0
+    assert (found.layer, found.site, found.readout) == (2, "block.1", "plain/mean/raw/keep/none")
+    assert found.blocks_saved == 1
+    assert found.expected_gain is not None
+    assert found.expected_gain > 30
+    assert found.extra["accuracy"] > 95
+    assert found.extra["reference_accuracy"] < 60
+    assert found.risk_of_loss == 0
+    assert found.expected_score == pytest.approx(found.reference_score + found.expected_gain)
+    assert found.gain_same_readout == pytest.approx(found.expected_gain, abs=25)
+    assert found.tied == [2]
+    early = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", budget=0.4)
+    assert early.layer <= 1
+
+
+def test_the_answer_is_whole_and_json(model: LoadedModel, tmp_path: Path) -> None:
+    found = select_with_labels(model, labelled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
+    assert isinstance(found, LabelledChoice)
+    assert isinstance(found, Choice)
+    told = json.loads(json.dumps(found.to_dict(table=True), allow_nan=False))
+    assert list(told)[: len(KEYS)] == list(KEYS)
+    assert told["labels"]["n"] == 48
+    assert told["metric"] == "auc"
+    assert told["conventions"]["encoded"] == 48
+    assert len(told["table"]) == 3 * 4 == found.candidates
+    assert found.table.columns[:3].tolist() == ["layer", "site", "readout"]
+    assert found.table["score"].between(0, 100).all()
+    assert json.loads(found.to_json())["layer"] == found.layer
+    assert Readout().name in set(found.table["readout"])
+
+
+def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_path: Path) -> None:
+    file = labelled_file(tmp_path)
+    one = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
+    head, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([head, *np.random.default_rng(0).permutation(rows)]) + "\n")
+    two = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
+    first, second = one.to_dict(table=True), two.to_dict(table=True)
+    assert {**first, "conventions": None} == {**second, "conventions": None}
+
+
+def test_texts_are_encoded_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = labelled_file(tmp_path)
+    seen = watch(monkeypatch)
+    select_with_labels(model, file, store=tmp_path / "store", layers=[1])
+    assert len(seen) == 3 * 48
+    again = select_with_labels(model, file, store=tmp_path / "store", layers=[1])
+    assert len(seen) == 3 * 48
+    assert again.conventions["encoded"] == 0
+    assert again.candidates <= 2 * len(all_readouts())
+
+
+def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
+    texts = sentences(40)
+    rows = [(a, b, i % 2) for i, (a, b) in enumerate(zip(texts, texts[::-1], strict=True))]
+    file = write_csv(tmp_path / "p.csv", ("sentence1", "sentence2", "label"), rows)
+    pairs = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
+    assert (pairs.metric, pairs.labels["kind"]) == ("average_precision", "pairs")
+    file = write_csv(tmp_path / "s.tsv", ("sentence1", "sentence2", "score"), rows, "\t")
+    scores = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
+    assert (scores.metric, scores.labels["kind"]) == ("spearman", "scores")
+    assert scores.table["score"].between(-100, 100).all()
+
+
+def test_a_run_gives_its_stored_vectors(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, run = labelled_file(tmp_path), tmp_path / "run"
+    run.mkdir()
+    conventions = {"max_length": 128, "unit_length": False}
+    manifest = {"kind": "evaluation", "status": "complete", "model": model.identity, "conventions": conventions}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match="Give the model itself"):
+        select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
+    from_model = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
+    seen = watch(monkeypatch)
+    from_run = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
+    assert len(seen) == 0
+    assert (from_run.layer, from_run.readout, from_run.expected_gain) == (
+        from_model.layer,
+        from_model.readout,
+        from_model.expected_gain,
+    )
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    with pytest.raises(RunFolderError, match="not finished"):
+        select_with_labels(run, file)
+
+
+def test_the_label_free_answer_stands_beside_a_profiles(model: LoadedModel, tmp_path: Path) -> None:
+    file, run = labelled_file(tmp_path), tmp_path / "run"
+    profiled = profile(model, sentences(30), out=run, max_length=64, progress=False)
+    select_with_labels(model, file, readouts=FEW, max_length=64, store=tmp_path / "store")
+    found = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
+    assert profiled.manifest["conventions"]["max_length"] == found.conventions["max_length"] == 64
+    assert found.label_free is not None
+    assert "layer" in found.label_free
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:
+    found = select_with_labels(model_folder, labelled_file(tmp_path), readouts=FEW, layers=[0, -1], store=tmp_path / "store")
+    assert found.model == model_folder.name
+    assert set(found.table["layer"]) == {0, 3}
+
+
+def test_what_cannot_be_asked_for(model: LoadedModel, tmp_path: Path) -> None:
+    file = labelled_file(tmp_path)
+    with pytest.raises(LayerscopeError, match="layer 9 does not exist"):
+        select_with_labels(model, file, layers=[9], store=tmp_path / "store")
+    with pytest.raises(LayerscopeError, match="neither a run"):
+        select_with_labels(tmp_path, file)
+
+
+def test_centring_is_on_the_given_texts_and_equal_vectors_are_undefined() -> None:
+    vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    vectors[1] = 1.5
+    found = prepare(vectors, centre=True, unit=True)
+    np.testing.assert_allclose(np.linalg.norm(found[0], axis=-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(prepare(vectors, True, False)[0].mean(0), 0, atol=1e-6)
+    assert np.isnan(found[1]).all()
+    np.testing.assert_array_equal(prepare(vectors, False, False)[0], vectors[0])

@@ -1,0 +1,81 @@
+"""Without CUDA's libraries the next solver takes over, says so once, and is named."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from layerscope.spectra import cusolver, kernels, libraries, solve, tridiagonal
+from layerscope.spectra.libraries import UnusableError
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    caches = (libraries.load_library, solve._cusolver_problem, solve._say_once, tridiagonal._tried, kernels._compiled)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_a_library_that_is_not_there():
+    with pytest.raises(UnusableError, match=r"libnothing\.so was not found"):
+        libraries.load_library("libnothing.so")
+
+
+def test_an_old_library_has_no_batched_solver(monkeypatch):
+    class Old:
+        pass
+
+    monkeypatch.setattr(cusolver, "load_library", lambda name: Old())
+    with pytest.raises(UnusableError, match=r"CUDA 12\.6"):
+        cusolver._library()
+
+
+def test_torch_takes_over_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: "no compiler")
+    monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 1000)
+    monkeypatch.setattr(solve, "_cusolver_problem", lambda index: "no library")
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(60, 1, 1)
+    with pytest.warns(UserWarning, match=r"cannot be used \(no library\): torch\.linalg\.eigvalsh takes its place"):
+        assert solve._on_cuda(matrices, False)[0].tolist() == [1.0, 3.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve._on_cuda(matrices, False)
+
+
+def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    for own, batched, name in (
+        (None, None, "own tridiagonal kernel (float32 batches), cusolverDnXsyevBatched"),
+        ("no", None, "cusolverDnXsyevBatched"),
+        ("no", "no", "torch.linalg.eigvalsh on cuda"),
+    ):
+        monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, own=own: own)
+        monkeypatch.setattr(solve, "_cusolver_problem", lambda index, batched=batched: batched)
+        assert solve.solver_name("cuda") == name
+
+
+def test_which_matrices_go_where(monkeypatch):
+    used = []
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: None)
+    monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 8)
+    monkeypatch.setattr(solve, "_cusolver_problem", lambda index: None)
+    monkeypatch.setattr(solve.tridiagonal, "eigvalsh", lambda m, o: used.append("own"))
+    monkeypatch.setattr(solve.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
+    for count, n, dtype in ((60, 4, torch.float32), (60, 4, torch.float64), (3, 4, torch.float32), (60, 9, torch.float32)):
+        solve._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
+    assert used == ["own", "cusolver", "cusolver", "cusolver"]
+
+
+def test_the_kernels_are_compiled_for_every_size():
+    for n in (1, 64, 128, 129, 512, 513, 1500):
+        how = tridiagonal.variant(n)
+        assert how.threads % 32 == 0
+        assert f"#define THREADS {how.threads}\n" in how.source
