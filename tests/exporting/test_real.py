@@ -23,7 +23,7 @@ st = pytest.importorskip("sentence_transformers")
 
 CASES = [
     ("smollm2-135m", 5, "plain/mean/applied/keep/none"),
-    ("smollm2-135m", 10, "plain/mean/raw/keep/none"),
+    ("smollm2-135m", 8, "plain/mean/raw/keep/none"),
     ("smollm2-135m", 26, "one-word/last/raw/keep/corpus"),
     ("minilm-l6", 3, "plain/mean/applied/keep/none"),
 ]

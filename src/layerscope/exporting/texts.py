@@ -39,7 +39,7 @@ LONG = (
 )
 
 
-def verification_texts(count: int = 10) -> list[str]:
+def verification_texts(count: int = 4) -> list[str]:
     """Built-in texts, and where it is on this machine the start of the default corpus: news texts of 45 to 620 words."""
     from layerscope.data import catalogue, load_corpus
 
