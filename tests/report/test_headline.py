@@ -44,6 +44,12 @@ def test_an_unclear_gain_is_not_called_one() -> None:
     assert text.startswith("No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0")
 
 
+def test_a_last_layer_that_was_kept_is_not_called_the_best() -> None:
+    run = synthetic_evaluation(best=2, half=0.2)
+    kept = Mark(from_evaluation(run).model, 6, 6, "chosen", "kept")
+    assert said(run, marks=[kept]).startswith("No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0")
+
+
 def test_without_intervals_it_says_so() -> None:
     run = synthetic_evaluation(best=2)
     run.gains[["ci_low", "ci_high"]] = math.nan

@@ -109,6 +109,8 @@ def score_words(score: Scores, chosen: Mark | None = None) -> list[str]:
     gain = reference_gain(score, known)
     if gain is None:
         return []
+    if gain.layer == gain.last:  # kept, perhaps, because nothing is clearly better: then the best is named with its gain
+        gain = reference_gain(score) or gain
     where = f"on {score.tasks[0]}" if len(score.tasks) == 1 else f"on average over {score.mean_says}"
     spread = f" ± {gain.half:.1f}" if math.isfinite(gain.half) else ""
     if gain.layer == gain.last:
