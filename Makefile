@@ -20,7 +20,7 @@ setup: $(STAMP) ## create .venv and install layerscope with what the demo and th
 
 browser: ## Debian's chromium for the report's tests, where it can be had
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || test -n "$$LAYERSCOPE_CHROMIUM" \
-	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { apt-get update -qq; apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1; } \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { timeout 120 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 400 apt-get install -y -qq --no-install-recommends chromium; } </dev/null >/dev/null 2>&1; } \
 	|| echo "no chromium here, and it could not be installed: the report's browser tests are skipped"
 
 demo: $(STAMP) ## profile two real models at every layer and write figures to open
