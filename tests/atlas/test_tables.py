@@ -12,8 +12,7 @@ from layerscope import atlas
 from layerscope.atlas.build import TABLES, build
 from layerscope.atlas.tables import DATA
 from layerscope.errors import LayerscopeError, UnknownNameError
-
-PUBLISHED = Path("/work/shared/published")
+from tests.shared import shared_folder
 
 
 def test_counts_and_columns_of_the_published_tables() -> None:
@@ -41,10 +40,9 @@ def test_callers_get_copies() -> None:
     assert "changed" not in set(atlas.tasks()["task"])
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the tidy tables the data were packed from are not on this machine")
 @pytest.mark.parametrize(("file", "name"), [(f, n) for f, n in TABLES.items() if n in ("scores", "vision", "tasks")])
 def test_nothing_was_lost_in_packing(file: str, name: str) -> None:
-    path = PUBLISHED / file
+    path = shared_folder("published") / file
     given = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
     pd.testing.assert_frame_equal(given, getattr(atlas, name)())
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta
+
+from tests.shared import shared_folder
 
 WIDTH = 24
 
@@ -58,8 +58,4 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 def shared_data() -> Path:
     """The folder of real data beside the repository, or a skip."""
-    shared = os.environ.get("LAYERSCOPE_SHARED") or Path(__file__).resolve().parents[4] / "shared"
-    folder = Path(shared) / "data" / "mteb"
-    if not folder.is_dir():
-        pytest.skip(f"no real task data at {folder} (set LAYERSCOPE_SHARED)")
-    return folder
+    return shared_folder("data", "mteb")

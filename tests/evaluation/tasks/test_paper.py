@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from layerscope.evaluation.tasks import PAPER_TASKS
 from layerscope.evaluation.tasks.info import new_task, task_info, text_tasks
+from tests.shared import shared_folder
 
 
 def test_there_are_32_of_five_types() -> None:
@@ -40,10 +39,7 @@ def test_what_is_scored_is_what_mtebs_english_benchmark_scores() -> None:
 
 
 def test_the_published_list() -> None:
-    shared = Path(os.environ.get("LAYERSCOPE_SHARED") or Path(__file__).resolve().parents[4] / "shared")
-    table = shared / "published" / "task_dataset.csv"
-    if not table.is_file():
-        pytest.skip(f"no {table} (set LAYERSCOPE_SHARED)")
+    table = shared_folder("published", "task_dataset.csv")
     with table.open(newline="") as lines:
         published = {row["task"]: row["task_type"] for row in csv.DictReader(lines)}
     assert published == {name: task.task_type for name, task in PAPER_TASKS.items()}
