@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.evaluation.names import DEFAULT_READOUT, readout_names
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
     from layerscope.profiling.run import Run
 
-READOUT = "plain/mean/applied/keep/none"
-_READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centring"]
 _SAME_MODEL = ("weights_sha256", "settings_sha256", "bidirectional", "adapters", "dtype")
 
 
@@ -54,11 +53,11 @@ def from_atlas(model: str, convention: str = "english", metrics_on: str | None =
     return Tables(values[["metric", "task", "layer", "value"]], scores[["task", "layer", "score"]], facts, notes)
 
 
-def from_runs(run: Run, evaluation: Evaluation, readout: str = READOUT, sink: str = "keep") -> Tables:
+def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep") -> Tables:
     """A profile's curves and an evaluation's scores, of the same model."""
     _check_same(run, evaluation)
     held = evaluation.scores
-    names = pd.Series(["/".join(map(str, row)) for row in held[_READOUT_COLUMNS].to_numpy()], index=held.index)
+    names = pd.Series(readout_names(held), index=held.index)
     if sink not in ("keep", "drop"):
         raise UnknownNameError("sink setting", sink, ["keep", "drop"])
     if readout not in set(names):

@@ -19,10 +19,11 @@ from layerscope.cache import cache_dir
 from layerscope.capture import Site, expand_sites
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
+from layerscope.evaluation.names import READOUT_COLUMNS
 from layerscope.evaluation.readout import Readout, kinds_of, parse_readouts
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.score import Job, Scene, forget, quiet_mteb, task_config, task_files, texts_file
-from layerscope.evaluation.tables import READOUT_COLUMNS, gain_table, score_table
+from layerscope.evaluation.tables import gain_table, score_table
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
 from layerscope.evaluation.templates import get_template
 from layerscope.evaluation.workers import score_all

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.errors import RunFolderError
+from layerscope.evaluation.names import READOUT_COLUMNS
 from layerscope.evaluation.tables import GAIN_COLUMNS
 from layerscope.store import RunFolder
 
@@ -44,7 +45,7 @@ class Evaluation:
         rows = []
         for (task, split, subset), group in self.gains.groupby(["task", "split", "subset"], sort=False):
             top = group.iloc[int(group["score"].argmax())]
-            readout = ["template", "pooling", "final_norm", "sink", "centring"]
+            readout = READOUT_COLUMNS
             same = group[(group[readout] == top[readout]).all(axis=1)]
             last = same.iloc[int(same["layer"].argmax())]
             rows.append(

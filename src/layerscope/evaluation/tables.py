@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.evaluation.names import READOUT_COLUMNS
 from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.score import Job, Scene, read_items
 from layerscope.evaluation.uncertainty import gains, resampled, same_items, tied_best
 
 SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
 SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centring", "score"]
-READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centring"]
 GAIN_COLUMNS = ["task", "split", "subset", *READOUT_COLUMNS, "layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
 # against the last layer under the default readout, which is what a user who changes nothing has
 GAIN_COLUMNS += ["gain_over_default", "default_ci_low", "default_ci_high"]

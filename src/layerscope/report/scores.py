@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.evaluation.names import READOUT_COLUMNS
 from layerscope.report.terminal import sparkline
+from layerscope.selection.describe import spans
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -42,7 +44,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
     """The best layer of each task. With several readouts the gain is over what a user has who changes nothing: the last layer,
     read the default way. In a narrow terminal the readout stands below the task's name, the ties below the gain."""
     rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
-    many = run.scores.groupby(["template", "pooling", "final_norm", "sink", "centring"]).ngroups > 1
+    many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
     against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("task", overflow="fold")  # where it is narrow, words give way, not numbers
@@ -59,7 +61,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
         name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
         gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}{escape(interval)}"
         numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
-        tied, readout = _ranges(row["tied"]), escape(row["readout"])
+        tied, readout = ", ".join(spans(row["tied"])), escape(row["readout"])
         if many and not wide:
             table.add_row(f"{name}\n[dim]{readout}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
         else:
@@ -72,7 +74,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
 
 def _readouts(run: Evaluation, width: int) -> Table:
     """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
-    keys = ["template", "pooling", "final_norm", "sink", "centring"]
+    keys = READOUT_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("mean over tasks", overflow="fold")
     table.add_column("layer 0 → last", no_wrap=True)
@@ -96,18 +98,3 @@ def _narrowed(values: np.ndarray, width: int) -> np.ndarray:
     if len(values) <= width:
         return values
     return values[np.round(np.linspace(0, len(values) - 1, width)).astype(int)]
-
-
-def _ranges(layers: list[int]) -> str:
-    """Layers as ranges.
-
-    >>> _ranges([1, 2, 3, 7])
-    '1–3, 7'
-    """
-    parts: list[list[int]] = []
-    for layer in sorted(layers):
-        if parts and layer == parts[-1][-1] + 1:
-            parts[-1].append(layer)
-        else:
-            parts.append([layer])
-    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.evaluation.names import DEFAULT_READOUT
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import Choice, site_of
 from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
@@ -15,8 +16,6 @@ from layerscope.selection.prior import MOST_RISK, Forecast
 
 if TYPE_CHECKING:
     from layerscope.selection.rules import Answer
-
-READOUT = "plain/mean/applied/keep/none"  # what the published scores, and so the depth curves, are about
 
 
 def select(
@@ -92,7 +91,7 @@ def make_choice(
     return Choice(
         layer=layer,
         site=site_of(layer),
-        readout=READOUT,
+        readout=DEFAULT_READOUT,  # what the depth curves are about
         expected_gain=gain,
         ci_low=low,
         ci_high=high,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from layerscope.report.contents.sources import DEFAULT_READOUT, Curves, Scores
+from layerscope.evaluation.names import DEFAULT_READOUT
+from layerscope.report.contents.sources import Curves, Scores
 
 _OURS = {"entropy_prompt": "prompt_entropy", "entropy_dataset": "dataset_entropy"}
 _WHERE = {"wikitext": "wikitext", "mteb": "mean over the MTEB datasets", "imagenet": "imagenet"}

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from layerscope.evaluation.names import DEFAULT_READOUT, readout_names
 from layerscope.profiling.valley import Valley, find_valley
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
     from layerscope.profiling.run import Run
-
-READOUT = ["template", "pooling", "final_norm", "sink", "centring"]
-DEFAULT_READOUT = "plain/mean/applied/keep/none"
 
 
 @dataclass
@@ -138,7 +136,7 @@ def from_evaluation(run: Evaluation) -> Scores:
     m, scores = run.manifest, run.scores.copy()
     model, c = m["model"], m["conventions"]
     for table in (scores, gains := run.gains.copy()):
-        table["readout"] = ["/".join(map(str, parts)) for parts in table[READOUT].itertuples(index=False, name=None)]
+        table["readout"] = readout_names(table)
         table["name"] = _task_names(table)
     keys = ["name", "split", "readout", "layer"]
     gained = gains[[*keys, "gain", "ci_low", "ci_high", "tied_best"]]

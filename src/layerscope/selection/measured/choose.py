@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.errors import LayerscopeError
+from layerscope.evaluation.names import DEFAULT_READOUT
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import Choice, site_of
 from layerscope.selection.measured.draws import Candidate, stored_items, task_draws, with_readout
@@ -15,7 +16,6 @@ from layerscope.selection.measured.draws import Candidate, stored_items, task_dr
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
 
-DEFAULT_READOUT = "plain/mean/applied/keep/none"
 MOST_RISK = 0.2
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.evaluation.names import READOUT_COLUMNS, readout_names
 from layerscope.evaluation.uncertainty import Items, resampled, same_items
 
-READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centring"]
 RESAMPLES = 200
 _WIDTH = 2 * 1.959964  # standard deviations in a 95 % interval
 Candidate = tuple[str, int]  # readout, layer
@@ -21,8 +21,7 @@ Entry = tuple[str, str, str]  # task, split, subset
 
 def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
     """The table with a column that names the readout."""
-    names = ["/".join(map(str, parts)) for parts in gains[READOUT_COLUMNS].itertuples(index=False, name=None)]
-    return gains.assign(readout=pd.Series(names, index=gains.index, dtype=object))
+    return gains.assign(readout=pd.Series(readout_names(gains), index=gains.index, dtype=object))
 
 
 def stored_items(folder: Path | None, gains: pd.DataFrame) -> dict[Entry, dict[Candidate, Items]]:
