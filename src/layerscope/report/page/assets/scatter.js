@@ -89,12 +89,13 @@ function buildScatter() {
         root.append(node);
       });
       const ends = [s.points[0], s.points[s.points.length - 1]];
-      ends.forEach((p, i) => root.append(svg("text", { class: "tag", x: x(p.x) + 7, y: y(p.y) - 7, css: { fill: ink } }, (i ? "last, " : "") + "layer " + p.layer)));
+      ends.forEach((p, i) => root.append(svg("text", { class: "tag", x: x(p.x) + (x(p.x) > box.right - 80 ? -7 : 7), y: y(p.y) - 7, "text-anchor": x(p.x) > box.right - 80 ? "end" : "start", css: { fill: ink } }, (i ? "last, " : "") + "layer " + p.layer)));
       for (const m of data.marks.filter((k) => k.model === s.curves.model)) {
         const p = s.points.find((q) => q.layer === m.layer);
         if (!p) continue;
         root.append(svg("circle", { cx: x(p.x), cy: y(p.y), r: 8.5, fill: "none", css: { stroke: "var(--ink)" }, "stroke-width": 1.8, class: "mark" }));
-        if (!ends.includes(p)) root.append(svg("text", { class: "tag", x: x(p.x) + 11, y: y(p.y) + 4, css: { fill: "var(--ink)" } }, m.kind + ", layer " + m.layer));
+        const late = x(p.x) > box.right - 90; // its words would leave the card on the right
+        if (!ends.includes(p)) root.append(svg("text", { class: "tag", x: x(p.x) + (late ? -11 : 11), y: y(p.y) + 4, "text-anchor": late ? "end" : "start", css: { fill: "var(--ink)" } }, m.kind + ", layer " + m.layer));
       }
     }
     frame = { root, sets, x, y, layer: root.appendChild(svg("g", {})) };
