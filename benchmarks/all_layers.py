@@ -17,9 +17,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from rows import Row
 
 import layerscope
 from layerscope.capture import Site, expand_sites
+from layerscope.data import load_corpus
 from layerscope.evaluation.encode import EncodePass, open_space
 from layerscope.evaluation.score import quiet_mteb
 from layerscope.evaluation.tasks import resolve_tasks
@@ -58,6 +60,21 @@ def encode(model: LoadedModel, texts: list[str], sites: list[Site]) -> float:
         start = time.perf_counter()
         one.run(one.missing(texts))
         return time.perf_counter() - start
+
+
+def short() -> list[Row]:
+    """For `benchmarks/all.py`: encoding only, on news texts."""
+    model = load("controlled-ar", device="cpu")
+    texts = list(load_corpus("lee", limit=150).texts)
+    every = expand_sites(None, model.anatomy)
+    encode(model, texts[:32], every)  # warm up
+    before, whole, after = (encode(model, texts, sites) for sites in (every[-1:], every, every[-1:]))
+    one_by_one = sum(encode(model, texts, [site]) for site in every)
+    last = (before + after) / 2
+    return [
+        Row(f"vectors of all {len(every)} layers, one pass", "the last layer alone", whole, last),
+        Row("vectors layer by layer", "the last layer alone", one_by_one, last),
+    ]
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from rows import Row
+
 from layerscope.capture import make_batch, plan_batches, token_budget
 from layerscope.data import load_corpus, make_views
 from layerscope.models import LoadedModel, load
@@ -78,6 +80,21 @@ def child(kind: str, args: argparse.Namespace, prompts: int) -> float:
     command += ["--length", str(args.length), "--model", args.model]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return float(json.loads(out.splitlines()[-1])["peak_mb"])
+
+
+def short() -> list[Row]:
+    """For `benchmarks/all.py`."""
+    found, model = [], load("smollm2-135m", device="cpu")
+    for views in (0, 4):
+        texts = passages(6 if views else 16)
+        batches = bare_batches(model, texts, views, 128)
+        run_bare(model, batches[:1])  # warm up
+        before = run_bare(model, batches)
+        whole, _ = run_profile(model, texts, views, 128)
+        floor = (before + run_bare(model, batches)) / 2
+        what = f"profile of smollm2-135m, {f'all metrics, {views} views' if views else 'one view'}"
+        found.append(Row(what, "bare batched passes", whole, floor))
+    return found
 
 
 def main() -> None:

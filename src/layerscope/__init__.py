@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["Choice", "Evaluation", "LayerscopeError", "Run", "atlas", "correlate", "evaluate", "export", "load", "load_corpus"]
-__all__ += ["profile", "select", "wrap", "write_report"]
+__all__ += ["ProbeRun", "StudyRun", "load_images", "probe", "profile", "select", "study", "sweep", "wrap", "write_report"]
 
 _HOMES = {
     "correlate": "layerscope.correlation",
@@ -27,22 +27,33 @@ _HOMES = {
     "Run": "layerscope.profiling.run",
     "load": "layerscope.models",
     "load_corpus": "layerscope.data",
+    "load_images": "layerscope.data.images",
+    "probe": "layerscope.probing",
     "profile": "layerscope.profiling.job",
+    "ProbeRun": "layerscope.probing",
+    "StudyRun": "layerscope.studies.run",
+    "study": "layerscope.studies.job",
+    "sweep": "layerscope.sweeps",
     "wrap": "layerscope.models",
 }
 
 if TYPE_CHECKING:
     from layerscope.correlation import correlate
     from layerscope.data import load_corpus
+    from layerscope.data.images import load_images
     from layerscope.errors import LayerscopeError
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
     from layerscope.exporting import export
     from layerscope.models import load, wrap
+    from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Run, profile
     from layerscope.report import write_report
     from layerscope.selection.choice import Choice
     from layerscope.selection.select import select
+    from layerscope.studies.job import study
+    from layerscope.studies.run import StudyRun
+    from layerscope.sweeps import sweep
 
 
 def __getattr__(name: str) -> Any:

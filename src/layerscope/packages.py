@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -53,6 +54,23 @@ def sha256_of(path: Path) -> str:
         while chunk := handle.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def fetch_bytes(urls: Sequence[str], sha256: str) -> bytes:
+    """A file from the first address that has it, checked."""
+    complaints = []
+    for url in urls:
+        try:
+            with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310 - the addresses are our own
+                data = answer.read()
+        except OSError as error:
+            complaints.append(f"{url}: {error}")
+            continue
+        found = hashlib.sha256(data).hexdigest()
+        if found == sha256:
+            return data
+        complaints.append(f"{url}: sha256 expected {sha256}, got {found}")
+    raise DownloadError(f"a file could not be fetched: {' | '.join(complaints)}. Check the network and try again.")
 
 
 def fetch_wheel(package: Package, into: Path) -> Path:

@@ -29,8 +29,14 @@ class Silent:
 
 
 @contextmanager
-def progress_bar(show: bool | None = None) -> Iterator[Progress]:
-    """A bar on stderr; by default only where a person is likely to look (a terminal or a notebook)."""
+def progress_bar(show: bool | Progress | None = None) -> Iterator[Progress]:
+    """A bar on stderr; by default only where a person is likely to look (a terminal or a notebook).
+
+    A bar that is given is used as it is: work inside other work shows its stages on the same line.
+    """
+    if show is not None and not isinstance(show, bool):
+        yield show
+        return
     if show is None:
         show = sys.stderr.isatty() or "ipykernel" in sys.modules
     if not show:

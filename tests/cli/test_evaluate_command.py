@@ -164,7 +164,9 @@ def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_p
 def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerscope.models.fetch", lambda *_: pytest.fail("fetched before all names were checked"))
     monkeypatch.setattr("layerscope.data.fetch_corpus", lambda *_: pytest.fail("fetched before all names were checked"))
-    assert_refused(cli("fetch", "minilm-l6", "SmsSpan"), "unknown model, corpus or task 'SmsSpan'", "Did you mean 'SmsSpam'")
+    assert_refused(
+        cli("fetch", "minilm-l6", "SmsSpan"), "unknown model, corpus, image set or task 'SmsSpan'", "Did you mean 'SmsSpam'"
+    )
     assert_refused(cli("fetch", "minilm-l6", "--tasks", "STS112"), "unknown task 'STS112'", "Did you mean 'STS12'")
     assert_refused(cli("fetch"), "name a model, a corpus or a task")
 

@@ -10,6 +10,7 @@ import pytest
 from layerscope.data.augment import make_views
 from layerscope.data.augment_pool import ViewPool
 from layerscope.data.augment_worker import serve
+from tests.tiny import tiny_model
 
 TEXTS = [f"Layers in the middle, number {i}, often hold more — naïve \ud800 or not." for i in range(11)]
 
@@ -39,6 +40,19 @@ def test_no_process_outlives_the_pool() -> None:
 
 def test_the_worker_answers_line_by_line() -> None:
     requests = "".join(json.dumps({"texts": [text], "views": 2, "seed": 1}) + "\n" for text in TEXTS[:2])
-    answers = io.StringIO()
-    serve(io.StringIO(requests), answers)
+    answers = io.BytesIO()
+    serve(io.BytesIO(requests.encode()), answers)
     assert [json.loads(line)[0] for line in answers.getvalue().splitlines()] == make_views(TEXTS[:2], 2, seed=1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_token_ids_are_those_of_the_model(workers: int) -> None:
+    model, texts = tiny_model("bert"), [text.replace("\ud800", "") for text in TEXTS]
+    wanted = model.tokenize([view for views in make_views(texts, 3, seed=5) for view in views], 7).ids
+    backend = model.tokenizer.backend_tokenizer.to_str()
+    with ViewPool(3, seed=5, workers=workers, tokenizer=backend, max_length=7) as pool:
+        assert [row.tolist() for row in pool.make_ids(texts)] == wanted
+        for child in pool._children:
+            child.kill()
+            child.wait()
+        assert [row.tolist() for row in pool.make_ids(texts)] == wanted

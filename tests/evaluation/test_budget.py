@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from layerscope import evaluate
-from layerscope.evaluation import job as jobs
+from layerscope import Evaluation, evaluate
+from layerscope.evaluation import screen as screening
 from layerscope.evaluation.readout import all_readouts
 from layerscope.store.embeddings import EmbeddingStore
 from tests.evaluation.support import watch, write_tasks
@@ -21,7 +21,7 @@ SEVEN = [f"plain/{pooling}" for pooling in ("mean", "wmean", "max", "last", "mea
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(jobs, "_SCREEN_LEAST", 10)
+    monkeypatch.setattr(screening, "_SCREEN_LEAST", 10)
     data = write_tasks(tmp_path / "data", pairs=120, texts=120)
     return {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
 
@@ -40,7 +40,7 @@ def test_the_grid_is_screened_on_a_part(given: dict[str, Any], monkeypatch: pyte
     assert run.manifest["tasks"]["Pairs"]["items"] == 120
     assert EmbeddingStore(given["store"], None).size() <= budget
     # what was screened best is what is kept
-    small = jobs.Evaluation.load(given["out"] / "screen").scores
+    small = Evaluation.load(given["out"] / "screen").scores
     assert len(small) == 60
     keys = ["template", "pooling", "final_norm", "sink", "centring"]
     best = small.sort_values("score", ascending=False).head(6)
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_left_out_best_first(given: dict[str, Any]) -> None
 def test_more_room_later_scores_the_rest(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     seen = watch(monkeypatch)
     given = {**given, "readouts": ["plain/mean", "plain/max/raw", "echo/mean/raw/drop", "echo/last"]}
-    monkeypatch.setattr(jobs, "_SCREEN_KEEP", 2)
+    monkeypatch.setattr(screening, "_SCREEN_KEEP", 2)
     first = evaluate(tiny_model(), ["Pairs"], store_budget=NEEDED // 6, **given)
     assert first.manifest["screened"]["of"] == 4
     count = len(seen)
@@ -74,7 +74,7 @@ def test_more_room_later_scores_the_rest(given: dict[str, Any], monkeypatch: pyt
 
 
 def test_a_part_is_never_more_than_what_is_scored(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_SCREEN_LEAST", 100)
+    monkeypatch.setattr(screening, "_SCREEN_LEAST", 100)
     run = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=30_000, limit=20, **given)
     assert run.manifest["screened"]["items"] == {"Pairs": 20}
 

@@ -12,6 +12,8 @@ from layerscope.models import wrap
 from layerscope.models.families import families, family_for
 from tests.models.reading import read, read_layers, some_ids
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, build_tiny, tiny_model
+from tests.tiny_images import IMAGE_FAMILIES, tiny_image_model
+from tests.tiny_images import build as build_image_model
 
 EVERY = (*TINY_FAMILIES, *GENERIC_FAMILIES)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -20,11 +22,15 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
     declared = set(families())
     assert {"gpt_neox", "llama", "gemma3", "gpt2", "mamba", "mamba2", "bert", "roberta", "mpnet", "modernbert"} <= declared
-    assert declared == {tiny_model(name).anatomy.family for name in EVERY}
+    images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {"tiny_vit"}  # see test_tiny_vit.py
+    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images
+    assert images == {name for name in declared if families()[name].modality == "image"}
 
 
 def test_every_declared_model_type_has_a_tiny_model() -> None:
     built = {build_tiny(name).config.model_type for name in TINY_FAMILIES}
+    built |= {build_image_model(name).config.model_type for name in IMAGE_FAMILIES}  # type: ignore[union-attr]
+    built |= {"tiny_vit_stage"}
     assert {t for family in families().values() for t in family.model_types} == built
 
 

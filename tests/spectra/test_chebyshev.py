@@ -44,7 +44,7 @@ def test_within_its_bound(kind, dtype):
     error = (chebyshev.approximate_entropy(gram.to(dtype)) - gram_entropy(gram)).abs()
     assert (error <= chebyshev.entropy_bound(gram) + 1e-5).all()
     if kind == "plain":
-        assert error.max() < 1e-4
+        assert error.max() < 3e-4
 
 
 def test_scale_rows_of_zeros_and_chunks_do_not_matter(monkeypatch):

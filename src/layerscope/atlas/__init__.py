@@ -11,6 +11,7 @@ come from and under which conventions they were made.
 
 from layerscope.atlas.coverage import models
 from layerscope.atlas.names import AtlasModel, find_model
+from layerscope.atlas.probes import probe_accuracies
 from layerscope.atlas.queries import CONVENTIONS, metric_values, select_scores
 from layerscope.atlas.tables import metrics, problems, scores, tasks, vision
 
@@ -21,6 +22,7 @@ __all__ = [
     "metric_values",
     "metrics",
     "models",
+    "probe_accuracies",
     "problems",
     "scores",
     "select_scores",

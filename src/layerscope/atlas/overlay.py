@@ -119,7 +119,12 @@ def overlay_metrics(run: Run) -> Overlay:
     columns = ["metric", "layer", "depth", "value"]
     table = pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
     notes = []
-    if found:
+    if found and "image_tokens" in conventions:
+        notes.append(
+            f"your values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the published "
+            "ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches shuffled."
+        )
+    elif found:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
         notes.append(
@@ -132,13 +137,19 @@ def overlay_metrics(run: Run) -> Overlay:
 def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]:
     """Why a profile's metric is not the published one, setting by setting; empty if it is."""
     reasons = []
-    if conventions.get("final_norm_module") is not None and conventions["final_norm"] != "hf":
+    images = "image_tokens" in conventions
+    alike = ("hf", "raw") if images and "raw" in str(conventions.get("hf")) else ("hf",)
+    if conventions.get("final_norm_module") is not None and conventions["final_norm"] not in alike:
         reasons.append(_NORM.format(given=conventions["final_norm"]))
+    if images and "left out" in str(conventions.get("tokens")):
+        reasons.append("class and register tokens are left out, the published metrics read every token")
     settings = conventions["metrics"]
     for name, wanted in _NEEDS[metric].items():
         if settings.get(name) != wanted:
             reasons.append(f"{name} is {settings.get(name)}, the published code has {wanted}")
-    if metric in ("infonce", "lidar", "dime"):
+    if metric in ("infonce", "lidar", "dime") and images:
+        reasons.append("views are made by layerscope's augmentations, the published ones by SimCLR's, which are stronger")
+    elif metric in ("infonce", "lidar", "dime"):
         if conventions.get("augmenter") != "nlpaug":
             reasons.append(f"views are made by {conventions.get('augmenter')}, the published ones by nlpaug")
         if metric == "lidar" and conventions.get("views") != 16:

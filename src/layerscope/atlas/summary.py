@@ -10,6 +10,7 @@ import pandas as pd
 
 from layerscope.atlas.names import AtlasModel, find_model
 from layerscope.atlas.overlay import Overlay, labelled
+from layerscope.atlas.probes import probes_or_none
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.atlas.reproduce.base import Panel, Series
 from layerscope.atlas.reproduce.curves import TITLES, highest, valley
@@ -95,6 +96,16 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
     if values is not None:
         dataset, split = str(values["dataset"].iloc[0]), str(values["split"].iloc[0])
         found["metrics"] = {"dataset": dataset, "split": split, "final_norm": "hf", "curves": metric_table(values)}
+    probes = probes_or_none(model)
+    if probes is not None:
+        top, last = highest(probes, "top1"), probes.iloc[-1]
+        found["probe"] = {
+            "dataset": "imagenet100",
+            "layers": probes["layer"].tolist(),
+            "top1": probes["top1"].tolist(),
+            "best": {"layer": int(top["layer"]), "top1": float(top["top1"])},
+            "last": {"layer": int(last["layer"]), "top1": float(last["top1"])},
+        }
     return found
 
 
@@ -170,6 +181,13 @@ def panels(names: Sequence[str], convention: str = "english", overlays: Sequence
                 )
                 series.append(Series(name, own["x"].tolist(), (100 * own["y"]).tolist(), mark=int(own["y"].to_numpy().argmax())))
         found.append(Panel(f"mean MTEB score, {len(shared)} tasks ({convention})", "depth (layer / blocks)", "", series))
+    probes = {m.name: p for m in models if (p := probes_or_none(m)) is not None}
+    if probes:
+        series = [
+            Series(name, p["depth"].tolist(), p["top1"].tolist(), mark=int(p["top1"].to_numpy().argmax()))
+            for name, p in probes.items()
+        ]
+        found.append(Panel("attention probe, ImageNet-100 top-1 (%)", "depth (layer / blocks)", "", series))
     for metric in METRICS:
         series = []
         for name in order:

@@ -1,7 +1,7 @@
 """One forward pass, states at chosen sites, reduced inside the hooks. Imports only torch, numpy and the standard library."""
 
 from layerscope.capture.anatomy import Anatomy, Tap
-from layerscope.capture.batches import Batch, make_batch, plan_batches, run_batches, token_budget
+from layerscope.capture.batches import Batch, make_batch, make_image_batch, plan_batches, run_batches, token_budget
 from layerscope.capture.hooks import FINAL_NORMS, Capture, FinalNorm
 from layerscope.capture.reduce import Reduced, Reducer
 from layerscope.capture.residual import check_residual
@@ -21,6 +21,7 @@ __all__ = [
     "check_residual",
     "expand_sites",
     "make_batch",
+    "make_image_batch",
     "plan_batches",
     "run_batches",
     "token_budget",

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 Residual = Literal["sequential", "parallel", "post-norm", "single", "unknown"]
 
 
 @dataclass(frozen=True)
 class Tap:
-    """A point where states can be read: the input or the output of a module."""
+    """A point where states can be read: the input or the output of a module.
+
+    `scale` multiplies what is read: a layer scale that the block applies by itself, outside any module.
+    """
 
     module: nn.Module
     side: Literal["input", "output"] = "output"
+    scale: Tensor | float | None = None
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,9 @@ class Anatomy:
     sequential: mid = x + attn, y = mid + mlp; parallel: y = x + attn + mlp (no `mid`); single: y = x + attn (Mamba's mixer
     counts as `attn`; no `mid`, no `mlp`); post-norm: `mid` and y are norms of the sums (BERT), no plain identity; unknown:
     not checked.
+
+    Of an image model: `class_token` and `registers` say which tokens stand before the patches. `hf_norms_last` says whether
+    `output_hidden_states` has the final norm in its last entry (language models do, most image models do not).
     """
 
     family: str
@@ -37,6 +44,14 @@ class Anatomy:
     final_norm: nn.Module | None
     taps: Sequence[Mapping[str, Tap]] = field(default_factory=list)
     residual: Residual = "unknown"
+    class_token: bool = False
+    registers: int = 0
+    hf_norms_last: bool = True
+
+    @property
+    def leading(self) -> int:
+        """Tokens in front of the patches of an image: the class token and the registers."""
+        return int(self.class_token) + self.registers
 
     @property
     def n_blocks(self) -> int:

@@ -19,11 +19,24 @@ GPU_TOKENS = 65536
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded token ids of some texts. `mask` is None where no text is shorter than the longest."""
+    """Padded token ids of some texts. `mask` is None where no text is shorter than the longest.
+
+    Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the patches are not read, and
+    with `pool_class` the class token stands for an image instead of the mean over what is read.
+    """
 
     input_ids: Tensor
     mask: Tensor | None
     lengths: list[int]
+    pixels: Tensor | None = None
+    skip: int = 0
+    pool_class: bool = False
+
+    @property
+    def pixel_values(self) -> Tensor:
+        """The pixels of a batch of images."""
+        assert self.pixels is not None, "a batch of texts has no pixels"
+        return self.pixels
 
 
 def make_batch(
@@ -44,6 +57,27 @@ def make_batch(
         tokens[i, where] = row
         mask[i, where] = True
     return Batch(_moved(torch.from_numpy(tokens), device), _moved(torch.from_numpy(mask), device), lengths)
+
+
+def make_image_batch(
+    rows: Sequence[np.ndarray],
+    tokens: int,
+    device: torch.device | str = "cpu",
+    *,
+    dtype: torch.dtype | None = None,
+    skip: int = 0,
+    pool_class: bool = False,
+) -> Batch:
+    """Images as their processor left them, all of one size; `tokens` are read of each."""
+    sizes = {row.shape for row in rows}
+    if len(sizes) > 1:
+        shown = ", ".join("×".join(map(str, size)) for size in sorted(sizes)[:3])
+        raise LayerscopeError(f"the image processor gives images of different sizes ({shown}); it must give one size.")
+    pixels = torch.from_numpy(np.stack(rows))
+    if pixels.is_floating_point() and dtype is not None:
+        pixels = pixels.to(dtype)
+    none = torch.empty((len(rows), 0), dtype=torch.int64, device=device)
+    return Batch(none, None, [tokens] * len(rows), _moved(pixels, device), skip, pool_class)
 
 
 def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:

@@ -29,7 +29,7 @@ class Capture:
 
     `on_state(i, raw, state)` is called for site i with the state as the block left it and as `final_norm` asks for it:
     `applied` norms every state of the residual stream with the model's final norm, `raw` none, `hf` the last layer only (what
-    `output_hidden_states` returns). Branches and norms inside blocks are always raw.
+    `output_hidden_states` returns: of most image models it is raw there too). Branches and norms inside blocks are always raw.
     """
 
     def __init__(self, anatomy: Anatomy, sites: Sequence[Site], final_norm: FinalNorm, on_state: OnState) -> None:
@@ -72,9 +72,9 @@ class Capture:
         tap = _tap(self.anatomy, site)
         if tap.side == "input":
             return tap.module.register_forward_pre_hook(
-                lambda _m, args, kwargs: self._read(index, first_tensor(args, kwargs)), with_kwargs=True
+                lambda _m, args, kwargs: self._read(index, _scaled(first_tensor(args, kwargs), tap)), with_kwargs=True
             )
-        return tap.module.register_forward_hook(lambda _m, _args, output: self._read(index, first_tensor(output)))
+        return tap.module.register_forward_hook(lambda _m, _args, output: self._read(index, _scaled(first_tensor(output), tap)))
 
     def _read(self, index: int, raw: Tensor) -> None:
         self.on_state(index, raw, self._normed(self.sites[index], raw))
@@ -86,7 +86,8 @@ class Capture:
         norm = self.anatomy.final_norm
         if norm is None or self.final_norm == "raw" or not site.in_stream:
             return raw
-        if self.final_norm == "hf" and not (site.part is None and site.layer == self.anatomy.n_blocks):
+        last = site.part is None and site.layer == self.anatomy.n_blocks
+        if self.final_norm == "hf" and not (last and self.anatomy.hf_norms_last):
             return raw
         return apply_norm(norm, raw)
 
@@ -111,6 +112,10 @@ def first_tensor(*sources: Any) -> Tensor:
             if isinstance(value, Tensor):
                 return value
     raise RuntimeError("a hooked module received or returned no tensor; name another family for this model")
+
+
+def _scaled(states: Tensor, tap: Tap) -> Tensor:
+    return states if tap.scale is None else states * tap.scale
 
 
 def _tap(anatomy: Anatomy, site: Site) -> Tap:

@@ -85,6 +85,7 @@ class Reducer:
         self._tokens: dict[int, Tensor] = {}
         self._lengths: Tensor | None = None
         self._waiting: list[_Waiting] = []
+        self._room_left: Tensor | None = None
 
     def __enter__(self) -> Reducer:
         self._capture.__enter__()
@@ -126,11 +127,13 @@ class Reducer:
         assert batch is not None
         if raw.device.type == "mps":  # float64 does not exist there
             raw, state = raw.cpu(), state.cpu()
+        whole, raw, state = state, raw[:, batch.skip :], state[:, batch.skip :]  # class and register tokens are not read
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
-        kept = state if mask is None else torch.where(mask.unsqueeze(-1), state, 0)
-        total = token_sum(kept)
+        total = token_sum(state, mask)
         pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
+        if batch.pool_class:
+            pooled = whole[:, 0].to(pooled.dtype)
         if raw.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # a GPU's host would have to wait for this
             raise non_finite_error(self.sites[index], pooled, state.dtype)
         self._pooled[index] = pooled.float()
@@ -147,13 +150,23 @@ class Reducer:
         position = largest_token(norms, mask)
         dtype = compute_dtype(raw.device, self.options)
         what = {"entropy": self.entropy, "curvature": self.curvature}
-        prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total)
+        space = self._space if raw.device.type == "cuda" else None
+        prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total, space=space)
         if self._waiting and self._waiting[0].norms.device != norms.device:  # a model spread over devices
             self._solve()
         self._waiting.append(_Waiting(index, norms, position, prepared))
         held = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
         if held >= _room(raw.device):
             self._solve()
+
+    def _space(self, like: Tensor) -> Tensor:
+        """Memory for a batch of matrices, next to that of the batch before: they are solved together without being gathered."""
+        each = like.numel()
+        if self._room_left is None or len(self._room_left) < each or self._room_left.device != like.device:
+            most = int(_room(like.device)) // like.element_size()
+            self._room_left = like.new_empty(max(each, min(2 * len(self.sites) * each, most)))
+        out, self._room_left = self._room_left[:each].view_as(like), self._room_left[each:]
+        return out
 
     def _solve(self) -> None:
         """Entropies and sink ratios of the sites that wait for them."""

@@ -41,6 +41,10 @@ def evaluate_command(
     bidirectional: bool = shared.BIDIRECTIONAL,
     adapter: list[str] = shared.ADAPTER,
     batch_size: int | None = shared.BATCH_SIZE,
+    engine: str = shared.ENGINE,
+    address: str | None = shared.ADDRESS,
+    engine_workers: int | None = shared.ENGINE_WORKERS_ONLY,
+    gpus_per_worker: float | None = shared.GPUS_PER_WORKER,
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--TASKS)"),
     offline: bool = shared.OFFLINE,
     overwrite: bool = shared.OVERWRITE,
@@ -49,39 +53,42 @@ def evaluate_command(
 ) -> None:
     """Score every layer on MTEB tasks, encoding each distinct text once. The same command again resumes."""
     from layerscope.cli.options import whole_numbers
+    from layerscope.engines import open_engine
     from layerscope.evaluation.job import evaluate
     from layerscope.report.scores import print_evaluation
     from layerscope.store.atomic import plain
 
     folder = out or default_folder(model, tasks)
-    run = evaluate(
-        model,
-        words(tasks) or [],
-        out=folder,
-        layers=whole_numbers(layers, "layers"),
-        readouts=readout_names(readouts),
-        data_dir=data_dir,
-        limit=limit,
-        max_length=max_length,
-        seed=seed,
-        workers=workers,
-        batch_size=batch_size,
-        store_budget=size(store_budget),
-        store_dtype=store_dtype,
-        normalize=normalize,
-        offline=offline,
-        overwrite=overwrite,
-        progress=False if quiet or as_json else None,
-        model_options={
-            "dtype": dtype,
-            "device": device,
-            "device_map": device_map,
-            "revision": revision,
-            "family": family,
-            "bidirectional": bidirectional,
-            "adapters": tuple(adapter),
-        },
-    )
+    with open_engine(engine, address, engine_workers, gpus_per_worker) as used:
+        run = evaluate(
+            model,
+            words(tasks) or [],
+            out=folder,
+            layers=whole_numbers(layers, "layers"),
+            readouts=readout_names(readouts),
+            data_dir=data_dir,
+            limit=limit,
+            max_length=max_length,
+            seed=seed,
+            workers=workers,
+            batch_size=batch_size,
+            store_budget=size(store_budget),
+            store_dtype=store_dtype,
+            normalize=normalize,
+            offline=offline,
+            overwrite=overwrite,
+            progress=False if quiet or as_json else None,
+            engine=used,
+            model_options={
+                "dtype": dtype,
+                "device": device,
+                "device_map": device_map,
+                "revision": revision,
+                "family": family,
+                "bidirectional": bidirectional,
+                "adapters": tuple(adapter),
+            },
+        )
     if as_json:
         print(json.dumps(plain(run.summary()), indent=2, ensure_ascii=False))
     elif not quiet:

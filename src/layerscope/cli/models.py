@@ -12,7 +12,7 @@ from layerscope.cli.app import app
 
 @app.command("models")
 def models_command(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """List the models whose weights come from the package index, and which are cached."""
+    """List the models with a short name, and which are on this machine."""
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue, is_cached
     from layerscope.models.families import families
@@ -27,7 +27,8 @@ def models_command(as_json: bool = typer.Option(False, "--json", help="Print JSO
         return
     console = Console(highlight=False)
     for name, e in entries.items():
-        cached = "[green]cached[/]" if is_cached(name) else "not cached yet"
+        here = "cached" if e.package else "comes with layerscope"
+        cached = f"[green]{here}[/]" if is_cached(name) else "not cached yet"
         console.print(f"[bold]{name}[/]  {e.title}: {e.blocks} blocks, width {e.width}, {e.licence} · {cached}")
         if e.notes:
             console.print(f"    [dim]{e.notes}[/]")

@@ -17,9 +17,16 @@ from layerscope.cli.options import default_folder, real, words
 def profile_command(
     model: str = shared.MODEL,
     data: str = typer.Option("lee", "--data", "-d", help="Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."),
-    column: str | None = typer.Option(None, "--column", help="Column of the texts in a file with several."),
+    images: str | None = typer.Option(
+        None, "--images", "-i", help="Of an image model: digits, fashion-mnist, a folder of class folders, .parquet, hub dataset."
+    ),
+    split: str | None = typer.Option(None, "--split", help="Split of the images, such as test. (default: the first)"),
+    tokens: str | None = typer.Option(None, "--tokens", help="Of each image: patches (default), or all (class, registers too)."),
+    image_pooling: str | None = typer.Option(None, "--image-pooling", help="What stands for an image: mean (default) or class."),
+    attention: str | None = typer.Option(None, "--attention", help="AIM: bidirectional (default), causal or prefix:N."),
+    column: str | None = typer.Option(None, "--column", help="Column of the texts or images in a file with several."),
     text_filter: str | None = typer.Option(None, "--text-filter", help="paper (no headings, >= 30 tokens), released or none."),
-    limit: int | None = typer.Option(None, "--limit", "-n", help="Use the first N usable texts."),
+    limit: int | None = typer.Option(None, "--limit", "-n", help="Use the first N usable texts or images."),
     max_length: int | None = typer.Option(None, "--max-length", help="Cut texts to this many tokens. (default: 256)"),
     metrics: str | None = typer.Option(None, "--metrics", "-m", help="Comma-separated names, `paper` or `all`. (default: all)"),
     sites: str | None = typer.Option(None, "--sites", help="e.g. embed,block.*,block.*.attn. (default: embed,block.*)"),
@@ -42,6 +49,10 @@ def profile_command(
     bidirectional: bool = shared.BIDIRECTIONAL,
     adapter: list[str] = shared.ADAPTER,
     batch_size: int | None = shared.BATCH_SIZE,
+    engine: str = shared.ENGINE,
+    address: str | None = shared.ADDRESS,
+    workers: int | None = shared.ENGINE_WORKERS,
+    gpus_per_worker: float | None = shared.GPUS_PER_WORKER,
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--DATA--NORM)"),
     live: bool = typer.Option(False, "--live", help="Keep a page of what is known so far: RUN/live.html."),
     offline: bool = shared.OFFLINE,
@@ -51,10 +62,11 @@ def profile_command(
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Measure every layer of a model on some texts, in one pass. The same command again resumes or returns at once."""
+    """Measure every layer of a model on some texts or images, in one pass. The same command again resumes or returns at once."""
+    from layerscope.engines import open_engine
     from layerscope.profiling import PRESETS, profile
 
-    folder = out or default_folder(model, data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
+    folder = out or default_folder(model, images or data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
     model_options = {
         "dtype": dtype,
         "device": device,
@@ -66,34 +78,42 @@ def profile_command(
         "trust_remote_code": trust_remote_code,
         "allow_pickle": allow_pickle,
     }
+    if attention is not None:
+        model_options["attention"] = attention
     if live and not quiet:
         print(f"Open {(folder / 'live.html').absolute()} to watch the run.", file=sys.stderr)
-    run = profile(
-        model,
-        data,
-        out=folder,
-        metrics=words(metrics),
-        sites=words(sites),
-        final_norm=final_norm,
-        alpha=real(alpha, "alpha"),
-        rows=rows,
-        entropy=entropy,
-        max_length=max_length,
-        views=views,
-        augmenter=augmenter,
-        permutations=permutations,
-        seed=seed,
-        preset=preset,
-        limit=limit,
-        column=column,
-        text_filter=text_filter,
-        batch_size=batch_size,
-        offline=offline,
-        overwrite=overwrite,
-        progress=False if quiet or as_json else None,
-        live=live,
-        model_options=model_options,
-    )
+    with open_engine(engine, address, workers, gpus_per_worker) as used:
+        run = profile(
+            model,
+            data,
+            out=folder,
+            metrics=words(metrics),
+            sites=words(sites),
+            final_norm=final_norm,
+            alpha=real(alpha, "alpha"),
+            rows=rows,
+            entropy=entropy,
+            max_length=max_length,
+            views=views,
+            augmenter=augmenter,
+            permutations=permutations,
+            seed=seed,
+            preset=preset,
+            limit=limit,
+            column=column,
+            images=images,
+            split=split,
+            tokens=tokens,
+            image_pooling=image_pooling,
+            text_filter=text_filter,
+            batch_size=batch_size,
+            offline=offline,
+            overwrite=overwrite,
+            progress=False if quiet or as_json else None,
+            live=live,
+            engine=used,
+            model_options=model_options,
+        )
     if as_json:
         from layerscope.store.atomic import plain
 

@@ -17,3 +17,12 @@ OFFLINE = typer.Option(False, "--offline", help="Download nothing; fail at once 
 OVERWRITE = typer.Option(False, "--overwrite", help="Replace another run in the same folder.")
 AS_JSON = typer.Option(False, "--json", help="Print a summary as JSON instead of tables.")
 QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables.")
+ENGINE = typer.Option("local", "--engine", help="local (this process), or ray (the workers of a Ray cluster).")
+ADDRESS = typer.Option(None, "--address", help="Of the Ray cluster: HOST:6379, or auto on one of its machines. (default: found)")
+ENGINE_WORKERS = typer.Option(
+    None, "--workers", "--engine-workers", help="Ray workers, each with the model. (default: one per GPU, or per core)"
+)
+ENGINE_WORKERS_ONLY = typer.Option(
+    None, "--engine-workers", help="Ray workers, each with the model. (default: one per GPU, or per core)"
+)
+GPUS_PER_WORKER = typer.Option(None, "--gpus-per-worker", help="GPUs of a Ray worker. (default: 1 where there are any)")

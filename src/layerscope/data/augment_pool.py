@@ -1,4 +1,4 @@
-"""Views made by several processes, so that a GPU does not wait for one core of Python.
+"""Views made, and tokenised, by several processes, so that a GPU does not wait for one core of Python.
 
 The workers are plain child processes that read texts and write views: no fork of a process that uses a GPU, and nothing that
 a script without a `__main__` guard could trip over. What comes out is what `make_views` gives.
@@ -17,9 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from layerscope.data.augment import make_views
+from layerscope.data.augment_worker import open_tokenizer, token_ids
 
 log = logging.getLogger("layerscope")
 
@@ -33,12 +36,25 @@ def cores_here() -> int:
 
 
 class ViewPool:
-    """Makes views of texts with `workers` child processes; with fewer than two, or if they fail, in this one."""
+    """Makes views of texts with `workers` child processes; with fewer than two, or if they fail, in this one.
 
-    def __init__(self, n_views: int, seed: int, augmenter: str = "builtin", workers: int | None = None) -> None:
+    With a `tokenizer` (a fast one, serialised) `make_ids` gives the views' token ids, cut to `max_length`.
+    """
+
+    def __init__(
+        self,
+        n_views: int,
+        seed: int,
+        augmenter: str = "builtin",
+        workers: int | None = None,
+        tokenizer: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
         self.n_views, self.seed, self.augmenter = n_views, seed, augmenter
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self._own_tokenizer: Any = None
         count = min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers  # the GPU's host has work too
-        self._children: list[subprocess.Popen[str]] = []
+        self._children: list[subprocess.Popen[bytes]] = []
         self._mine = threading.local()
         if augmenter == "builtin" and count > 1 and sys.executable:
             self._children = [_start() for _ in range(count)]
@@ -53,8 +69,10 @@ class ViewPool:
         self.close()
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers: at once, there is nothing that they could lose."""
         self._threads.shutdown(cancel_futures=True)
+        for child in self._children:
+            child.kill()
         for child in self._children:
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
@@ -63,32 +81,66 @@ class ViewPool:
             child.wait()
 
     def make(self, texts: Sequence[str]) -> list[list[str]]:
-        """For every text its views, in order."""
+        """For every text its views, in order. For pools without a tokenizer."""
         if not self._children:
             return make_views(texts, self.n_views, self.seed, self.augmenter)
-        parts = [list(texts[i : i + _TEXTS_AT_ONCE]) for i in range(0, len(texts), _TEXTS_AT_ONCE)]
-        return [views for made in self._threads.map(self._part, parts) for views in made]
+        return [views for made in self._threads.map(self._views, _parts(texts)) for views in made]
 
-    def _part(self, texts: list[str]) -> list[list[str]]:
-        child = getattr(self._mine, "child", None)
-        if child is None:  # each thread keeps one worker for itself
-            with self._lock:
-                child = self._mine.child = self._free.pop()
-        assert child.stdin is not None
-        assert child.stdout is not None
+    def make_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The token ids of every text's views, view by view. For pools with a tokenizer."""
+        if not self._children:
+            return self._ids_here(list(texts))
+        return [ids for made in self._threads.map(self._ids, _parts(texts)) for ids in made]
+
+    def _views(self, texts: list[str]) -> list[list[str]]:
         try:
-            child.stdin.write(json.dumps({"texts": texts, "views": self.n_views, "seed": self.seed}) + "\n")
-            child.stdin.flush()
-            return json.loads(child.stdout.readline())
+            return json.loads(self._ask(texts).readline())
         except (OSError, ValueError) as error:
             log.warning("a process that makes views stopped (%s); they are made here instead", error)
             return make_views(texts, self.n_views, self.seed, self.augmenter)
 
+    def _ids(self, texts: list[str]) -> list[np.ndarray]:
+        try:
+            answers = self._ask(texts)
+            lengths = json.loads(answers.readline())
+            flat = np.frombuffer(answers.read(4 * sum(lengths)), dtype=np.int32)
+            if len(flat) != sum(lengths):
+                raise OSError("its answer is incomplete")
+            return np.split(flat, np.cumsum(lengths)[:-1])
+        except (OSError, ValueError) as error:
+            log.warning("a process that makes views stopped (%s); they are made here instead", error)
+            return self._ids_here(texts)
 
-def _start() -> subprocess.Popen[str]:
+    def _ids_here(self, texts: list[str]) -> list[np.ndarray]:
+        assert self.tokenizer is not None
+        with self._lock:
+            if self._own_tokenizer is None:
+                self._own_tokenizer = open_tokenizer(self.tokenizer, self.max_length)
+        views = [view for made in make_views(texts, self.n_views, self.seed, self.augmenter) for view in made]
+        return [np.array(row, dtype=np.int32) for row in token_ids(self._own_tokenizer, views)]
+
+    def _ask(self, texts: list[str]) -> Any:
+        """Send texts to this thread's worker; returns where its answer comes from."""
+        child: Any = getattr(self._mine, "child", None)
+        if child is None:  # each thread keeps one worker for itself
+            with self._lock:
+                child = self._mine.child = self._free.pop()
+            if self.tokenizer is not None:
+                child.stdin.write(json.dumps({"tokenizer": self.tokenizer, "max_length": self.max_length}).encode() + b"\n")
+        child.stdin.write(json.dumps({"texts": texts, "views": self.n_views, "seed": self.seed}).encode() + b"\n")
+        child.stdin.flush()
+        return child.stdout
+
+
+def _parts(texts: Sequence[str]) -> list[list[str]]:
+    return [list(texts[i : i + _TEXTS_AT_ONCE]) for i in range(0, len(texts), _TEXTS_AT_ONCE)]
+
+
+def _start() -> subprocess.Popen[bytes]:
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "layerscope.data.augment_worker"]
-    everything = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # a tokenizer's own threads would only get in the way of the other workers
+    everything = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=everything)  # noqa: S603 - our own module
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, env=everything)  # noqa: S603 - our own module

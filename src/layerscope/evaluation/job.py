@@ -7,40 +7,37 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from layerscope import __version__
 from layerscope.cache import cache_dir
 from layerscope.capture import Site, expand_sites
+from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
+from layerscope.engines.models import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import LayerscopeError
+from layerscope.evaluation.collect import collect
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
-from layerscope.evaluation.names import READOUT_COLUMNS
+from layerscope.evaluation.manifest import conventions, failures, warnings
 from layerscope.evaluation.readout import Readout, kinds_of, parse_readouts
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.score import Job, Scene, forget, quiet_mteb, task_config, task_files, texts_file
+from layerscope.evaluation.score import Job, Scene, forget, task_config, task_files
+from layerscope.evaluation.screen import screen, too_many
 from layerscope.evaluation.tables import gain_table, score_table
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
 from layerscope.evaluation.templates import get_template
+from layerscope.evaluation.work import encode_by_workers
 from layerscope.evaluation.workers import score_all
 from layerscope.models import LoadedModel, open_model
 from layerscope.progress import Progress, progress_bar
-from layerscope.store import RunFolder, atomic
+from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope.store.folder import config_key
 
 DEFAULT_MAX_LENGTH = 256
 DEFAULT_BUDGET = 10 * 2**30
-
-# When all readouts of all texts would take more than this share of the store's budget, they are screened on a part first.
-_SCREEN_ABOVE = 0.9
-_SCREEN_SHARE = 0.3
-_SCREEN_LEAST = 100
-_SCREEN_KEEP = 6
 
 # What a run's folder holds besides its tables and its manifest.
 _PARTS = ("results", "texts", "mteb", "screen")
@@ -67,6 +64,8 @@ def evaluate(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
+    engine: str | Engine = "local",
+    address: str | None = None,
     model_options: dict[str, Any] | None = None,
 ) -> Evaluation:
     """Score layers and readouts on tasks.
@@ -74,24 +73,30 @@ def evaluate(
     `tasks` is `paper` (the paper's 32), `small` (a few quick ones from the package index), or names. `readouts` is None (the
     paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.evaluation.readout`). Vectors are kept in a
     store that later runs read; `workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do
-    not see but classifiers do; None does what the model's own sentence-transformers pipeline does.
+    not see but classifiers do; None does what the model's own sentence-transformers pipeline does. `engine` says who runs the
+    model: `local` (this process), `ray` (workers of the cluster at `address`) or an `Engine`; scoring stays on this machine.
     """
+    open_engine(engine, address)  # connects to nothing yet
     forget()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = RunFolder(out)
-    loaded = open_model(model, tokenizer, offline, model_options or {})
-    has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
-    chosen = parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None)
-    unit = bool(loaded.identity.get("normalizes")) if normalize is None else normalize
-    job = EvaluationJob(loaded, specs, chosen, layers, max_length, seed, unit)
-    count = min(os.cpu_count() or 1, 8) if workers is None else workers
-    held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
-    with progress_bar(progress) as bar:
-        return job.run_in(folder, held, store_dtype, count, batch_size, bar, overwrite)
+    options = model_options or {}
+    with engine_in_use(engine, address) as used:
+        loaded = open_model(model, tokenizer, offline, driver_options(model, options) if used.remote else options)
+        has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
+        chosen = parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None)
+        unit = bool(loaded.identity.get("normalizes")) if normalize is None else normalize
+        job = EvaluationJob(loaded, specs, chosen, layers, max_length, seed, unit)
+        if used.remote:
+            job.engine, job.recipe = used, make_recipe(model, loaded, offline, options)
+        count = min(os.cpu_count() or 1, 8) if workers is None else workers
+        held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+        with progress_bar(progress) as bar:
+            return job.run_in(folder, held, store_dtype, count, batch_size, bar, overwrite)
 
 
 class EvaluationJob:
-    """One evaluation: a loaded model, tasks and readouts."""
+    """One evaluation: a loaded model, tasks and readouts. With a `recipe`, the engine's workers run the model."""
 
     def __init__(
         self,
@@ -105,6 +110,8 @@ class EvaluationJob:
     ) -> None:
         self.model, self.specs, self.readouts, self.seed, self.unit = model, list(specs), list(readouts), seed, unit
         self.screened: dict[str, Any] | None = None
+        self.engine: Engine = LocalEngine()
+        self.recipe: ModelRecipe | None = None
         self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
         self.sites = _sites(model, layers)
         self.config = {
@@ -144,9 +151,9 @@ class EvaluationJob:
         begun["task_files"] = files
         folder.write_manifest({**begun, "status": "running"})
         clock = time.perf_counter()
-        texts, facts, failed = self._collect(folder, bar)
-        if store.budget is not None and self._bytes(texts, dtype) > _SCREEN_ABOVE * store.budget:
-            self._screen(folder, store, dtype, texts, facts, workers, batch_size, bar)
+        texts, facts, failed = collect(self.specs, folder, bar)
+        if too_many(self, store, dtype, texts):
+            screen(self, folder, store, dtype, texts, facts, workers, batch_size, bar)
         collected = time.perf_counter()
         counts = self._encode(store, dtype, texts, batch_size, bar)
         encoded = time.perf_counter()
@@ -160,113 +167,31 @@ class EvaluationJob:
             "encode": encoded - collected,
             "score": time.perf_counter() - encoded,
         }
-        failed += _failures(results)
+        failed += failures(results)
         manifest = {
             **begun,
             "status": "complete",
             "model": self.model.identity,
-            "conventions": {
-                "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
-                "max_length": self.max_length,
-                "unit_length": self.unit,
-                "centring": "the mean over all distinct texts of the task is subtracted",
-                "sink": "the token with the largest norm, found per text and layer on states without the final norm",
-                "readouts": [readout.name for readout in self.readouts],
-                "score": "mteb's main score, 0 to 1",
-                "intervals": "95 %: bootstrap over the task's items, the same for every layer; tied: not told from the best",
-                "store_dtype": dtype,
-                "seed": self.seed,
-            },
+            "conventions": conventions(self, dtype),
             "tasks": facts,
             "counts": counts,
             "undefined": [f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
             "failed": failed,
             "screened": self.screened,
-            "warnings": self._warnings(counts, facts),
+            "warnings": warnings(self, counts, facts),
             "seconds": seconds,
+            "engine": self.engine.facts(),
         }
         folder.write_table("scores", scores)
         folder.write_table("gains", gains)
         folder.write_manifest(manifest)
         return Evaluation(scores, gains, manifest, folder.path)
 
-    def _collect(self, folder: RunFolder, bar: Progress) -> tuple[dict[str, list[str]], dict[str, Any], list[dict[str, str]]]:
-        """The texts each task encodes, found out by letting it encode them with a model that only listens."""
-        import mteb
-
-        from layerscope.evaluation.tasks import reseed
-        from layerscope.evaluation.views import TextCollector
-
-        quiet_mteb()
-        bar.begin("reading tasks|tasks", len(self.specs))
-        texts: dict[str, list[str]] = {}
-        facts: dict[str, Any] = {}
-        failed: list[dict[str, str]] = []
-        for spec in self.specs:
-            try:
-                task = spec.load()
-                listener = TextCollector()
-                reseed(task)
-                mteb.evaluate(listener, task, cache=None, show_progress_bar=False, co2_tracker=False)
-                texts[spec.name], facts[spec.name] = list(listener.texts), spec.facts(task)
-            except Exception as error:
-                failed.append({"task": spec.name, "reason": f"{type(error).__name__}: {error}"})
-                continue
-            finally:
-                bar.advance(1)
-            keys = np.frombuffer(b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8).reshape(-1, 32)
-            atomic.write_array(texts_file(folder.path, spec.name), keys)
-        if not texts:
-            raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
-        return texts, facts, failed
-
-    def _bytes(self, texts: dict[str, list[str]], dtype: str) -> int:
+    def bytes(self, texts: dict[str, list[str]], dtype: str) -> int:
         """What the store would hold for these texts under all readouts."""
         kinds = sum(len(kinds_of(readouts)) for readouts in self._by_template().values())
         distinct = len({text for some in texts.values() for text in some})
         return distinct * kinds * len(self.sites) * self.model.width * (2 if dtype == "float16" else 4)
-
-    def _screen(
-        self,
-        folder: RunFolder,
-        store: EmbeddingStore,
-        dtype: str,
-        texts: dict[str, list[str]],
-        facts: dict[str, Any],
-        workers: int,
-        batch_size: int | None,
-        bar: Progress,
-    ) -> None:
-        """Too many vectors for the disk: score all readouts on a part of each task, and go on with the best of them."""
-        assert store.budget is not None
-        share = _SCREEN_SHARE * store.budget / self._bytes(texts, dtype)
-        parts = [
-            replace(spec, limit=min(facts[spec.name]["items"], max(_SCREEN_LEAST, int(share * facts[spec.name]["items"]))))
-            for spec in self.specs
-            if spec.name in facts
-        ]
-        small = EvaluationJob(
-            self.model, parts, self.readouts, [s.layer for s in self.sites], self.max_length, self.seed, self.unit
-        )
-        # the part must fit: it is not screened again
-        unbounded = EmbeddingStore(store.root, None)
-        found = small.run_in(RunFolder(folder.path / "screen"), unbounded, dtype, workers, batch_size, bar, False)
-        best = found.scores.groupby([*READOUT_COLUMNS, "task"])["score"].max().groupby(READOUT_COLUMNS).mean()
-        order = best.dropna().sort_values(ascending=False).index[:_SCREEN_KEEP]
-        kept = [Readout(*(str(part) for part in key)) for key in order]
-        asked, default = len(self.readouts), [readout for readout in self.readouts if readout == Readout()]
-        distinct = len({text for some in texts.values() for text in some})
-        taken = self._bytes(texts, dtype) * found.manifest["counts"]["texts"] / distinct
-        self.readouts = list(dict.fromkeys([*kept, *default]))
-        while len(kept) > 1 and self._bytes(texts, dtype) > _SCREEN_ABOVE * store.budget - taken:
-            kept.pop()
-            self.readouts = list(dict.fromkeys([*kept, *default]))
-        self.screened = {
-            "of": asked,
-            "kept": [readout.name for readout in kept],
-            "items": {part.name: part.limit for part in parts},
-            "budget": store.budget,
-        }
 
     def _by_template(self) -> dict[str, list[Readout]]:
         grouped: dict[str, list[Readout]] = {}
@@ -287,8 +212,11 @@ class EvaluationJob:
             passes.append((encode, encode.missing(every)))
         total = len(every) * len(passes)
         bar.begin(f"{self.model.name}|texts", total, total - sum(len(missing) for _, missing in passes))
-        for encode, missing in passes:
-            encode.run(missing, bar.advance)
+        if self.recipe is not None:
+            encode_by_workers(self.engine, self.recipe, passes, bar.advance)
+        else:
+            for encode, missing in passes:
+                encode.run(missing, bar.advance)
         keys = [text_key(text) for text in every]
         cut = {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes}
         return {
@@ -327,23 +255,6 @@ class EvaluationJob:
             bar.advance(1)
         return results
 
-    def _warnings(self, counts: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-        out = []
-        for template, cut in counts["truncated"].items():
-            if cut:
-                out.append(f"{cut} of {counts['texts']} texts were cut to {self.max_length} tokens under template {template!r}.")
-        if self.screened:
-            out.append(
-                f"the store's budget does not hold all {self.screened['of']} readouts of all texts: they were screened on a part "
-                f"of each task, and the best {len(self.screened['kept'])} were scored in full. Raise --store-budget to score all."
-            )
-        for name, fact in facts.items():
-            if fact.get("exact") is False:
-                out.append(f"{name} is not MTEB's own split: {fact.get('exact_reason')}.")
-        if self.model.identity.get("quantisation"):
-            out.append(f"the weights were quantised ({self.model.identity['quantisation']}) in their source.")
-        return out
-
 
 def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
     every = expand_sites(None, model.anatomy)
@@ -363,16 +274,3 @@ def _is_done(held: dict[str, Any], files: dict[str, str | None], budget: int | N
         return False
     screened = held.get("screened")
     return screened is None or (budget is not None and budget <= screened["budget"])
-
-
-def _failures(results: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """One line per task and kind of error, however many layers and readouts it failed at."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for result in results:
-        if result["status"] == "failed":
-            found.setdefault((result["task"], result["reason"].split(":")[0]), []).append(result["reason"])
-    lines = []
-    for (task, _), reasons in found.items():
-        more = f" (and {len(reasons) - 1} more of its layers and readouts)" if len(reasons) > 1 else ""
-        lines.append({"task": task, "reason": reasons[0] + more})
-    return lines

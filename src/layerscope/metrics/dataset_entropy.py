@@ -14,7 +14,7 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import RowPreparation
 from layerscope.metrics.samples import PooledRows
-from layerscope.metrics.spectrum import pooled_spectra, pooled_spectrum
+from layerscope.metrics.spectrum import Quantity, pooled_spectra, pooled_spectrum
 
 
 def log_rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
@@ -42,16 +42,20 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         """The function of the eigenvalues."""
         raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
 
+    def _quantity(self) -> Quantity:
+        return Quantity(self.function(), self.info.unit == "nats")
+
     def prepare(self, many: Sequence[PooledRows]) -> None:
         """The spectra of several data, solved together."""
-        pooled_spectra([data for data in many if len(data)], self.rows(), self.options.group, self.options.clamp_gram)
+        o = self.options
+        pooled_spectra([data for data in many if len(data)], self.rows(), o.group, o.clamp_gram, self._quantity())
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
         spectrum = pooled_spectrum(data, self.rows(), self.options.group, self.options.clamp_gram)
         if float(spectrum.eigenvalues[-1]) <= 0:
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        value, se = spectrum.evaluate(self.function())
+        value, se = spectrum.evaluate(self._quantity())
         if not math.isfinite(value):  # a slope needs two eigenvalues, say
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
         return Estimate(value, len(data), data.width, se=se, df=n_folds(len(data)) - 1)

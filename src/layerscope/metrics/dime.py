@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
+from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
 from layerscope.metrics.spectrum import prepared_view
+from layerscope.spectra import eigvalsh
 
 _BATCH_ENTRIES = 4_000_000  # permuted products solved at once: 32 MB
 _CLOSE = 1e-3  # float32 is used where it moves the paired entropy by less than this share of the value
@@ -93,14 +94,23 @@ class DiME(Metric[ViewRows]):
         sets = [list(_products(*self._views(data), o.permutations, o.seed, self._feature_side(data))) for data in there]
         if len({products[0].shape for products in sets}) > 1:
             return
-        exact = gram_entropy(torch.stack([products[0] for products in sets]), o.alpha).tolist()
-        flat = torch.stack([product.float() for products in sets for product in products])
+        paired = [products[0] for products in sets]
+        near = eigvalsh(torch.stack([product.float() for products in sets for product in products]), overwrite=True)
         del sets
-        rough = gram_entropy(flat, o.alpha, overwrite=True).view(len(there), -1).cpu().numpy()
-        for data, value, near in zip(there, exact, rough, strict=True):
-            terms = near[1:] - near[0]  # what rounding does to all of them alike cancels
-            if abs(near[0] - value) <= _CLOSE * abs(terms.mean()):
-                data._memo["dime", o] = terms
+        near = near.double().clamp(min=0).view(len(there), -1, near.shape[-1])
+        rough = self._entropy(near).cpu().numpy()
+        terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
+        moved = moved_by_rounding(self._entropy, near[:, 0]).cpu().numpy()
+        unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist()
+        if unsure:  # it may be less than it could be
+            exact = gram_entropy(torch.stack([paired[i] for i in unsure]), o.alpha).cpu().numpy()
+            moved[unsure] = np.abs(exact - rough[unsure, 0])
+        for data, values, far in zip(there, terms, moved, strict=True):
+            if far <= _CLOSE * abs(values.mean()):
+                data._memo["dime", o] = values
+
+    def _entropy(self, eigenvalues: Tensor) -> Tensor:
+        return spectrum_entropy(eigenvalues, self.options.alpha)
 
     def estimate(self, data: ViewRows) -> Estimate:
         """The mean over permutations with its standard error."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy
+from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.jackknife import n_folds, standard_error
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import zero_row_floor
 from layerscope.metrics.samples import ViewRows
-from layerscope.metrics.spectrum import prepare_grouped
+from layerscope.metrics.spectrum import NATS, fold_members, left_in, prepare_grouped
+from layerscope.spectra import solve_together
 
 _CITATION = "Thilak et al. 2024"
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.
@@ -61,35 +61,37 @@ class LiDAR(Metric[ViewRows]):
         return ViewRows()
 
     def prepare(self, many: Sequence[ViewRows]) -> None:
-        """On a GPU, the eigenvalues of all data and folds together: the data's in float64, the folds' in float32."""
+        """On a GPU, the eigenvalues of all data and folds together in float32; in float64 where its rounding could show."""
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
         there = [data for data in there if ("lidar", self.options) not in data._memo]
-        if not there:
+        if not there or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
             return
-        wholes, folds = [], []
-        for data in there:
-            scatter = _Scatter(data, self.options)
-            wholes.append(scatter.whitened([None])[0])
-            folds.append([m.float() for m in scatter.whitened(range(n_folds(len(data))))])
-        exact = self._entropies(wholes)
-        rough = self._entropies([m.float() for m in wholes])
-        left_out = iter(self._entropies([m for site in folds for m in site]))
-        for data, site, value, near in zip(there, folds, exact, rough, strict=True):
-            values = [next(left_out) for _ in site]
-            se = standard_error(values)
-            if abs(near - value) * math.sqrt(len(site)) <= _SHARE_OF_ERROR * se or not math.isfinite(value):
-                data._memo["lidar", self.options] = self._result(data, value, values)
+        made = [whitened_together(data, self.options) for data in there]
+        wholes = torch.stack([site[0] for site in made])
+        folds = [torch.cat([site[k].float() for site in made]) for k in range(1, len(made[0]))]
+        del made
+        near, *left_out = solve_together([wholes.float(), *folds])
+        values, moved = self._entropy(near), moved_by_rounding(self._entropy, near.double().clamp(min=0)).tolist()
+        without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1).tolist()
+        rough = values.tolist()
+        unsure = []
+        for i, (value, far) in enumerate(zip(rough, moved, strict=True)):
+            close = far <= NATS and self._will_do(far, without[i])
+            if not close and math.isfinite(value):
+                unsure.append(i)
+        exact = dict(zip(unsure, gram_entropy(wholes[unsure], self.options.alpha).tolist(), strict=True)) if unsure else {}
+        for i, data in enumerate(there):
+            value = exact.get(i, rough[i])
+            if i not in exact or self._will_do(abs(rough[i] - value), without[i]):
+                data._memo["lidar", self.options] = self._result(data, value, without[i])
 
-    def _entropies(self, matrices: Sequence[Tensor]) -> list[float]:
-        """S_α of matrices, those of one size solved together; in the order given."""
-        out = [math.nan] * len(matrices)
-        sizes = {len(m) for m in matrices}
-        for size in sizes:
-            which = [i for i, m in enumerate(matrices) if len(m) == size]
-            values = gram_entropy(torch.stack([matrices[i] for i in which]), self.options.alpha, overwrite=True)
-            for i, value in zip(which, values.tolist(), strict=True):
-                out[i] = value
-        return out
+    def _entropy(self, eigenvalues: Tensor) -> Tensor:
+        return spectrum_entropy(eigenvalues.double(), self.options.alpha)
+
+    @staticmethod
+    def _will_do(moved: float, left_out: list[float]) -> bool:
+        """Whether folds that are each off by so much give the standard error."""
+        return moved * math.sqrt(len(left_out)) <= _SHARE_OF_ERROR * standard_error(left_out)
 
     def estimate(self, data: ViewRows) -> Estimate:
         """The entropy, with its standard error over folds of prompts."""
@@ -144,18 +146,7 @@ class _Scatter:
 
         Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}.
         """
-        parts = [self._parts(fold) for fold in without]
-        out: list[Tensor] = []
-        for some in _runs_of_one_size(parts, self.data.on_gpu):
-            factor = torch.linalg.cholesky(torch.stack([noise for noise, _ in some]))
-            if self.centres is not None:
-                half = torch.linalg.solve_triangular(factor, torch.stack([stay.T for _, stay in some]), upper=False)
-                out += list((half.mT @ half).unbind())
-            else:
-                half = torch.linalg.solve_triangular(factor, torch.stack([between for _, between in some]), upper=False)
-                whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
-                out += list(((whitened + whitened.mT) / 2).unbind())
-        return out
+        return [_whiten(*self._parts(fold), self.centres is not None) for fold in without]
 
     def _parts(self, without: int | None) -> tuple[Tensor, Tensor]:
         """Σ_w with δ on its diagonal, and what Σ_b follows from: the centres over √n, or Σ_b itself."""
@@ -191,19 +182,62 @@ class _Scatter:
         return [self._prepared[torch.arange(self.n, device=self._prepared.device) % n_folds(self.n) == index]]
 
     def _off(self, z: Tensor) -> Tensor:
-        """Centres of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
-        centres = z.mean(1)
-        off = centres - self.mean
-        size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
-        real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
-        return torch.where(real, off, 0.0)
+        return _seen_from(z.mean(1), self.mean)
 
 
-def _runs_of_one_size(parts: list[tuple[Tensor, Tensor]], together: bool) -> list[list[tuple[Tensor, Tensor]]]:
-    """Neighbours whose parts have the same shapes: on a GPU they are worked on together."""
-    if not together:
-        return [[part] for part in parts]
-    return [list(group) for _, group in groupby(parts, key=lambda part: part[1].shape)]
+def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
+    """What `_Scatter.whitened` gives, of all prompts and (stacked by size) without each fold, in few large steps for a GPU."""
+    z = data.all() if options.lidar_rows == "raw" else _prepared(data, options)
+    n, q, d = z.shape
+    centres, mean = z.mean(1), z.mean((0, 1))
+    off = _seen_from(centres, mean)
+    inner = z - centres.unsqueeze(1)
+    members = fold_members(n, z.device)
+    within_of = [_products(inner[some].flatten(1, 2)) for some in members]
+    within = torch.stack([part.sum(0) for part in within_of]).sum(0) if members else _products(inner.flatten(0, 1)[None])[0]
+    delta = options.delta * torch.eye(d, dtype=z.dtype, device=z.device)
+    by_prompts = n <= d
+    between = torch.zeros(0) if by_prompts else off.T @ off
+    out = [
+        _whiten((within / (n * q) + delta)[None], (off if by_prompts else between)[None] / _share(n, by_prompts), by_prompts)[0]
+    ]
+    for some, part in zip(members, within_of, strict=True):
+        left = n - some.shape[1]
+        shift = -off[some].sum(1) / left
+        noise = (within - part) / (left * q) + delta
+        if by_prompts:
+            rest = off[left_in(some, n)] - shift.unsqueeze(1)
+        else:
+            rest = between - _products(off[some]) - left * shift.unsqueeze(2) * shift.unsqueeze(1)
+        out.append(_whiten(noise, rest / _share(left, by_prompts), by_prompts))
+    return out
+
+
+def _share(n: int, by_prompts: bool) -> float:
+    return math.sqrt(n) if by_prompts else n
+
+
+def _products(rows: Tensor) -> Tensor:
+    """Scatter matrices (…, D, D) of rows (…, n, D)."""
+    return rows.mT @ rows
+
+
+def _whiten(noise: Tensor, what: Tensor, by_prompts: bool) -> Tensor:
+    """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centres (…, n, D) or itself (…, D, D)."""
+    factor = torch.linalg.cholesky(noise)
+    half = torch.linalg.solve_triangular(factor, what.mT if by_prompts else what, upper=False)
+    if by_prompts:
+        return half.mT @ half
+    whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+    return (whitened + whitened.mT) / 2
+
+
+def _seen_from(centres: Tensor, mean: Tensor) -> Tensor:
+    """Centres of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
+    off = centres - mean
+    size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
+    real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
+    return torch.where(real, off, 0.0)
 
 
 def _prepared(data: ViewRows, options: Options) -> Tensor:

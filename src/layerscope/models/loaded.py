@@ -6,13 +6,14 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
-from layerscope.capture.batches import Batch
+from layerscope.capture.batches import Batch, make_batch
 from layerscope.errors import DataError, ModelError
 from layerscope.models import probe
 
@@ -42,6 +43,11 @@ class LoadedModel:
         self._tokenizer = copy.deepcopy(self.tokenizer)
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
+
+    @property
+    def modality(self) -> Literal["text", "image"]:
+        """What the model reads."""
+        return "text"
 
     @property
     def n_blocks(self) -> int:
@@ -87,6 +93,19 @@ class LoadedModel:
         if position_ids is None and not bool(attention_mask[:, 0].all()):
             position_ids = self.position_ids(attention_mask)
         return probe.run(self.module, input_ids, attention_mask, position_ids)
+
+    @property
+    def item_bytes(self) -> int:
+        """What one text's input takes: next to nothing."""
+        return 0
+
+    def lengths(self, rows: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
+        """How many tokens each of some rows has."""
+        return [len(row) for row in rows]
+
+    def make_batch(self, rows: Sequence[Sequence[int] | np.ndarray]) -> Batch:
+        """Rows of token ids as one batch on the model's device, padded on the right."""
+        return make_batch(rows, self.pad_id, self.device)
 
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""

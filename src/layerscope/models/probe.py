@@ -15,10 +15,18 @@ def accepted(module: nn.Module) -> set[str]:
     return set(inspect.signature(module.forward).parameters)
 
 
+def reads_pixels(module: nn.Module) -> bool:
+    """Whether a module takes pixels, by what it says of itself."""
+    return getattr(module, "main_input_name", "input_ids") == "pixel_values"
+
+
 def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Any:
     """One forward pass, passing only what the model takes."""
     names = accepted(module)
     given: dict[str, Any] = {}
+    if ids.is_floating_point():
+        with torch.inference_mode():
+            return module(pixel_values=ids)
     if mask is not None and "attention_mask" in names:
         given["attention_mask"] = mask
     if positions is not None and "position_ids" in names:
@@ -39,8 +47,16 @@ def first(output: Any) -> Any:
 
 
 def sample(module: nn.Module, length: int = 5) -> Tensor:
-    """A few valid token ids on the device where inputs go; never the padding id."""
+    """A few valid token ids on the device where inputs go, never the padding id; of an image model, one image of noise."""
     config = getattr(module, "config", None)
+    if reads_pixels(module):
+        side = getattr(config, "image_size", 224)
+        height, width = side if isinstance(side, (list, tuple)) else (side, side)
+        dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+        noise = torch.rand(
+            (1, int(getattr(config, "num_channels", 3)), height, width), generator=torch.Generator().manual_seed(0)
+        )
+        return noise.to(input_device(module), dtype)
     size = int(getattr(config, "vocab_size", None) or 16)
     pad = getattr(config, "pad_token_id", None)
     usable = [i for i in range(min(size, length + 8)) if i != pad]
@@ -59,8 +75,16 @@ def input_device(module: nn.Module) -> torch.device:
 
 
 def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) -> bool:
-    """Whether the last token changes the first token's state, with and without padding after the text."""
+    """Whether the last token changes the first token's state, with and without padding after the text.
+
+    Of an image model: whether the last pixels change the first tokens.
+    """
     ids = sample(module)
+    if ids.is_floating_point():
+        changed = ids.clone()
+        changed[..., -1:, -1:] += 1
+        one, two = (read(run(module, x)) for x in (ids, changed))
+        return one is not None and two is not None and not torch.equal(one[0, 0], two[0, 0])
     other = ids.clone()
     other[0, -1] = ids[0, 0]
     pad = torch.cat([torch.ones_like(ids), torch.zeros_like(ids[:, :1])], dim=1)

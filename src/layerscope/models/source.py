@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from layerscope.errors import ModelError, OfflineError, UnknownNameError
 from layerscope.models import hub
+from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import MARKER, catalogue, fetch, is_cached
 from layerscope.models.fingerprint import files_sha256
 
@@ -182,7 +183,7 @@ def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> Non
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     model_type = config.get("model_type")
-    if model_type in CONFIG_MAPPING or trusted:
+    if model_type in CONFIG_MAPPING or trusted or own_architecture(config) is not None:
         return
     if config.get("auto_map"):
         raise ModelError(

@@ -22,6 +22,9 @@ def unwrap(module: Any) -> nn.Module:
     if getattr(config, "is_encoder_decoder", False) and hasattr(inner, "get_encoder"):
         encoder = inner.get_encoder()
         return encoder if isinstance(encoder, nn.Module) else inner
+    # Image and text models trained side by side: the image model is the one whose layers are read.
+    if isinstance(getattr(inner, "vision_model", None), nn.Module) and isinstance(getattr(inner, "text_model", None), nn.Module):
+        return inner.vision_model
     # A multimodal model keeps its text model as the decoder.
     if getattr(config, "text_config", None) is not None and hasattr(inner, "get_decoder"):
         decoder = inner.get_decoder()

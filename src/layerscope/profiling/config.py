@@ -29,6 +29,8 @@ class ProfileConfig:
     seed: int = 0
     preset: str = "default"
     options: Options = field(default_factory=Options)
+    tokens: str | None = None  # of an image: `patches`, or `all` with class and register tokens; None for texts
+    image_pooling: str | None = None  # what stands for an image: the `mean` of those tokens, or the `class` token
 
     def needs(self, level: str) -> bool:
         """Whether any chosen metric reads this level (tokens, pooled, views)."""
@@ -41,7 +43,8 @@ class ProfileConfig:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest and the run's key."""
-        return asdict(self)
+        own = ("tokens", "image_pooling")  # a profile of texts has no such settings
+        return {name: value for name, value in asdict(self).items() if name not in own or value is not None}
 
 
 # What each preset changes. `paper`: formulas as printed. `released`: habits of the authors' code, for parity with the
@@ -74,6 +77,8 @@ def make_config(
     augmenter: str | None = None,
     seed: int = 0,
     preset: str = "default",
+    tokens: str | None = None,
+    image_pooling: str | None = None,
     **options: Any,
 ) -> ProfileConfig:
     """A checked configuration: a preset, changed by whatever is given (None keeps the preset's)."""
@@ -91,6 +96,8 @@ def make_config(
         max_length=DEFAULT_MAX_LENGTH if max_length is None else max_length,
         seed=seed,
         preset=preset,
+        tokens=tokens,
+        image_pooling=image_pooling,
         options=replace(Options(seed=seed), **merged),
         **own,
     )
@@ -99,6 +106,9 @@ def make_config(
 
 
 def _check(config: ProfileConfig) -> None:
+    for name, valid in (("tokens", ("patches", "all")), ("image_pooling", ("mean", "class"))):
+        if getattr(config, name) not in (None, *valid):
+            raise UnknownNameError(name, str(getattr(config, name)), valid)
     if config.final_norm not in FINAL_NORMS:
         raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
     if config.needs("views") and not 2 <= config.views <= 16:

@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from layerscope import __version__
-from layerscope.capture import Reducer, Site, check_residual, expand_sites, make_batch
-from layerscope.capture.reduce import compute_dtype
+from layerscope.capture import Site, expand_sites
 from layerscope.data import Corpus, load_corpus
+from layerscope.data.images.imageset import ImageSet
+from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
+from layerscope.engines.models import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import DataError, LayerscopeError
-from layerscope.metrics import Options
-from layerscope.models import LoadedModel, open_model
+from layerscope.models import ImageModel, LoadedModel, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling.config import ProfileConfig, make_config
-from layerscope.profiling.held import HeldShards, WriteBehind, fits
-from layerscope.profiling.passes import Encoder
+from layerscope.profiling.encoding import encode
+from layerscope.profiling.held import HeldShards, fits
+from layerscope.profiling.images import image_settings, open_image_set, wants_images
+from layerscope.profiling.manifest import make_manifest, now
 from layerscope.profiling.plan import Plan, choose_shard_size, make_plan
-from layerscope.profiling.reading import ReadAhead
 from layerscope.profiling.run import Run
 from layerscope.profiling.tables import TableBuilder, prompt_table
 from layerscope.progress import Progress, progress_bar
 from layerscope.report.live import LivePage
-from layerscope.spectra import solver_name
 from layerscope.store import RunFolder, ShardStore
 from layerscope.store.folder import config_key
 
 
 def profile(
     model: str | Path | LoadedModel | torch.nn.Module,
-    texts: str | Path | Iterable[str] | Corpus = "lee",
+    texts: str | Path | Iterable[str] | Corpus | ImageSet = "lee",
     *,
+    images: Any = None,
     tokenizer: Any = None,
     out: str | Path | None = None,
     metrics: Sequence[str] | None = None,
@@ -58,46 +57,50 @@ def profile(
     limit: int | None = None,
     column: str | None = None,
     text_filter: str | None = None,
+    split: str | None = None,
     batch_size: int | None = None,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     live: bool = False,
+    engine: str | Engine = "local",
+    address: str | None = None,
     model_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Run:
-    """Measure every layer of a model on some texts.
+    """Measure every layer of a model on some texts, or of an image model on some images.
 
     `model` is a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its `tokenizer`. `texts` is a
     corpus name, a file, a hub dataset or a list of strings. `out` is a folder that is resumed if it holds this very run;
     without it nothing is left on disk. `live` keeps a page of what is known so far in it.
+    `engine` says who runs the model: `local` (this process), `ray` (workers of the cluster at `address`) or an `Engine`.
     `options` are settings of the metrics (`rows`, `temperature`, `permutations`, …).
+    `images` is an `ImageSet`, or what `load_images` takes (with `split`, `limit` and `column`); `tokenizer` is then the image
+    processor, and `tokens` ("patches" or "all") and `image_pooling` ("mean" or "class") say what is read of each image.
 
         run = layerscope.profile("smollm2-135m", "lee", limit=50)
         run.table; run.plot()
     """
     # everything that can be wrong with the request is found out before a model is loaded
-    config = make_config(
-        metrics=metrics,
-        sites=sites,
-        final_norm=final_norm,
-        max_length=max_length,
-        views=views,
-        augmenter=augmenter,
-        seed=seed,
-        preset=preset,
-        alpha=alpha,
-        **options,
-    )
+    settings = {
+        "metrics": metrics, "sites": sites, "final_norm": final_norm, "max_length": max_length, "views": views,
+        "augmenter": augmenter, "seed": seed, "preset": preset, "alpha": alpha, **options,
+    }  # fmt: skip
+    pictures = wants_images(model, texts, images)
+    config = make_config(**(image_settings(settings) if pictures else settings))
     if batch_size is not None and batch_size < 1:
         raise LayerscopeError(f"batch_size must be at least 1, not {batch_size}.")
     if live and out is None:
         raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
+    open_engine(engine, address)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
     page = LivePage(folder.path) if live and folder is not None else None
     source = resolve_early(model, offline, model_options or {})
     reading = {"column": column, "limit": limit, "text_filter": text_filter}
-    if isinstance(texts, Corpus):
+    corpus: Corpus | ImageSet
+    if pictures:
+        corpus = open_image_set(texts if images is None else images, {**reading, "split": split}, offline)
+    elif isinstance(texts, Corpus):
         unused = [name for name, value in reading.items() if value is not None]
         if unused:
             raise DataError(f"{unused[0]} goes with texts that are yet to be read: pass it to load_corpus instead.")
@@ -109,15 +112,31 @@ def profile(
         held = folder.manifest()
         if held and held.get("status") == "complete" and held.get("request_key") == config_key(request):
             return _shown(Run.load(folder.path), page)
-    loaded = open_model(model, tokenizer, offline, model_options or {})
-    job = Job(loaded, corpus, config, batch_size, page)
-    with progress_bar(progress) as bar:
-        if folder is None:
-            if job.fits_on_device():
-                return job.run(HeldShards(), bar)
-            with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
-                return job.run(ShardStore(Path(scratch)), bar)
-        return _shown(job.run_in(folder, bar, overwrite, config_key(request) if source else None), page)
+    with engine_in_use(engine, address) as used:
+        job = _open_job(model, tokenizer, corpus, config, used, offline, model_options or {})
+        job.batch_size, job.page = batch_size, page
+        with progress_bar(progress) as bar:
+            if folder is None:
+                if job.fits_on_device():
+                    return job.run(HeldShards(), bar)
+                with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
+                    return job.run(ShardStore(Path(scratch)), bar)
+            return _shown(job.run_in(folder, bar, overwrite, config_key(request) if source else None), page)
+
+
+def _open_job(
+    model: Any,
+    tokenizer: Any,
+    corpus: Corpus | ImageSet,
+    config: ProfileConfig,
+    engine: Engine,
+    offline: bool,
+    options: dict[str, Any],
+) -> Job:
+    if not engine.remote:
+        return Job(open_model(model, tokenizer, offline, options), corpus, config, engine=engine)
+    loaded = open_model(model, tokenizer, offline, driver_options(model, options))
+    return Job(loaded, corpus, config, engine=engine, recipe=make_recipe(model, loaded, offline, options))
 
 
 def _shown(run: Run, page: LivePage | None) -> Run:
@@ -141,16 +160,20 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
 
 @dataclass
 class Job:
-    """One profile: a loaded model, a corpus and a configuration."""
+    """One profile: a loaded model, a corpus and a configuration. With a `recipe`, the engine's workers run the model."""
 
     model: LoadedModel
-    corpus: Corpus
+    corpus: Corpus | ImageSet
     config: ProfileConfig
     batch_size: int | None = None
     page: LivePage | None = None
+    engine: Engine = field(default_factory=LocalEngine)
+    recipe: ModelRecipe | None = None
 
     def __post_init__(self) -> None:
         self.sites: list[Site] = expand_sites(self.config.sites, self.model.anatomy)
+        if isinstance(self.model, ImageModel):
+            self.model.set_reading(self.config.tokens, self.config.image_pooling)
         keep = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
         self.identity = {
             "model": {name: self.model.identity.get(name) for name in keep},
@@ -169,12 +192,24 @@ class Job:
             held = None
         size = held["shard_size"] if held else self._shard_size()
         begun = {"kind": "profile", "status": "running", "key": config_key(self.identity), "request_key": request_key}
-        folder.write_manifest({**begun, "config": self.identity, "shard_size": size, "started": _now()})
+        folder.write_manifest({**begun, "config": self.identity, "shard_size": size, "started": now()})
         run = self.run(ShardStore(folder.scratch), bar, size)
         run.manifest = {**begun, "config": self.identity, **run.manifest, "shard_size": size}
         run.save(folder.path)
         folder.finish()
         return run
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model is run."""
+        return torch.device(self.engine.device_type or self.model.device)
+
+    @property
+    def metrics_device(self) -> torch.device:
+        """Where the metrics are computed from finished shards: in this process."""
+        if self.recipe is None:
+            return self.model.device
+        return torch.device("cuda" if self.device.type == "cuda" and torch.cuda.is_available() else "cpu")
 
     def fits_on_device(self) -> bool:
         """Whether the pooled vectors of the whole run may stay on a GPU, so that nothing goes to disk and back."""
@@ -184,12 +219,15 @@ class Job:
     def run(self, store: ShardStore | HeldShards, bar: Progress, shard_size: int | None = None) -> Run:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
-        plan = make_plan(self.model, self.corpus.texts, self.config.max_length, shard_size or self._shard_size())
-        encoder_facts = self._encode(plan, store, bar)
+        items = self.corpus if isinstance(self.corpus, ImageSet) else self.corpus.texts
+        plan = make_plan(self.model, items, self.config.max_length, shard_size or self._shard_size())
+        encoder_facts = encode(self, plan, store, bar)
+        if isinstance(self.model, ImageModel):
+            self.model.reader.close()  # its processes have done their work
         encoded = time.perf_counter()
         # by number of this corpus: the run may have been begun with the same texts in another order
         shards = [replace(store.read(i), prompts=prompts) for i, prompts in enumerate(plan.shards)]
-        builder = TableBuilder(self.config, self.sites, plan, self.model.width, self.model.device)
+        builder = TableBuilder(self.config, self.sites, plan, self.model.width, self.metrics_device)
         bar.begin("metrics|sites", len(self.sites))
         table = builder.build(shards, bar.advance)
         prompts = prompt_table(self.sites, plan, shards)
@@ -198,147 +236,8 @@ class Job:
         return Run(table, manifest, prompts)
 
     def _shard_size(self) -> int:
-        return choose_shard_size(self.model.device.type, len(self.sites), self.config.n_views, self.model.width)
-
-    def _encode(self, plan: Plan, store: ShardStore | HeldShards, bar: Progress) -> dict[str, Any]:
-        """Forward passes over every shard that is not there yet."""
-        per_prompt = 1 + self.config.n_views
-        done = sum(len(shard) for i, shard in enumerate(plan.shards) if store.has(i))
-        bar.begin(f"{self.model.name}|texts", plan.n_prompts * per_prompt, done * per_prompt)
-        facts: dict[str, Any] = {"resumed_prompts": done, "residual_error": None, "empty_views": 0}
-        if done == plan.n_prompts:
-            return facts
-        if any(site.part for site in self.sites):
-            facts["residual_error"] = self._check_residual(plan)
-        chosen = self.config.metrics
-        with ExitStack() as stack:
-            reducer = stack.enter_context(
-                Reducer(
-                    self.model.anatomy,
-                    self.sites,
-                    self.config.final_norm,
-                    self.config.options,
-                    entropy="prompt_entropy" in chosen,
-                    curvature="curvature" in chosen,
-                )
-            )
-            left = {i: shard for i, shard in enumerate(plan.shards) if not store.has(i)}
-            ahead = None
-            if self.model.device.type == "cuda":  # a GPU would have to wait for texts and disks
-                ahead = stack.enter_context(ReadAhead(self.model, plan, list(left.values()), self.config))
-            held = isinstance(store, HeldShards)
-            encoder = Encoder(self.model, reducer, self.config, self.batch_size, on_device=held, ahead=ahead)
-            write = stack.enter_context(WriteBehind(store)) if ahead is not None and not held else store.write
-            for index, shard in left.items():
-                write(index, encoder.run(plan, shard, bar.advance))
-                if self.page is not None and not isinstance(store, HeldShards):
-                    self.page.update(self, plan, store)
-            facts["empty_views"] = encoder.empty_views
-        return facts
-
-    def _check_residual(self, plan: Plan) -> float | None:
-        shortest = plan.texts[int(plan.shards[-1][-1])]
-        batch = make_batch(self.model.tokenize([shortest], min(plan.max_length, 64)).ids, self.model.pad_id, self.model.device)
-        return check_residual(self.model.anatomy, lambda: self.model.run(batch))
+        model = self.model
+        return choose_shard_size(self.device.type, len(self.sites), self.config.n_views, model.width, model.item_bytes)
 
     def _manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
-        anatomy, config = self.model.anatomy, self.config
-        used = plan.lengths[plan.lengths > 0]
-        counts = {
-            "prompts": plan.n_prompts,
-            "dropped": {**self.corpus.dropped, **({"no_tokens": plan.no_tokens} if plan.no_tokens else {})},
-            "truncated": int(plan.truncated.sum()),
-            "tokens": {"shortest": int(used.min()), "median": float(np.median(used)), "longest": int(used.max())},
-            "undefined": builder.undefined,
-            "flat_differences": builder.flat,
-            "empty_views": facts["empty_views"],
-        }
-        return {
-            "kind": "profile",
-            "status": "complete",
-            "layerscope": __version__,
-            "finished": _now(),
-            "model": self.model.identity,
-            "corpus": {"name": self.corpus.name, "fingerprint": self.corpus.fingerprint, **self.corpus.source},
-            "conventions": {
-                "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
-                "final_norm": config.final_norm,
-                "final_norm_module": None if anatomy.final_norm is None else type(anatomy.final_norm).__name__,
-                "pooling": "mean over all tokens the tokenizer gives, special tokens included",
-                "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
-                "padding": "right, masked out of every number",
-                "sites": list(config.sites),
-                "max_length": plan.max_length,
-                "views": config.n_views,
-                "augmenter": config.augmenter if config.n_views else None,
-                "seed": config.seed,
-                "preset": config.preset,
-                "precision": _precision(self.model.device, config.options),
-                "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
-                "metrics": dict(vars(config.options)),
-                "residual_error": facts["residual_error"],
-            },
-            "counts": counts,
-            "warnings": self._warnings(plan, builder),
-            "environment": {
-                "python": platform.python_version(),
-                "machine": platform.machine(),
-                "device": str(self.model.device),
-                "threads": torch.get_num_threads(),
-                "eigenvalues": solver_name(self.model.device),
-                **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
-            },
-            "seconds": {**seconds, "resumed_prompts": facts["resumed_prompts"]},
-        }
-
-    def _warnings(self, plan: Plan, builder: TableBuilder) -> list[str]:
-        out = list(builder.warnings)
-        cut = int(plan.truncated.sum())
-        if cut:
-            out.append(f"{cut} of {plan.n_prompts} texts were cut to {plan.max_length} tokens.")
-        if self.model.max_length is not None and self.config.max_length > self.model.max_length:
-            out.append(f"max_length {self.config.max_length} is more than the model's context: {self.model.max_length} was used.")
-        if plan.no_tokens:
-            out.append(f"{plan.no_tokens} texts were left out: the tokenizer finds no token in them.")
-        if self.corpus.dropped:
-            what = ", ".join(f"{n} {why}" for why, n in self.corpus.dropped.items())
-            out.append(f"texts left out of the corpus: {what}.")
-        if self.corpus.source.get("duplicates"):
-            out.append(
-                f"{self.corpus.source['duplicates']} texts are duplicates: they count as prompts of their own, "
-                "and as negatives of each other in InfoNCE."
-            )
-        if self.model.anatomy.final_norm is None and self.config.final_norm != "raw":
-            out.append(f"this model has no final norm: final_norm={self.config.final_norm} is the same as raw here.")
-        if self.model.identity.get("quantisation"):
-            out.append(f"the weights were quantised ({self.model.identity['quantisation']}) in their source.")
-        n, views = plan.n_prompts, self.config.n_views
-        if "lidar" in self.config.metrics and n * (views - 1) < self.model.width:
-            out.append(
-                f"LiDAR: {n} prompts × {views} views span fewer than the {self.model.width} dimensions, so its value "
-                "depends on δ. Use more prompts or views."
-            )
-        for metric, sites in builder.undefined.items():
-            out.append(f"{metric} is undefined for up to {max(sites.values())} of {n} prompts; they are left out of it.")
-        return out
-
-
-def _precision(device: torch.device, options: Options) -> str:
-    reduced = "reductions and eigenvalues in float64"
-    if compute_dtype(device, options) == torch.float32:
-        reduced = (
-            "means in float64; Gram matrices of tokens, DiME's and LiDAR's eigenvalues and those of folds left out in float32; "
-            "other spectra in float64"
-        )
-    return f"states as the model gives them; {reduced}; pooled vectors in float32"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return make_manifest(self, plan, builder, facts, seconds)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.capture import Reducer, make_batch, run_batches, token_budget
+from layerscope.capture import Reducer, run_batches, token_budget
 from layerscope.capture.reduce import TOKEN_FIELDS, Kept
-from layerscope.models import LoadedModel
+from layerscope.models import ImageModel, LoadedModel
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.plan import Plan
 from layerscope.profiling.reading import Ids, ReadAhead, read_prompts, read_views
@@ -35,6 +35,8 @@ class Encoder:
         ahead: ReadAhead | None = None,
     ) -> None:
         self.model, self.reducer, self.config, self.batch_size = model, reducer, config, batch_size
+        if isinstance(model, ImageModel):
+            model.set_reading(config.tokens, config.image_pooling)
         self.on_device, self.ahead = on_device, ahead
         self.tokens = token_budget(model.device, model.width)
         self.empty_views = 0
@@ -56,7 +58,7 @@ class Encoder:
                 values[:, :, where] = kept.tokens.to(device)
             advance(len(items))
 
-        self.tokens = run_batches([len(row) for row in ids], keep_prompts, self.tokens, self.batch_size)
+        self.tokens = run_batches(self.model.lengths(ids), keep_prompts, self.tokens, self.batch_size)
         if views:
             self._run_views(plan, shard, ids, pooled, advance)
         self.reducer.check(pooled)
@@ -79,11 +81,10 @@ class Encoder:
             rows[:, where // n, where % n] = kept.pooled.to(pooled.device)
             advance(len(items))
 
-        self.tokens = run_batches([len(row) for row in tokens.ids], keep_views, self.tokens, self.batch_size)
+        self.tokens = run_batches(self.model.lengths(tokens.ids), keep_views, self.tokens, self.batch_size)
 
     def _reduce(self, ids: list[Ids], token_level: bool) -> Kept:
-        batch = make_batch(ids, self.model.pad_id, self.model.device)
-        return self.reducer.reduce(batch, self.model.run, token_level)
+        return self.reducer.reduce(self.model.make_batch(ids), self.model.run, token_level)
 
 
 def _index(items: list[int], device: torch.device) -> Tensor:

@@ -8,17 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from layerscope.data.images.imageset import ImageSet
 from layerscope.errors import DataError
-from layerscope.models import LoadedModel
+from layerscope.models import ImageModel, LoadedModel
 
 _CHUNK = 2000  # texts tokenised at once while planning
 _TOKENS_KEPT = 2_000_000  # 8 MB: more are made again when they are needed
+_PIXELS_KEPT = 256 * 2**20  # bytes: of more images, each is decoded again when it is needed
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Prompts by number: their keys (hashes of the texts), token counts, which were cut, and the shards they form."""
+    """Prompts by number: their keys (hashes of the texts), token counts, which were cut, and the shards they form.
+
+    Of images: `images`, their names in place of texts, and in `ids` what the processor made of them.
+    """
 
     texts: Sequence[str]
     keys: np.ndarray
@@ -28,6 +33,7 @@ class Plan:
     max_length: int
     shards: list[np.ndarray]
     ids: list[np.ndarray] | None = None  # token ids of every text, where they take little memory
+    images: ImageSet | None = None
 
     @property
     def n_prompts(self) -> int:
@@ -40,8 +46,10 @@ def text_key(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
-def make_plan(model: LoadedModel, texts: Sequence[str], max_length: int, shard_size: int) -> Plan:
+def make_plan(model: LoadedModel, texts: Sequence[str] | ImageSet, max_length: int, shard_size: int) -> Plan:
     """Tokenise once for the lengths and cut the prompts, longest first, into shards."""
+    if isinstance(texts, ImageSet):
+        return _plan_images(model, texts, shard_size)
     limit = max_length if model.max_length is None else min(max_length, model.max_length)
     lengths = np.zeros(len(texts), dtype=np.int64)
     truncated = np.zeros(len(texts), dtype=bool)
@@ -62,7 +70,27 @@ def make_plan(model: LoadedModel, texts: Sequence[str], max_length: int, shard_s
     return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards, kept)
 
 
-def choose_shard_size(device_type: str, sites: int, views: int, width: int) -> int:
-    """Prompts per shard: a minute or so of work on a CPU, full batches on a GPU, and a bounded amount of memory."""
-    fits = _SHARD_BYTES.get(device_type, _SHARD_BYTES["cpu"]) // (sites * (1 + views) * width * 4)
+def _plan_images(model: LoadedModel, images: ImageSet, shard_size: int) -> Plan:
+    """Every image has as many tokens as any other; what the processor makes of them is kept where it takes little memory."""
+    if not isinstance(model, ImageModel):
+        raise DataError(f"{model.name} reads texts, not images: give texts (--data), or an image model.")
+    first = model.reader.read(images, [0])
+    model.check_layout(first[0])
+    count, n = model.lengths(first)[0], len(images)
+    keys = images.keys
+    order = np.lexsort((np.arange(n), keys))
+    shards = [order[i : i + shard_size] for i in range(0, n, shard_size)]
+    kept = model.reader.read(images, range(n)) if first[0].nbytes * n <= _PIXELS_KEPT else None
+    return Plan(images.names, keys, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), 0, count, shards, kept, images)
+
+
+def choose_shard_size(device_type: str, sites: int, views: int, width: int, item_bytes: int = 0) -> int:
+    """Prompts per shard: a minute or so of work on a CPU, full batches on a GPU, and a bounded amount of memory.
+
+    `item_bytes` is what one prompt's input takes, where that is more than a few token ids.
+    """
+    room = _SHARD_BYTES.get(device_type, _SHARD_BYTES["cpu"])
+    fits = room // (sites * (1 + views) * width * 4)
+    if item_bytes:
+        fits = min(fits, room // ((1 + views) * item_bytes))
     return int(max(4, min(32 if device_type == "cpu" else 512, fits)))

@@ -72,6 +72,13 @@ def print_model(found: dict[str, Any], console: Console | None = None) -> None:
                 f"mean over {scores['mean_over']} tasks  {sparkline(mean)}  best {mean[at]:.2f} @ {layers[at]}, "
                 f"last {mean[-1]:.2f} (layers {layers[0]}–{layers[-1]}, final norm at every layer)"
             )
+    probe = found.get("probe")
+    if probe is not None:
+        best, last = probe["best"], probe["last"]
+        console.print(
+            f"attention probe, ImageNet-100  {sparkline(probe['top1'])}  best {best['top1']:.1f} % @ {best['layer']}, last "
+            f"probed {last['top1']:.1f} % @ {last['layer']} (layers {probe['layers'][0]}–{last['layer']} of 24)"
+        )
     if metrics is None:
         console.print("No metrics were published on wikitext or imagenet.")
         return
@@ -81,7 +88,9 @@ def print_model(found: dict[str, Any], console: Console | None = None) -> None:
         cells = [f"{number(low['value'])} @ {low['layer']}", f"{number(high['value'])} @ {high['layer']}", number(row["last"])]
         table.add_row(row["metric"], sparkline(row["values"]), *cells)
     console.print(table)
-    console.print(f"metrics on {metrics['dataset']} {escape(metrics['split'])}: final norm at the last layer only", style="dim")
+    # image models return their states without the final norm, at the last layer too
+    norm = "states without the final norm" if metrics["dataset"] == "imagenet" else "final norm at the last layer only"
+    console.print(f"metrics on {metrics['dataset']} {escape(metrics['split'])}: {norm}", style="dim")
 
 
 def print_comparison(rows: Sequence[dict[str, Any]], convention: str, console: Console | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from layerscope.metrics import get_metric
 from layerscope.profiling.valley import find_valley
-from layerscope.report.terminal import number, sparkline
+from layerscope.report.terminal import how_long, number, sparkline
 
 if TYPE_CHECKING:
     from layerscope.profiling.run import Run
@@ -18,8 +18,8 @@ def run_html(run: Run) -> str:
     m = run.manifest
     valley = find_valley(run.table)
     lines = [
-        f"<b>{escape(run.name)}</b> on {escape(str(m['corpus']['name']))}: {m['counts']['prompts']} prompts, "
-        f"final_norm <b>{escape(str(m['conventions']['final_norm']))}</b>, up to {m['conventions']['max_length']} tokens, "
+        f"<b>{escape(run.name)}</b> on {escape(str(m['corpus']['name']))}: {how_long(m)}, "
+        f"final_norm <b>{escape(str(m['conventions']['final_norm']))}</b>, "
         f"{m['conventions']['views']} views",
     ]
     if valley is not None:

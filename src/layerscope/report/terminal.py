@@ -78,14 +78,21 @@ def print_run(run: Run, console: Console | None = None) -> None:
         console.print(f"[yellow]note[/] {escape(warning)}")
 
 
+def how_long(manifest: dict[str, Any]) -> str:
+    """How many prompts a profile has and how long they are."""
+    counts, conventions = manifest["counts"], manifest["conventions"]
+    if "image_tokens" in conventions:
+        return f"{counts['prompts']} images of {counts['tokens']['longest']} tokens ({conventions['image_tokens']})"
+    return f"{counts['prompts']} prompts, up to {conventions['max_length']} tokens"
+
+
 def _headline(run: Run) -> str:
     m = run.manifest
-    model, conventions, counts = m["model"], m["conventions"], m["counts"]
+    model, conventions = m["model"], m["conventions"]
     alpha = conventions["metrics"]["alpha"]
     return (
         f"\n[bold]{escape(str(model['name']))}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family, "
-        f"{model['dtype']}  ·  [bold]{escape(str(m['corpus']['name']))}[/]  {counts['prompts']} prompts, "
-        f"up to {conventions['max_length']} tokens\n"
+        f"{model['dtype']}  ·  [bold]{escape(str(m['corpus']['name']))}[/]  {how_long(m)}\n"
         f"final_norm [bold]{conventions['final_norm']}[/]  ·  rows {conventions['metrics']['rows']}  ·  α = {alpha}  ·  "
         f"{conventions['views']} views  ·  seed {conventions['seed']}  ·  preset {conventions['preset']}  ·  95 % intervals"
     )

@@ -53,6 +53,11 @@ def select(
         return choose_measured(evaluations[0], readout=readout, budget=budget, tolerance=tolerance, seed=seed)
     if not profiles and atlas is None:
         raise LayerscopeError(f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`.")
+    if profiles and "image_tokens" in profiles[0].manifest["conventions"]:
+        raise LayerscopeError(
+            f"{profiles[0].name} is an image model, and rules without labels rest on scores of language models: they say nothing "
+            "about it. Measure its layers with `layerscope probe MODEL --images DATA`."
+        )
     evidence = from_atlas(atlas) if atlas is not None else from_run(profiles[0])
     return choose_label_free(evidence, rule or "evidence", budget=budget, tolerance=tolerance)
 

@@ -2,7 +2,7 @@
 
 t log t on [0, 1] is expanded in shifted Chebyshev polynomials T_k, and tr T_k(K / b) is all that is needed of a matrix, for b at
 least its largest eigenvalue. Products of a few low polynomials (1 … s) with a few high ones (s, 2s, …) give the traces of all
-degrees up to m: T_i T_j = (T_{i+j} + T_{|i−j|}) / 2, so m = 36 takes 9 products of matrices.
+degrees up to m: T_i T_j = (T_{i+j} + T_{|i−j|}) / 2, so m = 20 takes 6 products of matrices.
 
 Each product has one factor that vanishes with K (T_k minus its value at 0): half-length floating-point numbers (TF32) round
 it relative to K, not to 1, so they will do. The error is at most (b n / tr K) · Σ_{k>m} |c_k|, plus rounding.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from layerscope.spectra.precision import full_precision
 
-LOW, HIGH = 6, 5  # low polynomials; high ones, at multiples of LOW
+LOW, HIGH = 4, 4  # low polynomials; high ones, at multiples of LOW
 DEGREE = LOW * (HIGH + 1)
 _CHUNK_BYTES = 6 * 2**30
 
@@ -75,13 +75,13 @@ def _chunk(matrices: Tensor) -> Tensor:
 
 
 def _polynomials(matrices: Tensor, squared: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """T_1 … T_LOW (B, LOW, n, n) and T_LOW, T_2LOW, … (B, HIGH, n, n) of K / b, shifted to [0, 1]. `squared` is used up.
+    """T_1 … T_LOW (LOW, B, n, n) and T_LOW, T_2LOW, … (HIGH, B, n, n) of K / b, shifted to [0, 1]. `squared` is used up.
 
     Sums and differences of neighbours are carried along, so that each product is added in place: memory is what this waits for.
     """
     count, n = matrices.shape[:2]
-    low, high = (matrices.new_empty(count, k, n, n) for k in (LOW, HIGH))
-    one, two = low[:, 0], low[:, 1]
+    low, high = (matrices.new_empty(k, count, n, n) for k in (LOW, HIGH))
+    one, two = low[0], low[1]
     rest = torch.mul(matrices, 2 / b)  # T_1 + 1: vanishes with K
     one.copy_(rest)
     one.diagonal(dim1=-2, dim2=-1).sub_(1.0)
@@ -90,22 +90,22 @@ def _polynomials(matrices: Tensor, squared: Tensor, b: Tensor) -> tuple[Tensor, 
     two.diagonal(dim1=-2, dim2=-1).add_(1.0)
     both = torch.add(one, two, out=squared)  # T_k + T_{k−1}
     for k in range(2, LOW):  # T_{k+1} + T_k = 2 (T_1 + 1) T_k − (T_k + T_{k−1})
-        both.baddbmm_(rest, low[:, k - 1], beta=-1.0, alpha=2.0)
-        torch.sub(both, low[:, k - 1], out=low[:, k])
-    high[:, 0].copy_(low[:, -1])
-    rest.copy_(low[:, -1]).diagonal(dim1=-2, dim2=-1).sub_(1.0)  # T_LOW − 1: vanishes with K, as LOW is even
+        both.baddbmm_(rest, low[k - 1], beta=-1.0, alpha=2.0)
+        torch.sub(both, low[k - 1], out=low[k])
+    high[0].copy_(low[-1])
+    rest.copy_(low[-1]).diagonal(dim1=-2, dim2=-1).sub_(1.0)  # T_LOW − 1: vanishes with K, as LOW is even
     step = both.copy_(rest)  # T_ks − T_{(k−1)s}
     for k in range(1, HIGH):  # T_{(k+1)s} − T_ks = 2 (T_s − 1) T_ks + (T_ks − T_{(k−1)s})
-        step.baddbmm_(rest, high[:, k - 1], beta=1.0, alpha=2.0)
-        torch.add(high[:, k - 1], step, out=high[:, k])
+        step.baddbmm_(rest, high[k - 1], beta=1.0, alpha=2.0)
+        torch.add(high[k - 1], step, out=high[k])
     return low, high
 
 
 def _traces(low: Tensor, high: Tensor, n: int) -> Tensor:
     """tr T_k (B, DEGREE + 1), float64."""
-    single = low.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64)
+    single = low.diagonal(dim1=-2, dim2=-1).sum(-1, dtype=torch.float64).mT
     with full_precision():
-        pairs = (low.flatten(2) @ high.flatten(2).mT).double()  # tr T_i T_j: both are symmetric
+        pairs = (low.flatten(2).transpose(0, 1) @ high.flatten(2).permute(1, 2, 0)).double()  # tr T_i T_j: both are symmetric
     known = [torch.full_like(single[:, 0], n), *single.unbind(-1)]
     for j in range(HIGH):
         at = LOW * (j + 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -66,14 +67,49 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 
+def solve_together(batches: Sequence[Tensor]) -> list[Tensor]:
+    """Eigenvalues of several batches of different sizes; on a GPU side by side: a small one alone would leave most of it idle."""
+    if not batches or not batches[0].is_cuda:
+        return [eigvalsh(batch) for batch in batches]
+    main = torch.cuda.current_stream(batches[0].device)
+    beside, solved = [torch.cuda.Stream(batches[0].device) for _ in batches], []
+    for stream, batch in zip(beside, batches, strict=True):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            solved.append(eigvalsh(batch))
+    for stream, values in zip(beside, solved, strict=True):
+        main.wait_stream(stream)
+        values.record_stream(main)
+    return solved
+
+
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """`torch.cat` along the first dimension; on a GPU through plain copies (cat's kernel is far below memory speed)."""
+    """`torch.cat` along the first dimension; parts that lie in memory one after the other are joined as they are.
+
+    On a GPU others go through plain copies (cat's kernel is far below memory speed).
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if all(_follows(part, after) for part, after in pairwise(parts)):
+        return parts[0].as_strided((sum(len(part) for part in parts), *parts[0].shape[1:]), parts[0].stride())
     if not parts[0].is_cuda:
         return torch.cat(list(parts))
     out = parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])
     for target, part in zip(out.split([len(part) for part in parts]), parts, strict=True):
         target.copy_(part)
     return out
+
+
+def _follows(part: Tensor, after: Tensor) -> bool:
+    """Whether one tensor begins where the other ends, in the same memory."""
+    return (
+        part.is_contiguous()
+        and after.is_contiguous()
+        and part.dtype == after.dtype
+        and part.shape[1:] == after.shape[1:]
+        and part.untyped_storage().data_ptr() == after.untyped_storage().data_ptr()
+        and part.storage_offset() + part.numel() == after.storage_offset()
+    )
 
 
 def _solve_single_threaded(part: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: Variant) -> None
     count, n = out.shape
     width = -(-n // 4) * 4
     # entries of order one: squares of very large or small ones would leave float32
-    size = matrices.flatten(1).abs().amax(-1)
+    lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
+    size = torch.maximum(lowest.abs(), highest.abs())
     by = torch.where(size == 0, 1.0, size)  # NaN stays, and comes out
     if overwrite and width == n and matrices.is_contiguous():
         copy = matrices.div_(by[:, None, None])

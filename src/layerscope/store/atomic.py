@@ -48,9 +48,14 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
             beside.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes."""
+    write(path, lambda stream: stream.write(content))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text."""
-    write(path, lambda stream: stream.write(text.encode("utf-8")))
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:

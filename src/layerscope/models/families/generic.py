@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerscope.capture.anatomy import Anatomy
+from layerscope.capture.anatomy import Anatomy, Tap
 from layerscope.errors import ModelError
 from layerscope.models import probe
 from layerscope.models.families.base import Family
@@ -21,7 +21,14 @@ class GenericFamily(Family):
     def resolve(self, module: nn.Module) -> Anatomy:
         path, blocks = find_blocks(module)
         norm = find_final_norm(module, path, blocks)
-        return Anatomy(family=self.name, blocks=list(blocks), final_norm=norm, taps=[{} for _ in blocks])
+        taps: list[dict[str, Tap]] = [{} for _ in blocks]
+        if not probe.reads_pixels(module):
+            return Anatomy(family=self.name, blocks=list(blocks), final_norm=norm, taps=taps)
+        ahead = leading_tokens(module, blocks)
+        return Anatomy(
+            family=self.name, blocks=list(blocks), final_norm=norm, taps=taps,
+            class_token=ahead > 0, registers=max(0, ahead - 1), hf_norms_last=False,
+        )  # fmt: skip
 
 
 FAMILY = GenericFamily(name="generic", model_types=(), blocks="", final_norm=None)
@@ -75,6 +82,23 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
         f"the final norm of {what} could not be told: the model's output is neither the last block's output nor a norm "
         f"of it. Norms outside the blocks: {', '.join(norms) or 'none'}. {_NEXT}"
     )
+
+
+def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
+    """Tokens of an image model beside its patches: what a block gives, less the patches; they are taken to come first."""
+    config: Any = getattr(module, "config", None)
+    image = probe.sample(module)
+    size = getattr(config, "patch_size", None)
+    if size is None:
+        raise ModelError(f"the config of {type(module).__name__} does not say how large a patch is. {_NEXT}")
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    patches = (image.shape[-2] // height) * (image.shape[-1] // width)
+    watch = _Watch(blocks, {})
+    watch.run(module)
+    ahead = watch.last.shape[1] - patches
+    if ahead < 0:
+        raise ModelError(f"{type(module).__name__} has {watch.last.shape[1]} tokens for {patches} patches. {_NEXT}")
+    return int(ahead)
 
 
 class _Watch:

@@ -64,7 +64,7 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     table["site"] = ["embed" if k == 0 else f"block.{k - 1}" for k in table["layer"]]
     table = table[["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]]
     blocks = int(table["layer"].max())
-    has_norm = not family.startswith("bert")
+    has_norm = not family.startswith("bert") and where != "imagenet"  # image models return their states without it
     warnings = [
         "published values: the paper's released code and its conventions (see docs/conventions.md); no intervals were published.",
     ]
@@ -73,7 +73,7 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     older = (rows["split"] == "train(unrecorded)").any() or (where == "mteb" and family.startswith("LLM2Vec"))
     facts = {
         "kind": "published metrics",
-        "final norm": "hf" if has_norm else "none in this model",
+        "final norm": "hf" if has_norm else "not applied" if where == "imagenet" else "none in this model",
         "texts": _WHERE[where],
         "rows": "centered-unit, negative Gram entries set to 0",
         "α": 1.0,

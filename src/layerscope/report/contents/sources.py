@@ -109,10 +109,9 @@ def from_run(run: Run) -> Curves:
     facts = {
         "kind": "profile",
         "final norm": c["final_norm"] if has_norm else "none in this model",
-        "texts": f"{m['corpus']['name']}, {counts['prompts']} prompts",
+        "texts": f"{m['corpus']['name']}, {counts['prompts']} {'images' if 'image_tokens' in c else 'prompts'}",
         "corpus": str(m["corpus"].get("fingerprint", ""))[:12],
-        "longest text": f"{c['max_length']} tokens",
-        "cut texts": f"{counts['truncated']} of {counts['prompts']}",
+        **_lengths(c, counts),
         "rows": c["metrics"]["rows"],
         "α": c["metrics"]["alpha"],
         "pooling": c.get("pooling"),
@@ -129,6 +128,14 @@ def from_run(run: Run) -> Curves:
         str(model["name"]), str(model.get("family", "")), int(model["n_blocks"]), str(c["final_norm"]), run.table, facts,
         [str(w) for w in m["warnings"]], model.get("weights_sha256"), path, run=run,
     )  # fmt: skip
+
+
+def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
+    """How long texts are and how many were cut; of images, which tokens are read and how many there are."""
+    if "image_tokens" in c:
+        attention = {"attention": c["attention"]} if "attention" in c else {}
+        return {"tokens": f"{counts['tokens']['longest']} per image: {c['tokens']}", **attention}
+    return {"longest text": f"{c['max_length']} tokens", "cut texts": f"{counts['truncated']} of {counts['prompts']}"}
 
 
 def from_evaluation(run: Evaluation) -> Scores:

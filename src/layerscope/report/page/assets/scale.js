@@ -26,6 +26,8 @@ function logTicks(low, high) {
   for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
     for (const m of [1, 2, 5]) { const t = m * 10 ** p; if (t >= low * 0.999 && t <= high * 1.001) out.push(t); }
   }
+  // within a small part of a decade none of those may fall: then as on a straight axis
+  if (out.length < 2) return ticks(low, high, 4).filter((t) => t >= low && t <= high);
   return out.length > 6 ? out.filter((t) => Number.isInteger(Math.log10(t))) : out;
 }
 const tickText = (value) => {

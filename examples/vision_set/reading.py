@@ -1,0 +1,52 @@
+"""Every layer of a trained model, read: probes on all images, metrics on a part of the test images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import layerscope
+from layerscope.probing.examples import Examples
+from layerscope.probing.job import ProbeJob
+from layerscope.probing.recipe import Recipe
+from layerscope.probing.run import ProbeRun
+from layerscope.probing.sources import PixelSource
+from layerscope.progress import progress_bar
+from vision_set.images import Images, prepared
+
+PROBES = ("attention", "linear", "mean", "knn")
+
+
+def examples_of(images: Images) -> Examples:
+    """Both parts as labelled items, numbered through: first the training images, then the test images."""
+    digest = hashlib.sha256()
+    for array in (images.train, images.train_labels, images.test, images.test_labels):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    labels = np.concatenate([images.train_labels, images.test_labels])
+    count = len(images.train)
+    parts = {"train": np.arange(count), "test": np.arange(count, len(labels))}
+    return Examples("image", images.name, None, labels, images.classes, digest.hexdigest(), parts)
+
+
+def probe_model(folder: Path, images: Images, device: torch.device, recipe: Recipe, probes: Sequence[str] = PROBES) -> ProbeRun:
+    """Probes at every layer of the model in a folder, on all images."""
+    model = layerscope.load(folder, device=device)
+    pixels = np.concatenate([images.train, images.test])
+    source = PixelSource(model, prepared(pixels, images.moments(), device))
+    job = ProbeJob(model, examples_of(images), source, list(probes), recipe)
+    with progress_bar(False) as bar:
+        return job.run(bar)
+
+
+def profile_model(folder: Path, images: Images, device: torch.device, count: int) -> pd.DataFrame:
+    """Every metric at every layer on the first test images."""
+    from layerscope.data.images import ImageSet
+
+    chosen = ImageSet.of(list(images.test[:count]), images.test_labels[:count], images.classes, name=images.name)
+    run = layerscope.profile(layerscope.load(folder, device=device), chosen, progress=False)
+    return run.table

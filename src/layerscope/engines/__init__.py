@@ -1,0 +1,54 @@
+"""Where work is done: in this process, or on the machines of a cluster. One file per engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from layerscope.engines.base import Engine, MapWork, Work
+from layerscope.engines.local import LocalEngine
+from layerscope.engines.ray import RayEngine
+from layerscope.errors import LayerscopeError, UnknownNameError
+
+__all__ = ["ENGINES", "Engine", "LocalEngine", "MapWork", "RayEngine", "Work", "engine_in_use", "open_engine"]
+
+ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "ray": RayEngine}
+
+
+def open_engine(
+    engine: str | Engine = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+) -> Engine:
+    """An engine from its name and settings; one that is given as an object is returned as it is.
+
+    >>> open_engine("local").name
+    'local'
+    """
+    given: dict[str, Any] = {"address": address, "workers": workers, "gpus_per_worker": gpus_per_worker}
+    named = [name for name, value in given.items() if value is not None]
+    if isinstance(engine, Engine):
+        if named:
+            raise LayerscopeError(f"{named[0]} goes with an engine's name: an engine that is made already has its own settings.")
+        return engine
+    if engine not in ENGINES:
+        raise UnknownNameError("engine", str(engine), ENGINES)
+    if ENGINES[engine].remote:
+        return ENGINES[engine](**given)
+    if named:
+        option = named[0].replace("_", "-")
+        raise LayerscopeError(f"--{option} is for work on a cluster: add --engine ray, or leave it out.")
+    return ENGINES[engine]()
+
+
+@contextmanager
+def engine_in_use(engine: str | Engine, address: str | None = None) -> Iterator[Engine]:
+    """An engine for the length of a block; it is closed after it unless it was given as an object, for its owner may go on."""
+    opened = open_engine(engine, address)
+    try:
+        yield opened
+    finally:
+        if opened is not engine:
+            opened.close()

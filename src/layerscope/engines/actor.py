@@ -1,0 +1,76 @@
+"""What runs in a worker process: one piece of work, opened once, then item after item."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+from layerscope import __version__
+from layerscope.engines.outcome import Outcome, attempt
+from layerscope.errors import LayerscopeError
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What must be the same on every machine, and how many threads a worker may use."""
+
+    version: str = __version__
+    threads: int = 1
+
+
+class Actor:
+    """Two items at most are inside at a time: one is run, the next is prepared meanwhile."""
+
+    def __init__(self, work: Any, expected: Expected) -> None:
+        self.work, self.expected = work, expected
+        self.busy = threading.Lock()
+        self.preparing = threading.Lock()  # a tokenizer serves one thread at a time
+        self.done: dict[int, int] = {}  # units of the items that are inside
+
+    def open(self) -> Outcome:
+        """Get ready; the answer says where this worker is."""
+        outcome = attempt(self._open)
+        return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
+
+    def _open(self) -> dict[str, Any]:
+        import torch
+
+        if __version__ != self.expected.version:
+            raise LayerscopeError(
+                f"the worker has layerscope {__version__}, the run {self.expected.version}. Install the same on every machine."
+            )
+        torch.set_num_threads(self.expected.threads)
+        common = self.work.open()
+        return {"node": _node(), "pid": os.getpid(), "torch": torch.__version__, "common": common}
+
+    def run(self, index: int, item: Any, common: Any) -> Outcome:
+        """The outcome of an item: its result, and how many units it was."""
+        self.done[index] = 0
+        try:
+            return attempt(self._run, index, item, common)
+        finally:
+            self.done.pop(index, None)
+
+    def _run(self, index: int, item: Any, common: Any) -> tuple[Any, int]:
+        def advance(units: int) -> None:
+            self.done[index] += units
+
+        with self.preparing:
+            prepared = self.work.prepare(item)
+        with self.busy:
+            result = self.work.run(item, prepared, advance, common)
+        return result, self.done[index]
+
+    def progress(self) -> dict[int, int]:
+        """Units done of the items that are inside."""
+        return dict(self.done)
+
+
+def _node() -> str:
+    """This machine; several nodes of a cluster may run on one."""
+    import ray
+
+    return f"{platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})"

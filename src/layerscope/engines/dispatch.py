@@ -1,0 +1,213 @@
+"""Items to workers and results back: a bounded number under way, each result handed out once, the dead replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from layerscope.engines.actor import Actor, Expected
+from layerscope.engines.base import Advance, Work
+from layerscope.engines.outcome import Outcome
+from layerscope.engines.placement import Placement
+from layerscope.errors import LayerscopeError
+
+log = logging.getLogger("layerscope")
+
+_POLL_S = 0.5
+_KEPT = "What was finished is kept: run the same command again to go on."
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker: its actor, the answer to `open` while that is awaited, and the items it has, by their references."""
+
+    actor: Any
+    opening: Any
+    where: str = "a worker that was still starting"
+    pid: int | None = None
+    items: dict[Any, int] = field(default_factory=dict)
+    poll: Any = None
+    units: dict[int, int] = field(default_factory=dict)
+
+
+class Dispatch:
+    """One piece of work on a cluster, from the first item to the last."""
+
+    def __init__(
+        self,
+        ray: Any,
+        work: Work[Any, Any],
+        items: Sequence[Any],
+        placement: Placement,
+        advance: Advance,
+        attempts: int,
+        start_timeout: float,
+    ) -> None:
+        self.ray, self.work, self.items, self.placement, self.advance = ray, work, items, placement, advance
+        self.attempts, self.start_timeout = attempts, start_timeout
+        self.members: list[Member] = []
+        self.waiting = deque(range(len(items)))
+        self.tried: Counter[int] = Counter()
+        self.suspects: set[int] = set()
+        self.given_up: list[tuple[int, Any]] = []
+        self.finished = self.units = self.shown = 0
+        self.deaths = 0  # since the last result: a cluster on which nothing survives is given up
+        self.facts: dict[str, Any] = {"nodes": set(), "replaced": 0, "torch": set()}
+        self.common: Any = None
+        self.heard = time.monotonic()
+
+    def results(self) -> Iterator[tuple[int, Any]]:
+        """(number of an item, its result), as they are done."""
+        self.sent = self.ray.put(self.work)  # once; every worker reads it from there
+        try:
+            for _ in range(self.placement.workers):
+                self._start()
+            while self.finished < len(self.items):
+                self._assign()
+                for reference in self._ready():
+                    found = self._take(reference)
+                    if found is not None:
+                        self.finished += 1
+                        yield found
+                while self.given_up:
+                    self.finished += 1
+                    yield self.given_up.pop()
+                self._show()
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        options = {"num_cpus": self.placement.cpus, "num_gpus": self.placement.gpus, "max_restarts": 0}
+        remote = self.ray.remote(concurrency_groups={"watch": 1})(Actor)
+        actor = remote.options(**options, max_concurrency=self.work.under_way, scheduling_strategy="SPREAD").remote(
+            self.sent, Expected(threads=self.placement.threads)
+        )
+        self.members.append(Member(actor, actor.open.remote()))
+
+    def _assign(self) -> None:
+        """Items to the workers that have the fewest: near the end nobody waits for one that has two."""
+        for held in range(self.work.under_way):
+            for member in self.members:
+                if member.opening is None and len(member.items) == held and self.waiting:
+                    self._give(member)
+
+    def _give(self, member: Member) -> None:
+        """The next item that this worker may have. One whose worker died is alone with the next: it alone is to blame then."""
+        if self.suspects.intersection(member.items.values()):
+            return
+        index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
+        if index is not None:
+            self.waiting.remove(index)
+            member.items[member.actor.run.remote(index, self.items[index], self.common)] = index
+
+    def _ready(self) -> list[Any]:
+        every = [m.opening for m in self.members if m.opening is not None]
+        every += [reference for member in self.members for reference in member.items]
+        found, _ = self.ray.wait(every, num_returns=1, timeout=_POLL_S)
+        if found:
+            self.heard = time.monotonic()
+        elif not any(m.items for m in self.members) and time.monotonic() - self.heard > self.start_timeout:
+            place = self.placement
+            raise LayerscopeError(
+                f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
+                f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. {_KEPT}"
+            )
+        return list(found)
+
+    def _take(self, reference: Any) -> tuple[int, Any] | None:
+        member = next((m for m in self.members if reference in m.items or reference is m.opening), None)
+        if member is None:  # its worker was found dead a moment ago
+            return None
+        try:
+            outcome: Outcome = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            self._bury(member, _first_line(error))
+            return None
+        if outcome.refused:
+            raise outcome.error()
+        if reference is member.opening:
+            self._opened(member, outcome)
+            return None
+        index = member.items.pop(reference)
+        member.units.pop(index, None)
+        self.suspects.discard(index)
+        if outcome.reason is not None:
+            log.debug("%s", outcome.trace)
+            self._again(index, f"{outcome.reason} (on {member.where})")
+            return None
+        self.deaths = 0
+        result, units = outcome.result
+        self.units += units
+        return index, result
+
+    def _opened(self, member: Member, outcome: Outcome) -> None:
+        if outcome.reason is not None:
+            log.debug("%s", outcome.trace)
+            self._bury(member, outcome.reason)
+            return
+        facts, member.opening = outcome.result, None
+        member.pid, member.where = facts["pid"], f"{facts['node']}, process {facts['pid']}"
+        self.common = facts["common"] if self.common is None else self.common
+        self.facts["nodes"].add(facts["node"])
+        self.facts["torch"].add(facts["torch"])
+
+    def _bury(self, member: Member, reason: str) -> None:
+        """A worker is gone: its items go back to the front, and another takes its place."""
+        self.members.remove(member)
+        self.ray.kill(member.actor)  # it may be out of reach rather than dead
+        self.deaths += 1
+        if self.deaths > 3 * self.placement.workers + self.attempts:
+            raise LayerscopeError(
+                f"{self.deaths} workers died one after the other without finishing anything, the last: {reason}"
+            )
+        log.warning("a worker died (%s): %s. Another takes its place.", member.where, reason)
+        self.facts["replaced"] += 1
+        self.suspects.update(member.items.values())
+        for index in reversed(member.items.values()):
+            self._again(index, f"its worker died: {reason} ({member.where})")
+        self._start()
+
+    def _again(self, index: int, reason: str) -> None:
+        self.tried[index] += 1
+        if self.tried[index] < self.attempts:
+            self.waiting.appendleft(index)
+            return
+        result = self.work.give_up(self.items[index], f"failed {self.attempts} times, the last time: {reason}")
+        self.given_up.append((index, result))
+        self.deaths = 0
+
+    def _show(self) -> None:
+        """One bar for all workers: what is finished and what they have done of the items under way."""
+        for member in self.members:
+            if member.poll is None and member.items:
+                member.poll = member.actor.progress.options(concurrency_group="watch").remote()
+            elif member.poll is not None and self.ray.wait([member.poll], timeout=0)[0]:
+                try:
+                    member.units = self.ray.get(member.poll)
+                except self.ray.exceptions.RayError:
+                    member.units = {}  # the worker's death is noticed where its items are awaited
+                member.poll = None
+        begun = sum(n for m in self.members for index, n in m.units.items() if index in m.items.values())
+        if self.units + begun > self.shown:
+            self.advance(self.units + begun - self.shown)
+            self.shown = self.units + begun
+
+    def _end(self) -> None:
+        for member in self.members:
+            self.ray.kill(member.actor)
+        self.members.clear()
+        self.facts["nodes"] = sorted(self.facts["nodes"])
+        self.facts["torch"] = sorted(self.facts["torch"])
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.') if lines else 'no more is known'}"
+
+
+def _resources(found: dict[str, Any]) -> str:
+    return f"{found.get('CPU', 0):g} cores and {found.get('GPU', 0):g} GPUs"

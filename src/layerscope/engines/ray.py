@@ -1,0 +1,129 @@
+"""The engine that spreads work over the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, nothing
+from layerscope.engines.dispatch import Dispatch
+from layerscope.engines.placement import Machine, check_request, place
+from layerscope.errors import LayerscopeError, MissingExtraError
+
+
+class RayEngine(Engine):
+    """Workers on a Ray cluster, each an actor that opens its work once.
+
+    `address` is a cluster's (`auto`: the one this machine belongs to); without it `RAY_ADDRESS`, a cluster that runs on this
+    machine, or one that is started for the purpose and ended with it. An item that fails or loses its worker is tried `attempts`
+    times. Connecting waits until there is something to do.
+
+        with RayEngine(workers=4, gpus_per_worker=1) as engine:
+            layerscope.profile("smollm2-135m", "lee", engine=engine)
+    """
+
+    name = "ray"
+    remote = True
+
+    def __init__(
+        self,
+        address: str | None = None,
+        workers: int | None = None,
+        gpus_per_worker: float | None = None,
+        *,
+        attempts: int = 4,
+        start_timeout: float = 600.0,
+    ) -> None:
+        require_ray()
+        check_request(workers, gpus_per_worker)
+        self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
+        self.attempts, self.start_timeout = attempts, start_timeout
+        self._ours = False
+        self._facts: dict[str, Any] = {}
+        self.current: Dispatch | None = None  # the work that is being done
+
+    @property
+    def device_type(self) -> str:
+        """What workers compute on."""
+        machines = self._machines(self._connected())
+        return "cuda" if place(machines, 1, self.workers, self.gpus_per_worker).gpus else "cpu"
+
+    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = nothing) -> Results[Result]:
+        """(number of an item, its result), as workers finish them."""
+        if not items:
+            return
+        ray = self._connected()
+        placement = place(self._machines(ray), len(items), self.workers, self.gpus_per_worker, work.memory)
+        self.current = dispatch = Dispatch(ray, work, items, placement, advance, self.attempts, self.start_timeout)
+        try:
+            yield from dispatch.results()
+        finally:
+            self.current = None
+            self._facts = {
+                "workers": placement.workers,
+                "gpus_per_worker": placement.gpus,
+                "threads_per_worker": placement.threads,
+                **dispatch.facts,
+            }
+
+    def facts(self) -> dict[str, Any]:
+        """What the last work was done by."""
+        return {"name": self.name, "ray": require_ray().__version__, **self._facts}
+
+    def close(self) -> None:
+        """End the connection, and the cluster where it was started here."""
+        if self._ours:
+            require_ray().shutdown()
+            self._ours = False
+
+    def _connected(self) -> Any:
+        ray = require_ray()
+        if ray.is_initialized():
+            return ray
+        self._check_address()
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+        try:
+            ray.init(address=self.address, namespace="layerscope", **quiet)
+        except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+            raise self._no_cluster(error) from error
+        self._ours = True
+        return ray
+
+    def _check_address(self) -> None:
+        """Ray would try for minutes where nobody listens."""
+        host, _, port = (self.address or "").rpartition(":")
+        if "//" in host or not host or not port.isdigit():
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except OSError as error:
+            raise self._no_cluster(error) from error
+
+    def _no_cluster(self, error: Exception) -> LayerscopeError:
+        where = f"no Ray cluster answers at {self.address!r}" if self.address else "Ray could not be started on this machine"
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        return LayerscopeError(
+            f"{where} ({reason}). Start one with `ray start --head`, add machines with `ray start --address HEAD:6379`, and give "
+            "--address HEAD:6379 (or auto on one of its machines)."
+        )
+
+    @staticmethod
+    def _machines(ray: Any) -> list[Machine]:
+        return [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+
+
+def require_ray() -> Any:
+    """The ray package, without its telemetry; says which extra is missing where it is not installed."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about how it hides GPUs
+    # a worker's death is told by our own warning, on stderr; Ray would print a page about it on stdout
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError:
+        raise MissingExtraError("the engine 'ray'", "ray") from None
+    return ray

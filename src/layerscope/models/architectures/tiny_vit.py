@@ -1,0 +1,241 @@
+"""TinyViT (Wu et al. 2022, arXiv 2207.10666), a transformer in stages, up to the end of its third.
+
+Convolutions make a map a quarter of the image's size, a first stage works on it by convolutions, a second and a third by
+attention inside windows; between stages the map is halved and widened. Only inside a stage do states keep their width: what is
+read layer by layer here is the third, the deepest, stage. Module names are those of the published weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+MODEL_TYPE = "tiny_vit_stage"
+
+
+@dataclass
+class TinyVitConfig:
+    """The sizes of a TinyViT with five million parameters, and the image size it is read at."""
+
+    image_size: int = 224
+    num_channels: int = 3
+    widths: tuple[int, int, int] = (64, 128, 160)
+    depths: tuple[int, int, int] = (2, 2, 6)
+    heads: tuple[int, int, int] = (2, 4, 5)  # the first stage has no attention
+    windows: tuple[int, int, int] = (7, 7, 14)
+    mlp_ratio: int = 4
+
+    @property
+    def model_type(self) -> str:
+        """Which family this is."""
+        return MODEL_TYPE
+
+    @property
+    def patch_size(self) -> int:
+        """Pixels, along one side, that a token of the third stage stands for."""
+        return 16
+
+    @property
+    def hidden_size(self) -> int:
+        """Features of a state in the third stage."""
+        return self.widths[2]
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Blocks of the third stage."""
+        return self.depths[2]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written to config.json."""
+        return {"model_type": MODEL_TYPE, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> TinyVitConfig:
+        """The opposite of `to_dict`."""
+        given: dict[str, Any] = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
+        listed: dict[str, Any] = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+        return cls(**{**given, **listed})
+
+
+class ConvNorm(nn.Sequential):
+    """A convolution without bias and a batch norm."""
+
+    def __init__(self, inside: int, outside: int, size: int = 1, stride: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.add_module("c", nn.Conv2d(inside, outside, size, stride, size // 2, groups=groups, bias=False))
+        self.add_module("bn", nn.BatchNorm2d(outside))
+
+
+class Stem(nn.Module):
+    """From pixels to a map a quarter as high and wide."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.seq = nn.Sequential(ConvNorm(channels, width // 2, 3, 2), nn.GELU(), ConvNorm(width // 2, width, 3, 2))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, width, H / 4, W / 4)."""
+        return self.seq(pixels)
+
+
+class ConvBlock(nn.Module):
+    """A convolution block of the first stage: wider, by neighbourhood, narrower again."""
+
+    def __init__(self, width: int, ratio: int) -> None:
+        super().__init__()
+        inner = width * ratio
+        self.conv1 = ConvNorm(width, inner)
+        self.conv2 = ConvNorm(inner, inner, 3, groups=inner)
+        self.conv3 = ConvNorm(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same size."""
+        inner = functional.gelu(self.conv2(functional.gelu(self.conv1(x))))
+        return functional.gelu(x + self.conv3(inner))
+
+
+class Merge(nn.Module):
+    """Between stages: half as high and wide, more features."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.conv1 = ConvNorm(inside, outside)
+        self.conv2 = ConvNorm(outside, outside, 3, 2, groups=outside)
+        self.conv3 = ConvNorm(outside, outside)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C', H / 2, W / 2)."""
+        return self.conv3(functional.gelu(self.conv2(functional.gelu(self.conv1(x)))))
+
+
+class WindowAttention(nn.Module):
+    """Attention inside windows, with a learned bias for each distance along both sides."""
+
+    def __init__(self, width: int, heads: int, window: int) -> None:
+        super().__init__()
+        self.heads, self.window = heads, window
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        self.attention_biases = nn.Parameter(torch.zeros(heads, window * window))
+        place = torch.arange(window * window)
+        down, across = place // window, place % window
+        apart = (down[:, None] - down[None]).abs() * window + (across[:, None] - across[None]).abs()
+        self.register_buffer("apart", apart, persistent=False)
+
+    def forward(self, x: Tensor, side: tuple[int, int]) -> Tensor:
+        """(B, H · W, C); the map is filled up with zeros to whole windows."""
+        batch, _, width = x.shape
+        height, across = side
+        size = self.window
+        down, right = -height % size, -across % size
+        grid = functional.pad(x.view(batch, height, across, width), (0, 0, 0, right, 0, down))
+        rows, columns = (height + down) // size, (across + right) // size
+        cut = grid.view(batch, rows, size, columns, size, width).transpose(2, 3).reshape(-1, size * size, width)
+        mixed = self._attend(cut).view(batch, rows, columns, size, size, width).transpose(2, 3)
+        whole = mixed.reshape(batch, height + down, across + right, width)
+        return whole[:, :height, :across].reshape(batch, height * across, width)
+
+    def _attend(self, x: Tensor) -> Tensor:
+        count, tokens, width = x.shape
+        # each head's query, key and value lie side by side
+        q, k, v = self.qkv(self.norm(x)).view(count, tokens, self.heads, 3, -1).permute(3, 0, 2, 1, 4)
+        bias = self.attention_biases[:, self.apart]  # type: ignore[index]
+        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+        return self.proj(mixed.transpose(1, 2).reshape(count, tokens, width))
+
+
+class Mlp(nn.Module):
+    """A norm and two linear layers."""
+
+    def __init__(self, width: int, ratio: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, ratio * width)
+        self.fc2 = nn.Linear(ratio * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token by token."""
+        return self.fc2(functional.gelu(self.fc1(self.norm(x))))
+
+
+class AttentionBlock(nn.Module):
+    """Attention, a convolution over neighbours that takes the place of the state, an MLP."""
+
+    def __init__(self, width: int, heads: int, window: int, ratio: int) -> None:
+        super().__init__()
+        self.attn = WindowAttention(width, heads, window)
+        self.local_conv = ConvNorm(width, width, 3, groups=width)
+        self.mlp = Mlp(width, ratio)
+
+    def forward(self, x: Tensor, side: tuple[int, int]) -> Tensor:
+        """(B, H · W, C)."""
+        x = x + self.attn(x, side)
+        grid = x.transpose(1, 2).unflatten(-1, side)
+        x = self.local_conv(grid).flatten(2).transpose(1, 2)
+        return x + self.mlp(x)
+
+
+class Stage(nn.Module):
+    """The blocks of one stage and what leads to the next."""
+
+    def __init__(self, blocks: list[nn.Module], downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.downsample = downsample
+
+
+@dataclass
+class TinyVitOutput:
+    """The states after the third stage (B, tokens, D); with `hidden_states`, L + 1 of them."""
+
+    last_hidden_state: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
+
+
+class TinyVitModel(nn.Module):
+    """Pixels to the states of the third stage, in raster order."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: TinyVitConfig) -> None:
+        super().__init__()
+        self.config = config
+        widths, ratio = config.widths, config.mlp_ratio
+
+        def attention(stage: int) -> list[nn.Module]:
+            width, heads, window = widths[stage], config.heads[stage], config.windows[stage]
+            return [AttentionBlock(width, heads, window, ratio) for _ in range(config.depths[stage])]
+
+        self.patch_embed = Stem(config.num_channels, widths[0])
+        first = Stage([ConvBlock(widths[0], ratio) for _ in range(config.depths[0])], Merge(widths[0], widths[1]))
+        second = Stage(attention(1), Merge(widths[1], widths[2]))
+        self.layers = nn.ModuleList([first, second, Stage(attention(2), None)])
+
+    def _stages(self) -> tuple[Any, Any, Any]:
+        return self.layers[0], self.layers[1], self.layers[2]
+
+    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> TinyVitOutput:
+        """States of the third stage of some images (B, C, H, W); sides must be multiples of 16."""
+        first, second, third = self._stages()
+        x = self.patch_embed(pixel_values)
+        for block in first.blocks:
+            x = block(x)
+        x = first.downsample(x)
+        x, side = _tokens(x)
+        for block in second.blocks:
+            x = block(x, side)
+        x, side = _tokens(second.downsample(x.transpose(1, 2).unflatten(-1, side)))
+        states = [x]
+        for block in third.blocks:
+            x = block(x, side)
+            states.append(x)
+        return TinyVitOutput(x, tuple(states) if output_hidden_states else None)
+
+
+def _tokens(grid: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    return grid.flatten(2).transpose(1, 2), (grid.shape[2], grid.shape[3])

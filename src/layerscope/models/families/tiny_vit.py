@@ -1,0 +1,18 @@
+"""TinyViT (Wu et al. 2022), its third stage: the longest run of blocks of one width (see `models/architectures/tiny_vit.py`)."""
+
+from __future__ import annotations
+
+from layerscope.models.families.base import Family
+
+FAMILY = Family(
+    name="tiny_vit",
+    model_types=("tiny_vit_stage",),
+    blocks="layers.2.blocks",
+    final_norm=None,
+    # A convolution between the two branches takes the state's place: they do not add up to the block's output.
+    taps={"attn": "attn", "mlp": "mlp"},
+    bidirectional=True,
+    modality="image",
+    hf_norms_last=False,
+    notes="layers are the blocks of the third stage; attention sees a window of 14 × 14 tokens",
+)

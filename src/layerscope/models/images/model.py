@@ -1,0 +1,142 @@
+"""An image model ready to be read: as `LoadedModel`, with an image processor in place of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerscope.capture.batches import Batch, make_image_batch
+from layerscope.capture.hooks import Capture
+from layerscope.capture.sites import Site
+from layerscope.data.images.reading import PixelReader
+from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
+from layerscope.models.families import families
+from layerscope.models.families.base import Family
+from layerscope.models.loaded import LoadedModel, Tokens
+
+TokensRead = Literal["patches", "all"]
+TOKENS_READ: tuple[TokensRead, ...] = get_args(TokensRead)
+ImagePooling = Literal["mean", "class"]
+IMAGE_POOLINGS: tuple[ImagePooling, ...] = get_args(ImagePooling)
+
+
+@dataclass
+class ImageModel(LoadedModel):
+    """One image model. `processor` turns images into its input; `tokens` says what is read of each image.
+
+    `patches` leaves out the class and register tokens, `all` reads every token. `pooling` is what stands for an image: the
+    `mean` over the tokens that are read, or the `class` token.
+    """
+
+    processor: Any = None
+    tokens: TokensRead = "patches"
+    pooling: ImagePooling = "mean"
+
+    @property
+    def modality(self) -> Literal["text", "image"]:
+        """What the model reads."""
+        return "image"
+
+    @cached_property
+    def reader(self) -> PixelReader:
+        """What decodes images and prepares them for this model; its worker processes end with it."""
+        return PixelReader(self.processor)
+
+    @property
+    def item_bytes(self) -> int:
+        """About what one prepared image takes."""
+        config = getattr(self.module, "config", None)
+        side = getattr(config, "image_size", None) or 32
+        height, width = side if isinstance(side, (list, tuple)) else (side, side)
+        return int(height * width * getattr(config, "num_channels", 3) * 4)
+
+    @property
+    def family(self) -> Family:
+        """How the model's family is described."""
+        return families()[self.anatomy.family]
+
+    @property
+    def device(self) -> torch.device:
+        """Where pixels go."""
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What pixels are given in."""
+        return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
+
+    @cached_property
+    def max_length(self) -> int | None:
+        """Images are not cut."""
+        return None
+
+    def set_reading(self, tokens: str | None = None, pooling: str | None = None) -> None:
+        """Choose which tokens are read and what stands for an image; None keeps what is set."""
+        if tokens is not None:
+            if tokens not in TOKENS_READ:
+                raise UnknownNameError("tokens", tokens, TOKENS_READ)
+            self.tokens = tokens
+        if pooling is not None:
+            if pooling not in IMAGE_POOLINGS:
+                raise UnknownNameError("image pooling", pooling, IMAGE_POOLINGS)
+            if pooling == "class" and not self.anatomy.class_token:
+                raise LayerscopeError(f"{self.name} ({self.anatomy.family}) has no class token; pool with mean.")
+            self.pooling = pooling
+
+    def count_tokens(self, row: np.ndarray) -> int:
+        """Tokens of one prepared image as the blocks see them, class and register tokens included."""
+        if row.ndim == 1:  # numbers of a palette: a token each
+            return len(row) + self.anatomy.leading
+        size = getattr(getattr(self.module, "config", None), "patch_size", None)
+        if size is None:
+            raise ModelError(f"the config of {self.name} does not say how large a patch is (patch_size).")
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        return (row.shape[-2] // height) * (row.shape[-1] // width) + self.anatomy.leading
+
+    def check_layout(self, row: np.ndarray) -> None:
+        """Run one prepared image and see that the first block gets as many tokens as were counted."""
+        seen: list[int] = []
+        batch = self.make_batch([row])
+        with Capture(self.anatomy, [Site("embed", 0, 0.0)], "raw", lambda _i, raw, _s: seen.append(raw.shape[1])) as capture:
+            try:
+                capture.run(lambda: self.run(batch))
+            except (RuntimeError, ValueError, IndexError) as error:
+                size = "×".join(map(str, row.shape))
+                raise ModelError(f"{self.name} cannot read an image prepared as {size}: {error}") from error
+        if seen != [self.count_tokens(row)]:
+            raise ModelError(
+                f"{self.name} has {seen} tokens for an image where {self.count_tokens(row)} were expected "
+                f"({self.anatomy.leading} of them before the patches): the {self.anatomy.family} family does not describe it."
+            )
+
+    def lengths(self, rows: Sequence[Any]) -> list[int]:
+        """How many tokens are read of each of some prepared images."""
+        skip = self.anatomy.leading if self.tokens == "patches" else 0
+        return [self.count_tokens(row) - skip for row in rows]
+
+    def make_batch(self, rows: Sequence[Any], tokens: str | None = None) -> Batch:
+        """Prepared images as one batch on the model's device; `tokens` overrides what is read."""
+        read = self.tokens if tokens is None else tokens
+        if read not in TOKENS_READ:
+            raise UnknownNameError("tokens", read, TOKENS_READ)
+        skip = self.anatomy.leading if read == "patches" else 0
+        count = self.count_tokens(rows[0]) - skip
+        return make_image_batch(rows, count, self.device, dtype=self.dtype, skip=skip, pool_class=self.pooling == "class")
+
+    def run(self, batch: Batch) -> Any:
+        """Run the base model on a batch of images."""
+        return self.family.call(self.module, batch.pixel_values)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None) -> Any:
+        """Not for images."""
+        raise ModelError(f"{self.name} is an image model: it reads images, not token ids.")
+
+    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Not for images."""
+        raise ModelError(f"{self.name} is an image model: give images (--images DATA, or an ImageSet) instead of texts.")

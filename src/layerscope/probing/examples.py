@@ -1,0 +1,193 @@
+"""Labelled items and their parts: from a file, a task, image data, or lists."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from layerscope.errors import DataError, LayerscopeError
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Items with class numbers. `parts` holds the positions of the splits that the data come with; others are drawn later."""
+
+    kind: Literal["text", "image"]
+    name: str
+    items: Any  # a list of texts, or an ImageSet
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    fingerprint: str
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None) -> Examples:
+    """Texts with labels by split; the split "" is everything, to be split later.
+
+    A text that comes again is used once: where it is first found, test before validation before training, so that no probe
+    is judged on what it was trained on. A text with different labels is left out of all.
+    """
+    seen: dict[str, tuple[str, str]] = {}
+    contradicting: set[str] = set()
+    repeated = 0
+    for part in ("test", "validation", "train", ""):
+        for text, label in rows.get(part, ()):
+            if text in seen:
+                repeated += 1
+                if seen[text][1] != str(label):
+                    contradicting.add(text)
+            else:
+                seen[text] = (part, str(label))
+    kept = [(text, part, label) for text, (part, label) in seen.items() if text not in contradicting]
+    if not kept:
+        raise DataError(f"{name} holds no labelled text that can be used.")
+    classes = tuple(sorted({label for _, _, label in kept}, key=_in_order))
+    number = {label: i for i, label in enumerate(classes)}
+    labels = np.array([number[label] for _, _, label in kept])
+    parts = {p: np.flatnonzero([part == p for _, part, _ in kept]) for p in PARTS}
+    digest = hashlib.sha256()
+    for text, part, label in kept:
+        digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
+    told = {**(facts or {}), "repeated_texts": repeated, "contradicting_texts": len(contradicting)}
+    return Examples("text", name, [text for text, _, _ in kept], labels, classes, digest.hexdigest(), _given(parts), told)
+
+
+def image_examples(sets: dict[str, Any]) -> Examples:
+    """Image sets with labels by split; the split "" is everything, to be split later.
+
+    An image of the test part that also is in training, pixel by pixel, is left out of training.
+    """
+    from layerscope.data.images import ImageSet
+
+    for part, images in sets.items():
+        if images.labels is None:
+            raise DataError(f"{images.name} ({part or 'all'}) has no labels. A probe needs class folders or a label column.")
+    classes = tuple(dict.fromkeys(c for images in sets.values() for c in images.classes))
+    items: list[Any] = []
+    names: list[str] = []
+    digests: list[bytes] = []
+    labels: list[int] = []
+    belongs: list[str] = []
+    dropped: dict[str, int] = {}
+    held: set[int] = set()
+    for part in ("test", "validation", "train", ""):
+        images = sets.get(part)
+        if images is None:
+            continue
+        for why, count in images.dropped.items():
+            dropped[why] = dropped.get(why, 0) + count
+        fresh = [i for i, key in enumerate(images.keys.tolist()) if part in ("test", "") or key not in held]
+        if len(fresh) < len(images):
+            dropped["also in another part"] = dropped.get("also in another part", 0) + len(images) - len(fresh)
+        held.update(images.keys.tolist())
+        items += [images.items[i] for i in fresh]
+        names += [images.names[i] for i in fresh]
+        digests += [images.digests[i] for i in fresh]
+        labels += [classes.index(images.classes[int(images.labels[i])]) for i in fresh]
+        belongs += [part] * len(fresh)
+    first = next(iter(sets.values()))
+    whole = ImageSet.of(items, np.array(labels), classes, first.name, dict(first.source), names, digests)
+    parts = {p: np.flatnonzero([b == p for b in belongs]) for p in PARTS}
+    digest = hashlib.sha256(whole.ordered_fingerprint.encode())
+    digest.update("\0".join(belongs).encode())
+    facts = {"dropped": dropped, "source": dict(first.source)}
+    return Examples("image", first.name, whole, np.array(labels), classes, digest.hexdigest(), _given(parts), facts)
+
+
+def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
+    """A labelled file (`text,label`, and `split` where it says which part a row is for), and perhaps one for the test part."""
+    file = Path(path)
+    rows = _rows(file, "train" if test is not None else None)
+    if test is not None:
+        rows["test"] = [row for part in _rows(Path(test), "test").values() for row in part]
+    return text_examples(rows, file.name, {"file": str(file), "test_file": None if test is None else str(test)})
+
+
+def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
+    """A classification task: of the catalogue, of mteb's, or in a folder of one's own."""
+    from layerscope.evaluation.tasks import catalogue
+
+    if name in catalogue.tasks() and catalogue.entry(name).task_type == "Classification":
+        splits = catalogue.entry(name).read(catalogue.fetch(name, offline=offline))
+        rows = {part: [(row["text"], row["label"]) for row in found] for part, found in splits.items()}
+        return text_examples(rows, name, {"task": name, **catalogue.entry(name).facts()})
+    from layerscope.evaluation.tasks import resolve_tasks
+
+    specs = resolve_tasks([name], data_dir=data_dir, offline=offline)
+    if len(specs) != 1:
+        raise LayerscopeError(f"a probe reads one task; {name!r} stands for {len(specs)}. Name one of them.")
+    task = specs[0].load()
+    if task.metadata.type != "Classification":
+        raise LayerscopeError(f"{name} is a task of type {task.metadata.type}; a probe needs a Classification task.")
+    subset = next(iter(task.hf_subsets))
+    dataset = task.dataset.get(subset, task.dataset)
+    judged = task.eval_splits[0]
+    text, label = getattr(task, "input_column_name", "text"), getattr(task, "label_column_name", "label")
+    wanted = {getattr(task, "train_split", "train"): "train", "validation": "validation", "dev": "validation", judged: "test"}
+    rows = {}
+    for split, part in wanted.items():
+        if split in dataset:
+            rows[part] = list(zip(dataset[split][text], dataset[split][label], strict=True))
+    return text_examples(rows, name, {"task": name, "subset": subset, "split": judged, "facts": specs[0].facts(task)})
+
+
+def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options: Any) -> Examples:
+    """Image data: a catalogued set or a folder with its own train and test parts, or one that is split here."""
+    from layerscope.data.images import ImageSet, load_images
+
+    def load(what: Any, **more: Any) -> Any:
+        return what if isinstance(what, ImageSet) else load_images(what, offline=offline, **options, **more)
+
+    if test is not None:
+        return image_examples({"train": load(spec), "test": load(test)})
+    if spec == "fashion-mnist":
+        return image_examples({part: load(spec, split=part) for part in ("train", "test")})
+    if isinstance(spec, (str, Path)) and (Path(spec) / "train").is_dir() and (Path(spec) / "test").is_dir():
+        named = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+        return image_examples({part: load(Path(spec) / sub) for sub, part in named.items() if (Path(spec) / sub).is_dir()})
+    return image_examples({"": load(spec)})
+
+
+def _rows(file: Path, part: str | None) -> dict[str, list[tuple[str, Any]]]:
+    from layerscope.selection.labels.rows import read_rows
+
+    columns, rows = read_rows(file)
+    named = {column.strip().lower(): column for column in columns}
+    text = next((named[n] for n in ("text", "sentence", "content") if n in named), None)
+    label = next((named[n] for n in ("label", "labels", "class", "category") if n in named), None)
+    if text is None or label is None:
+        raise DataError(f"{file} has the columns {', '.join(columns)}; a probe needs `text` and `label` (and may have `split`).")
+    out: dict[str, list[tuple[str, Any]]] = {}
+    for number, row in rows:
+        value = "" if row.get(text) is None else str(row[text])
+        if not value.strip() or row.get(label) in (None, ""):
+            continue
+        said = str(row.get(named.get("split", ""), "") or "").strip().lower()
+        where = part or {"dev": "validation", "valid": "validation", "val": "validation"}.get(said, said)
+        if where not in ("", *PARTS):
+            raise DataError(f"{file}, row {number}: the split {said!r} is not one of {', '.join(PARTS)}.")
+        out.setdefault(where, []).append((value, row[label]))
+    return out
+
+
+def _given(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {part: where for part, where in parts.items() if len(where)}
+
+
+def _in_order(label: str) -> tuple[int, float, str]:
+    """Numbers by their size, then words."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label

@@ -1,0 +1,1 @@
+"""How the study of α makes its spectra, tells and draws them."""

@@ -1,0 +1,1 @@
+"""Checkpoints of a training run: where they are, and what moves between them."""

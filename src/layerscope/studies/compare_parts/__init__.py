@@ -1,0 +1,1 @@
+"""Differences between models, prompt by prompt."""

@@ -1,0 +1,1 @@
+"""Prompts made extreme, and their measures."""

@@ -1,0 +1,1 @@
+"""How the study of the theorems tries, tells and draws them."""

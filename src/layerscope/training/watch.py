@@ -1,0 +1,179 @@
+"""`LayerWatch`: every layer of a model in training, measured on held-out texts within a share of the run's time."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from layerscope import __version__
+from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
+from layerscope.errors import ModelError, NonFiniteStatesError, UnknownNameError
+from layerscope.metrics import Options
+from layerscope.models import LoadedModel, probe
+from layerscope.models.families import family_for
+from layerscope.models.unwrap import inner_tokenizer, unwrap
+from layerscope.training.held_out import fingerprint, read_held_out
+from layerscope.training.loggers import Logger, open_loggers
+from layerscope.training.measuring import COLUMNS, measure_layers
+from layerscope.training.pacing import Pace
+from layerscope.training.untouched import bare, untouched
+
+
+class LayerWatch:
+    """Watch the layers of a model while it trains. Call `step` after every training step; it measures when there is time for it.
+
+    `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the most of the run's time that
+    measuring may take. `log` is `csv`, `tensorboard`, `wandb`, several of them, or an object with `write(rows)`; `out` is where.
+    `at_start` measures at the first call, and pays for it later. The model, its gradients and its random numbers are untouched.
+
+        watch = LayerWatch(model, held_out, tokenizer, share=0.02, out="layers.csv")
+        for step, batch in enumerate(batches):
+            ...
+            watch.step(step)
+        watch.close()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        texts: Any,
+        tokenizer: Any = None,
+        *,
+        share: float = 0.02,
+        out: str | Path = "layers.csv",
+        log: str | Logger | Sequence[str | Logger] = "csv",
+        max_length: int = 128,
+        final_norm: str = "raw",
+        sites: Sequence[str] | None = None,
+        alpha: float = 1.0,
+        at_start: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if final_norm not in FINAL_NORMS:
+            raise UnknownNameError("final_norm", final_norm, FINAL_NORMS)
+        self.pace = Pace(share, clock)
+        self.pace.arrive()
+        inner = unwrap(bare(model))
+        if probe.reads_pixels(inner):
+            raise ModelError(f"a watch reads texts, and {type(inner).__name__} reads images.")
+        anatomy = family_for(inner).resolve(inner)
+        name = getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__
+        self.model = LoadedModel(inner, inner_tokenizer(model, tokenizer), anatomy, str(name))
+        self.options = Options(alpha=alpha)
+        self.prompts = read_held_out(self.model, texts, max_length)
+        self.reducer = Reducer(anatomy, expand_sites(sites, anatomy), final_norm, self.options)
+        self.conventions = {
+            "layerscope": __version__,
+            "torch": torch.__version__,
+            "model": self.model.name,
+            "family": anatomy.family,
+            "blocks": anatomy.n_blocks,
+            "held_out": {"texts": len(self.prompts), "longest": max(map(len, self.prompts)), "sha256": fingerprint(self.prompts)},
+            "max_length": max_length,
+            "final_norm": final_norm,
+            "rows": self.options.rows,
+            "pooled_rows": self.options.pooled_rows,
+            "alpha": alpha,
+            "share": share,
+        }
+        self.loggers = open_loggers(log, Path(out), self.conventions)
+        self._rows: list[dict[str, Any]] = []
+        self._at_start, self._open, self._skipped = at_start, True, 0
+        self.pace.leave()
+
+    def step(self, step: int) -> bool:
+        """Tell that a training step is done; True if the layers were measured."""
+        self._wait()
+        self.pace.arrive()
+        try:
+            if self._at_start:
+                self._at_start = False
+                return self._measure(step)
+            if self.pace.trial_due():
+                self._try()
+            return self._measure(step) if self.pace.due() else False
+        finally:
+            self.pace.leave()
+
+    def measure(self, step: int) -> pd.DataFrame:
+        """Measure now, whatever it costs; the time counts, so that the next measurements wait for it."""
+        self._wait()
+        self.pace.arrive()
+        try:
+            self._measure(step)
+        finally:
+            self.pace.leave()
+        return self.table[self.table["step"] == step]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All that was measured, tidy: a row per step, layer, metric and sink setting."""
+        return pd.DataFrame(self._rows, columns=COLUMNS)
+
+    @property
+    def spent(self) -> float:
+        """The share of the time so far that went into measuring."""
+        return self.pace.spent
+
+    def close(self) -> None:
+        """Close the logs; says so if the run was too short for a single measurement."""
+        if not self._open:
+            return
+        self._open = False
+        for logger in self.loggers:
+            logger.close()
+        if not self._rows:
+            cost = self.pace.expected
+            guess = "" if cost is None else f" One costs about {cost:.2g} s on these {len(self.prompts)} texts."
+            warnings.warn(
+                f"layers were never measured: {self.pace.training:.3g} s of training leave too little time at a share of "
+                f"{self.pace.share:g}.{guess} Give fewer or shorter texts, a larger share, or at_start=True.",
+                stacklevel=2,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _wait(self) -> None:
+        """Until a GPU has done what training gave it: that is training's time, and not ours."""
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+
+    def _try(self) -> None:
+        """The shortest text alone: cheap, and it says what all of them will cost (at most: batches are faster)."""
+        begun = self.pace.clock()
+        shortest = min(self.prompts, key=len)
+        self._run([shortest], -1)
+        scale = sum(len(ids) for ids in self.prompts) / len(shortest)
+        self.pace.expect((self.pace.clock() - begun) * scale)
+
+    def _measure(self, step: int) -> bool:
+        begun = self.pace.clock()
+        rows = self._run(self.prompts, step)
+        for logger in self.loggers:
+            logger.write(rows)
+        self._rows += rows
+        self.pace.cost(self.pace.clock() - begun)
+        return bool(rows)
+
+    def _run(self, prompts: Sequence[np.ndarray], step: int) -> list[dict[str, Any]]:
+        with untouched(self.model.module):
+            try:
+                return measure_layers(self.model, self.reducer, prompts, self.options, step)
+            except NonFiniteStatesError as error:  # the training has gone wrong; that is for its owner to decide about
+                if not self._skipped:
+                    warnings.warn(f"step {step}: layers not measured. {error}", stacklevel=4)
+                self._skipped += 1
+                return []

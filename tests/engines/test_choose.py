@@ -1,0 +1,110 @@
+"""Engines by name, their settings, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from layerscope import evaluate, profile
+from layerscope.cli.app import _load_commands, app
+from layerscope.engines import LocalEngine, Work, engine_in_use, open_engine
+from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+
+
+class Doubling(Work[int, int]):
+    """Doubles numbers, and notes what happens to it."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def open(self) -> str:
+        self.seen.append("open")
+        return "common"
+
+    def prepare(self, item: int) -> int:
+        return item + item
+
+    def run(self, item: int, prepared: int, advance: Any, common: Any) -> int:
+        assert common == "common"
+        self.seen.append(str(item))
+        advance(item)
+        return prepared
+
+    def close(self) -> None:
+        self.seen.append("close")
+
+
+def test_the_local_engine_opens_once_and_closes() -> None:
+    work, units = Doubling(), []
+    assert list(LocalEngine().run(work, [3, 4], units.append)) == [(0, 6), (1, 8)]
+    assert work.seen == ["open", "3", "4", "close"]
+    assert units == [3, 4]
+
+
+def test_work_is_closed_when_its_results_are_not_wanted_any_more() -> None:
+    work = Doubling()
+    results = LocalEngine().run(work, [3, 4])
+    next(results)
+    results.close()
+    assert work.seen == ["open", "3", "close"]
+
+
+def test_map_keeps_the_order() -> None:
+    assert LocalEngine().map(str, [3, 1, 2]) == ["3", "1", "2"]
+    assert LocalEngine().map(str, []) == []
+
+
+def test_an_unknown_engine() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown engine 'rays'. Did you mean 'ray'\? Valid: local, ray"):
+        open_engine("rays")
+
+
+@pytest.mark.parametrize("given", [{"address": "auto"}, {"workers": 2}, {"gpus_per_worker": 1}])
+def test_settings_of_a_cluster_without_one(given: dict[str, Any]) -> None:
+    with pytest.raises(LayerscopeError, match="is for work on a cluster: add --engine ray"):
+        open_engine("local", **given)
+    with pytest.raises(LayerscopeError, match="has its own settings"):
+        open_engine(LocalEngine(), **given)
+
+
+def test_an_engine_that_was_given_stays_open() -> None:
+    class Watched(LocalEngine):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    mine = Watched()
+    with engine_in_use(mine) as used:
+        assert used is mine
+    assert not mine.closed
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name.split(".")[0] == "ray":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingExtraError, match=r"layerscope\[ray\]"):
+        profile("no-such-model", texts, engine="ray")  # said before anything else is looked at
+    with pytest.raises(MissingExtraError, match=r"layerscope\[ray\]"):
+        evaluate("no-such-model", "small", out="nowhere", engine="ray")
+
+
+@pytest.mark.parametrize("command", [["profile", "m"], ["evaluate", "m"], ["sweep", "f.yaml"]])
+def test_commands_take_an_engine(command: list[str]) -> None:
+    _load_commands()
+    wrong = CliRunner().invoke(app, [*command, "--engine", "rays"])
+    assert isinstance(wrong.exception, UnknownNameError)
+    alone = CliRunner().invoke(app, [*command, "--engine-workers", "2"])
+    assert "--workers is for work on a cluster: add --engine ray" in str(alone.exception)

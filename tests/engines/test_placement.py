@@ -1,0 +1,65 @@
+"""How a cluster is divided among workers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerscope.engines.placement import Machine, Placement, place
+from layerscope.errors import LayerscopeError
+
+GB = 2**30
+
+
+def machine(cpus: int, gpus: int = 0, memory: int = 64) -> Machine:
+    return Machine(cpus, gpus, memory * GB)
+
+
+@pytest.mark.parametrize(
+    ("machines", "asked", "wanted"),
+    [
+        ([machine(8)], {}, Placement(8, 1, 0, 1)),
+        ([machine(8), machine(4)], {"workers": 3}, Placement(3, 4, 0, 4)),
+        ([machine(2), machine(2)], {"workers": 1}, Placement(1, 2, 0, 2)),
+        ([machine(2)], {"workers": 5}, Placement(5, 0, 0, 1)),  # more than there are cores: they share
+        ([machine(64, memory=8)], {"memory": 3 * GB}, Placement(2, 32, 0, 32)),  # no more copies of the model than fit
+        ([machine(64, memory=1)], {"memory": 3 * GB}, Placement(1, 64, 0, 64)),
+        ([machine(8, gpus=4), machine(8)], {}, Placement(4, 1, 1, 2)),
+        ([machine(8, gpus=4)], {"gpus": 2}, Placement(2, 1, 2, 4)),
+        ([machine(8, gpus=1)], {"gpus": 0.5}, Placement(2, 1, 0.5, 4)),
+        ([machine(8, gpus=4)], {"gpus": 0}, Placement(8, 1, 0, 1)),
+    ],
+)
+def test_known_clusters(machines: list[Machine], asked: dict[str, float], wanted: Placement) -> None:
+    request = {"workers": None, "gpus": None, **asked}
+    assert place(machines, items=100, **request) == wanted  # type: ignore[arg-type]
+
+
+def test_no_more_workers_than_items() -> None:
+    assert place([machine(8)], 3, None, None).workers == 3
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "message"),
+    [
+        (0, None, "1 or more, not 0"),
+        (None, -1.0, "not -1"),
+        (None, 1.5, r"not 1\.5"),
+        (None, 2.0, "no machine of the cluster has more than 1"),
+    ],
+)
+def test_wrong_requests(workers: int | None, gpus: float | None, message: str) -> None:
+    with pytest.raises(LayerscopeError, match=message):
+        place([machine(4, gpus=1)], 10, workers, gpus)
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=5), st.integers(1, 200), st.integers(1, 100))
+def test_workers_fit_where_they_are_asked_for(cores: list[int], workers: int, items: int) -> None:
+    found = place([machine(n) for n in cores], items, workers, None)
+    assert found.workers == min(workers, items)
+    if found.cpus:
+        assert sum(int(n // found.cpus) for n in cores) >= found.workers
+        assert found.threads == found.cpus
+    else:
+        assert workers > sum(cores)

@@ -1,0 +1,173 @@
+"""A cluster gives the numbers of one process, whatever dies on the way: a worker, a node, the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerscope import Run, evaluate, profile
+from layerscope.engines import MapWork, RayEngine
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.store import ShardStore
+from tests.engines.works import Deadly, stumble
+from tests.evaluation.support import write_tasks
+from tests.profiling.support import assert_same_numbers
+from tests.ray_cluster import NODE
+from tests.tiny import tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # scikit-learn on tiny classifiers
+
+
+class Writes:
+    """Counts the shards that a run writes, and does something after the first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, then: Any = None) -> None:
+        self.seen: Counter[int] = Counter()
+        write = ShardStore.write
+
+        def noted(store: ShardStore, index: int, shard: Any) -> None:
+            write(store, index, shard)
+            self.seen[index] += 1
+            if then is not None and self.seen.total() == 1:
+                then()
+
+        monkeypatch.setattr(ShardStore, "write", noted)
+
+
+class Bar:
+    """Adds up what a progress bar is told."""
+
+    def __init__(self) -> None:
+        self.units = 0
+
+    def advance(self, units: int) -> None:
+        assert units > 0
+        self.units += units
+
+
+def test_a_worker_killed_in_the_middle_changes_nothing(
+    engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = []
+
+    def kill_one_that_works() -> None:
+        assert engine.current is not None
+        victim = next(member for member in engine.current.members if member.items and member.pid)
+        killed.append(victim.pid)
+        os.kill(victim.pid or 0, signal.SIGKILL)
+
+    writes = Writes(monkeypatch, kill_one_that_works)
+    run = profile(model_folder, prompts, engine=engine, **settings)
+    assert killed
+    assert writes.seen == Counter(range(7))  # 200 texts in shards of 32: each once
+    assert run.manifest["environment"]["engine"]["replaced"] >= 1
+    assert run.manifest["environment"]["engine"]["workers"] == 2
+    assert run.manifest["counts"] == local.manifest["counts"]
+    assert_same_numbers(local.table, run.table, 1e-6)
+
+
+def test_a_node_lost_in_the_middle_changes_nothing(
+    cluster: Any, engine: RayEngine, local: Run, prompts: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # three nodes for three workers; when one is gone, its worker's successor finds no room and the other two go on
+    third = cluster.add_node(**NODE)
+    cluster.wait_for_nodes()
+    writes = Writes(monkeypatch, lambda: cluster.remove_node(third, allow_graceful=False))
+    run = profile(tiny_model(), prompts, engine=engine, **settings)  # a model that exists only here is sent to the workers
+    assert writes.seen == Counter(range(7))
+    assert_same_numbers(local.table, run.table, 1e-6)
+
+
+def test_an_evaluation_has_the_same_scores(engine: RayEngine, model_folder: Path, tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data", pairs=40, texts=60)
+    given: dict[str, Any] = {
+        "tasks": ["Pairs", "Topics"],
+        "data_dir": data,
+        "layers": [0, -1],
+        "readouts": ["plain/mean", "one-word/last/raw"],
+        "workers": 0,
+    }
+    here = evaluate(model_folder, out=tmp_path / "here", store=tmp_path / "store-here", **given)
+    there = evaluate(model_folder, out=tmp_path / "there", store=tmp_path / "store-there", engine=engine, **given)
+    assert there.manifest["counts"]["encoded"] == here.manifest["counts"]["encoded"] > 0
+    assert there.manifest["engine"]["name"] == "ray"
+    assert there.manifest["key"] == here.manifest["key"]  # the same run: either resumes the other
+    columns = [name for name in here.scores.columns if name != "score"]
+    assert here.scores[columns].equals(there.scores[columns])
+    assert (here.scores["score"] - there.scores["score"]).abs().max() < 1e-6
+
+
+def test_a_driver_that_was_killed_is_resumed(
+    cluster: Any, engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
+) -> None:
+    given = {"model": str(model_folder), "texts": prompts, "out": str(tmp_path / "run"), "address": cluster.address, **settings}
+    mark = tmp_path / "mark"
+    command = [sys.executable, "-m", "tests.engines.driver", json.dumps({**given, "mark": str(mark)})]
+    driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    try:
+        while not mark.exists():
+            assert driver.poll() is None, "the driver ended before it had written anything"
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+        driver.wait()
+    given.pop("address")
+    run = profile(engine=engine, **given)
+    assert run.manifest["seconds"]["resumed_prompts"] == 64
+    assert_same_numbers(local.table, run.table, 1e-6)
+
+
+def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngine) -> None:
+    bar = Bar()
+    assert engine.map(stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
+    assert bar.units == 7
+    assert engine.facts()["workers"] == 2
+
+
+def test_an_item_that_kills_its_workers_does_not_stop_the_others(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with RayEngine(cluster.address, workers=1, attempts=2) as engine:
+        found = dict(engine.run(Deadly(stumble), [3, 0, 1, 2]))
+    assert found == {0: -1, 1: 0, 2: 1, 3: 4}
+    assert engine.facts()["replaced"] == 2  # the item that was with it the first time was not blamed
+    assert capsys.readouterr().out == ""  # where `--json` prints
+
+
+def test_errors_in_a_worker(cluster: Any) -> None:
+    engine = RayEngine(cluster.address, workers=1)
+    with pytest.raises(LayerscopeError, match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept"):
+        engine.map(stumble, [0, 3])
+    with pytest.raises(UnknownNameError, match="unknown thing 'four'"):  # trying again would change nothing
+        engine.map(stumble, [4, 0])
+    engine.close()
+
+
+def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
+    from layerscope.engines.models import ModelRecipe
+
+    work = MapWork(len)
+    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
+    work.open = recipe.open  # type: ignore[method-assign]
+    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
+        list(engine.run(work, texts))
+
+
+def test_no_cluster_answers() -> None:
+    with pytest.raises(LayerscopeError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'"):
+        RayEngine("127.0.0.1:1").map(len, ["a"])
+
+
+def test_gpus_that_are_not_there(cluster: Any) -> None:
+    with (
+        RayEngine(cluster.address, gpus_per_worker=1) as asked,
+        pytest.raises(LayerscopeError, match="no machine of the cluster"),
+    ):
+        asked.map(len, ["a"])

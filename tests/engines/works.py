@@ -1,0 +1,35 @@
+"""Work that goes wrong, in a file of its own: workers import it, and should not have to import all that tests need."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from layerscope.engines import MapWork
+from layerscope.errors import UnknownNameError
+
+
+def stumble(item: int) -> int:
+    """Fails on 3, and refuses 4."""
+    if item == 3:
+        raise OSError("the disk of this machine")
+    if item == 4:
+        raise UnknownNameError("thing", "four", ["three"])
+    return item * item
+
+
+class Deadly(MapWork[int, int]):
+    """Kills its worker on 3, and says so in the end."""
+
+    under_way = 2  # so that another item is lost with it
+
+    def run(self, item: int, prepared: Any, advance: Any, common: Any) -> int:
+        if item == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(item, prepared, advance, common)
+
+    def give_up(self, item: int, reason: str) -> int:
+        assert "failed 2 times" in reason
+        assert "its worker died" in reason
+        return -1

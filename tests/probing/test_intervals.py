@@ -1,0 +1,46 @@
+"""Wilson's interval against its definition and scipy; paired gains are surer than unpaired ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerscope.probing.intervals import Z, paired_gains, resampled, tied_with_best, wilson
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 500), st.floats(0, 1))
+def test_wilson_bounds_solve_its_equation(n: int, share: float) -> None:
+    """A bound b is where the score test just accepts: (p − b)² = z² b (1 − b) / n."""
+    hits = round(share * n)
+    p = hits / n
+    for bound in wilson(hits, n):
+        assert 0 <= bound <= 1
+        assert (p - bound) ** 2 == pytest.approx(Z**2 * bound * (1 - bound) / n, abs=1e-12)
+
+
+def test_wilson_equals_scipys() -> None:
+    from scipy.stats import binomtest
+
+    for hits, n in ((0, 10), (8, 10), (931, 1000), (10, 10)):
+        expected = binomtest(hits, n).proportion_ci(0.95, method="wilson")
+        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_paired_gains_know_that_the_items_are_the_same() -> None:
+    rng = np.random.default_rng(0)
+    last = rng.random(400) < 0.7
+    better = last | (rng.random(400) < 0.1)  # right wherever the last layer is, and a little more often
+    correct = np.stack([better, last])
+    drawn = resampled(correct)
+    gain, low, high = paired_gains(correct, 1, drawn)
+    assert gain[1] == low[1] == high[1] == 0
+    assert 0 < low[0] < gain[0] < high[0]
+    assert wilson(int(better.sum()), 400)[0] < last.mean(), "unpaired intervals overlap here"
+    assert tied_with_best(correct, drawn).tolist() == [True, False]
+    # the standard error of a paired difference, by its formula
+    difference = better.astype(float) - last
+    expected = difference.std() / np.sqrt(400)
+    assert (drawn[:, 0] - drawn[:, 1]).std() == pytest.approx(expected, rel=0.15)

@@ -1,0 +1,176 @@
+"""`layerscope.probe` from data to a run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerscope.errors import LayerscopeError, ModelError, RunFolderError, UnknownNameError
+from layerscope.probing import ProbeRun, fitting, job, keeping, probe
+from layerscope.probing.intervals import wilson
+from tests.tiny import tiny_model
+from tests.tiny_images import BLOCKS, pictures, tiny_image_model
+
+QUICK: dict[str, Any] = {"epochs": 4, "trial": 1, "learning_rates": (1e-2, 3e-2), "progress": False}
+
+
+def letters(count: int = 120) -> tuple[list[str], list[str]]:
+    """Texts whose first letters are their class."""
+    rng = np.random.default_rng(0)
+    labels = ["xyz"[i % 3] for i in range(count)]
+    return [
+        label * 3 + "".join(rng.choice(list("abcdef"), rng.integers(2, 9))) + str(i) for i, label in enumerate(labels)
+    ], labels
+
+
+def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = letters()
+    model = tiny_model("llama")
+    kinds = ["attention", "linear", "mean", "knn"]
+    run = probe(model, texts=texts, labels=labels, probe=kinds, out=tmp_path / "run", **QUICK)
+    assert run.probes == kinds
+    curve = run.curve("mean")
+    assert curve["layer"].tolist() == [0, 1, 2, 3]
+    assert curve["site"].iloc[-1] == "block.2", "the last block is probed"
+    assert curve["value"].max() > 0.9
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "items.parquet",
+        "manifest.json",
+        "probe.csv",
+        "probe.parquet",
+    ]
+    # the table follows from the items
+    for row in run.table.itertuples():
+        items = run.items[(run.items["probe"] == row.probe) & (run.items["layer"] == row.layer)]
+        hits = int((items["predicted"] == items["label"]).sum())
+        assert row.n == len(items) == 24
+        assert row.value == pytest.approx(hits / 24)
+        assert (row.ci_low, row.ci_high) == pytest.approx(wilson(hits, 24))
+    assert run.manifest["counts"] == {"train": 86, "validation": 10, "test": 24, "classes": 3}
+    told = run.manifest["conventions"]
+    assert told["final_norm"] == "applied"
+    assert told["kept"]["states"]["tokens"] == "float32"
+    monkeypatch.setattr(job, "fit", lambda *_: pytest.fail("trained again"))
+    again = probe(model, texts=texts, labels=labels, probe=kinds, out=tmp_path / "run", **QUICK)
+    assert again.table.equals(ProbeRun.load(tmp_path / "run").table)
+    with pytest.raises(RunFolderError, match="final_norm"):
+        probe(model, texts=texts, labels=labels, probe=kinds, out=tmp_path / "run", final_norm="raw", **QUICK)
+
+
+@pytest.mark.parametrize("keep", ["float16", "none"])
+def test_how_states_are_kept_does_not_matter(keep: str) -> None:
+    texts, labels = letters()
+    model = tiny_model("llama")
+    tables = [probe(model, texts=texts, labels=labels, keep=k, **QUICK).table for k in ("float32", keep)]
+    np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=0.09 if keep == "float16" else 1e-12)
+
+
+def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped while reading, then while training the second probe: states and the first probe are not computed again."""
+    texts, labels = letters()
+    model = tiny_model("llama")
+    given: dict[str, Any] = {"texts": texts, "labels": labels, "probe": ["mean", "attention"], **QUICK}
+    whole = probe(model, **given)
+    real_read, real_fit = keeping.Keeper._put, fitting.fit
+    reads: list[int] = []
+
+    def put(self: Any, pooling: str, start: int, states: Any) -> None:
+        if start > 50 and not reads:
+            reads.append(start)
+            raise KeyboardInterrupt
+        real_read(self, pooling, start, states)
+
+    monkeypatch.setattr(keeping.Keeper, "_put", put)
+    with pytest.raises(KeyboardInterrupt):
+        probe(model, out=tmp_path / "run", **given)
+    fits: list[str] = []
+
+    def fit(kind: str, *rest: Any) -> Any:
+        fits.append(kind)
+        if kind == "attention" and fits.count(kind) == 1:
+            raise KeyboardInterrupt
+        return real_fit(kind, *rest)
+
+    monkeypatch.setattr(job, "fit", fit)
+    with pytest.raises(KeyboardInterrupt):
+        probe(model, out=tmp_path / "run", **given)
+    starts: list[int] = []
+    monkeypatch.setattr(keeping.Keeper, "_put", lambda *args: starts.append(args[2]))
+    run = probe(model, out=tmp_path / "run", **given)
+    assert fits == ["mean", "attention", "attention"]
+    assert not starts
+    assert run.table.drop(columns=["site"]).equals(whole.table.drop(columns=["site"]))
+
+
+@pytest.mark.parametrize("family", ["vit", "aim"])
+def test_images(family: str) -> None:
+    images = pictures(60)
+    run = probe(tiny_image_model(family), images=images, probe=["attention", "linear", "knn"], **QUICK)
+    assert run.curve("attention")["layer"].tolist() == list(range(BLOCKS + 1))
+    assert run.manifest["conventions"]["class_token"] is (family == "vit")
+    if family == "vit":  # before the first block the class token is the same for every image
+        assert run.curve("linear")["value"].iloc[0] <= 0.5
+
+
+def test_random_labels_give_chance() -> None:
+    rng = np.random.default_rng(0)
+    texts = [f"{a}{i}" for i, a in enumerate(rng.choice(list("abcdef"), 400))]
+    run = probe(tiny_model("llama"), texts=texts, labels=rng.integers(0, 2, 400).tolist(), probe=["mean", "knn"], **QUICK)
+    top = run.table[run.table["metric"] == "top1"]
+    assert (top["ci_low"] - 0.06 < 0.5).all(), top["value"]
+    assert (top["ci_high"] + 0.06 > 0.5).all(), top["value"]
+
+
+def test_one_layer_alone_is_the_same_probe() -> None:
+    texts, labels = letters()
+    model = tiny_model("llama")
+    every = probe(model, texts=texts, labels=labels, **QUICK)
+    one = probe(model, texts=texts, labels=labels, layers=[-1], **QUICK)
+    assert one.table["layer"].tolist() == [3]
+    last, alone = every.curve().iloc[-1], one.curve().iloc[0]
+    assert last["value"] == alone["value"]
+    assert last["validation"] == alone["validation"]
+    assert last["epoch"] == alone["epoch"]
+
+
+def test_top5_needs_more_than_five_classes() -> None:
+    texts = [f"{'abcdefgh'[i % 8]}{i}" for i in range(200)]
+    run = probe(tiny_model("llama"), texts=texts, labels=[t[0] for t in texts], probe="mean", **QUICK)
+    one, five = run.curve(metric="top1")["value"], run.curve(metric="top5")["value"]
+    assert (five >= one).all()
+    with pytest.raises(UnknownNameError):
+        probe(tiny_model("llama"), texts=letters()[0], labels=letters()[1], probe="mean", **QUICK).curve(metric="top5")
+
+
+def test_requests_that_make_no_sense() -> None:
+    texts, labels = letters(30)
+    model = tiny_model("llama")
+    for given, error, told in (
+        ({}, LayerscopeError, "exactly one"),
+        ({"texts": texts}, LayerscopeError, "as many labels"),
+        ({"texts": texts, "labels": labels, "probe": "mlp"}, UnknownNameError, "attention"),
+        ({"texts": texts, "labels": labels, "layers": [9]}, LayerscopeError, "0 to 3"),
+        ({"texts": texts, "labels": labels, "keep": "zip"}, UnknownNameError, "float16"),
+        ({"images": pictures(30)}, ModelError, "reads texts"),
+    ):
+        with pytest.raises(error, match=told):
+            probe(model, **{**QUICK, **given})  # type: ignore[arg-type]
+
+
+def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from layerscope.probing.terminal import print_probes, sentence
+
+    texts, labels = letters()
+    run = probe(tiny_model("llama"), texts=texts, labels=labels, probe=["mean", "knn"], **QUICK)
+    figure = run.plot()
+    assert len(figure.axes) == 2
+    print_probes(run, Console(width=100))
+    told = capsys.readouterr().out
+    assert "knn" in told
+    assert "final_norm" in told
+    assert "layer" in sentence(run, "mean")

@@ -1,0 +1,147 @@
+"""What a probe reads is what the model computes: patches, their mean, the class token, at every layer up to the last."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.capture import expand_sites
+from layerscope.probing.keeping import Keeper, plan_keeping
+from layerscope.probing.reading import ModelReader
+from layerscope.probing.sources import ImageSource, PixelSource, TextSource
+from layerscope.probing.states import statistics
+from layerscope.progress import Silent
+from tests.tiny import tiny_model
+from tests.tiny_images import BLOCKS, PATCHES, pictures, tiny_image_model
+
+TEXTS = ["a", "some words", "no", "many more words than that", "one two three"]
+
+
+def hidden_states(model: object, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with torch.inference_mode():
+        return model.module(pixels, output_hidden_states=True).hidden_states  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("family", ["vit", "vit_mae", "aim", "dinov2_with_registers"])
+def test_image_states_are_the_models(family: str) -> None:
+    model, images = tiny_image_model(family), pictures(5)
+    source = ImageSource(model, images)
+    sites = expand_sites(None, model.anatomy)
+    with ModelReader(model, source, sites, "raw", ["tokens", "mean", "summary"]) as reader:
+        read = reader.read_all([3, 0, 4])
+    source.close()
+    batch = source.batch([3, 0, 4]) if family == "aim" else model.make_batch(_rows(model, images, [3, 0, 4]))
+    if family == "vit_mae":
+        model.module.config.mask_ratio = 0.0
+        with torch.inference_mode():
+            noise = torch.arange(PATCHES).float().expand(3, -1)
+            expected = model.module(batch.pixel_values, noise=noise, output_hidden_states=True).hidden_states
+    else:
+        expected = hidden_states(model, batch.pixel_values)
+    assert len(sites) == len(expected) == BLOCKS + 1, "the state after the last block is read"
+    lead = model.anatomy.leading
+    for layer, state in enumerate(expected):
+        patches = state[:, lead:]
+        torch.testing.assert_close(read["tokens"][0][layer], patches, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(read["mean"][0][layer, :, 0], patches.mean(1), rtol=1e-4, atol=1e-5)
+        summary = state[:, 0] if model.anatomy.class_token else patches.mean(1)
+        torch.testing.assert_close(read["summary"][0][layer, :, 0], summary, rtol=1e-4, atol=1e-5)
+    assert read["tokens"][1] is None
+    assert read["tokens"][0].shape[2] == PATCHES
+
+
+def _rows(model: object, images: object, items: list[int]) -> list[np.ndarray]:
+    from layerscope.data.images import PixelReader
+
+    with PixelReader(model.processor) as reader:  # type: ignore[attr-defined]
+        return reader.read(images, items)  # type: ignore[arg-type]
+
+
+def test_prepared_pixels_give_the_same_states() -> None:
+    model, images = tiny_image_model("vit"), pictures(4)
+    sites = expand_sites(None, model.anatomy)
+    pixels = torch.from_numpy(np.stack(_rows(model, images, [0, 1, 2, 3])))
+    found = []
+    for source in (ImageSource(model, images), PixelSource(model, pixels)):
+        with ModelReader(model, source, sites, "applied", ["tokens"]) as reader:
+            found.append(reader.read_all(np.arange(4))["tokens"][0])
+        source.close()
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_text_states_do_not_depend_on_padding(family: str) -> None:
+    model = tiny_model(family)
+    source = TextSource(model, TEXTS, 16)
+    sites = expand_sites(None, model.anatomy)
+    with ModelReader(model, source, sites, "applied", ["tokens", "mean", "summary"]) as reader:
+        together = reader.read_all(np.arange(5))
+        assert source.has_class_token is (family == "bert")
+        for i in range(5):
+            alone = reader.read_all([i])
+            count = source.lengths[i]
+            states, mask = together["tokens"]
+            assert mask is not None
+            assert int(mask[i].sum()) == count
+            torch.testing.assert_close(states[:, i, :count], alone["tokens"][0][:, 0], rtol=1e-4, atol=1e-5)
+            assert (states[:, i, count:] == 0).all()
+            torch.testing.assert_close(together["mean"][0][:, i, 0], alone["tokens"][0][:, 0].mean(1), rtol=1e-4, atol=1e-5)
+            summary = alone["tokens"][0][:, 0, 0] if family == "bert" else alone["mean"][0][:, 0, 0]
+            torch.testing.assert_close(together["summary"][0][:, i, 0], summary, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["float32", "float16", "none"])
+@pytest.mark.parametrize("disk", [True, False])
+def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path: object) -> None:
+    model = tiny_model("llama")
+    source = TextSource(model, TEXTS, 16)
+    sites = expand_sites(None, model.anatomy)
+    folder = tmp_path / "kept" if disk else None  # type: ignore[operator]
+    plan = plan_keeping(["tokens", "mean"], len(sites), source.lengths, model.width, how, 2**30)
+    items, layers = np.array([4, 1, 2]), [0, 3]
+    with ModelReader(model, source, sites, "raw", ["tokens", "mean"]) as reader:
+        expected, mask = reader.read_all(items)["tokens"]
+        for attempt in range(2 if disk else 1):
+            keeper = Keeper(reader, plan, 5, 0, folder)
+            if attempt:  # what is on disk is not computed again
+                reader.read_all = lambda items: pytest.fail("the model was run") if how != "none" else None  # type: ignore[assignment,method-assign,misc]
+                if how == "none":
+                    break
+            states = keeper.run(Silent())["tokens"]
+            loose = {"rtol": 2e-3, "atol": 5e-3} if how == "float16" else {"rtol": 1e-5, "atol": 1e-5}
+            for piece, found, alive in states.read(layers, items):
+                count = expected.shape[2]
+                assert alive is not None
+                assert mask is not None
+                assert torch.equal(alive[:, :count], mask)
+                wanted = expected[layers][piece][:, alive[:, :count]]
+                torch.testing.assert_close(found[:, :, :count][:, alive[:, :count]], wanted, **loose)
+
+
+def test_what_is_kept_follows_the_budget() -> None:
+    lengths = [10] * 100
+    tokens, pooled = 3 * 100 * 10 * 8, 3 * 100 * 8
+
+    def how(budget: int, keep: str = "auto") -> dict[str, str]:
+        return plan_keeping(["tokens", "mean"], 3, lengths, 8, keep, budget).how
+
+    assert how(4 * (tokens + pooled)) == {"mean": "float32", "tokens": "float32"}
+    assert how(2 * tokens + 4 * pooled)["tokens"] == "float16"
+    assert how(2 * tokens)["tokens"] == "none"
+    assert how(0, "float32")["tokens"] == "float32"
+
+
+def test_statistics_against_numpy() -> None:
+    model = tiny_model("llama")
+    source = TextSource(model, TEXTS, 16)
+    sites = expand_sites(None, model.anatomy)
+    with ModelReader(model, source, sites, "raw", ["tokens"]) as reader:
+        keeper = Keeper(reader, plan_keeping(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), 5, 0, None)
+        states = keeper.run(Silent())["tokens"]
+        items = np.array([0, 3, 4])
+        found = statistics(states, [1, 2], items, 2)
+        rows = torch.cat([reader.read_all([i])["tokens"][0][:, 0] for i in items], dim=1).double().numpy()
+    for i, layer in enumerate([1, 2]):
+        np.testing.assert_allclose(found.mean[i].numpy(), rows[layer].mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.scale[i].numpy(), np.sqrt(rows[layer].var(0) + 1e-6), rtol=1e-4)

@@ -1,0 +1,35 @@
+"""A Ray cluster of two nodes on this machine, started once for all tests that need one."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import tempfile
+from typing import Any
+
+import pytest
+
+from layerscope.engines.ray import require_ray
+from layerscope.errors import MissingExtraError
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+# a node that is gone is noticed within a second or two
+_QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+
+
+@functools.cache
+def two_nodes() -> Any:
+    """The cluster; the test is skipped where ray is not installed."""
+    try:
+        require_ray()
+    except MissingExtraError:
+        pytest.skip("ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patched:  # what the nodes' workers see
+        patched.setenv("LAYERSCOPE_CACHE", tempfile.mkdtemp(prefix="layerscope-ray-cache-"))
+        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": _QUICK})
+        cluster.add_node(**NODE)
+        cluster.wait_for_nodes()
+    atexit.register(cluster.shutdown)
+    return cluster

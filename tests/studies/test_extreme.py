@@ -1,0 +1,132 @@
+"""The study of extreme prompts: its numbers, what it says where there are none, and that nothing finished is done twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.models import wrap
+from layerscope.profiling.plan import text_key
+from layerscope.studies.extreme_parts import conditions
+from layerscope.studies.extreme_parts.measure import Meter
+from layerscope.studies.extreme_parts.prompts import Prompt, plain_vocabulary, prefix, randomised, repeated
+from layerscope.studies.job import study
+from tests.studies.figures import no_figure  # noqa: F401 - a fixture
+from tests.studies.independent import layer_entropies
+from tests.tiny import VOCAB, build_tiny, tiny_model, tiny_tokenizer
+
+
+def cells(run: layerscope.Run | object, **where: object) -> np.ndarray:
+    table = run.table  # type: ignore[attr-defined]
+    for name, value in where.items():
+        table = table[table[name] == value]
+    return table.sort_values("layer")["value"].to_numpy()
+
+
+def test_p_0_is_the_plain_profile(texts: list[str]) -> None:
+    model = tiny_model("llama")
+    run = study("extreme", model, texts=texts, levels=[0, 1], conditions=["repetition", "randomness"])
+    plain = layerscope.profile(model, texts, metrics=["prompt_entropy"], final_norm="raw")
+    for sink in ("keep", "drop"):
+        expected = plain.curve("prompt_entropy", sink=sink)
+        for condition in ("repetition", "randomness"):
+            rows = run.table[(run.table["condition"] == condition) & (run.table["level"] == 0) & (run.table["sink"] == sink)]
+            for column in ("value", "ci_low", "ci_high", "n"):
+                np.testing.assert_allclose(rows[column], expected[column], rtol=1e-6, err_msg=column)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_every_number_is_that_of_an_independent_computation(family: str, texts: list[str]) -> None:
+    model = tiny_model(family)
+    run = study("extreme", model, texts=texts[4:], levels=[0.5], lengths=[12], seed=3)
+    special = model.tokenizer.all_special_ids
+    prompts = [Prompt.of(model.tokenize([t]).ids[0], special, text_key(t)) for t in texts[4:]]
+    vocabulary = plain_vocabulary(VOCAB, special)
+    changed = {
+        ("repetition", 0.5): [repeated(p, 0.5, 3) for p in prompts],
+        ("randomness", 0.5): [randomised(p, 0.5, 3, vocabulary) for p in prompts],
+        ("length", 12.0): [prefix(p, 12) for p in prompts],
+    }
+    for (condition, level), ids in changed.items():
+        for sink in ("keep", "drop"):
+            expected = np.mean([layer_entropies(model, row.tolist(), sink) for row in ids if row is not None], axis=0)
+            got = cells(run, condition=condition, level=level, sink=sink)
+            np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+def test_draws_are_averaged_within_a_prompt(texts: list[str]) -> None:
+    model = tiny_model("llama")
+    both = study("extreme", model, texts=texts[:3], levels=[1], conditions=["randomness"], draws=2)
+    prompts = [Prompt.of(model.tokenize([t]).ids[0], model.tokenizer.all_special_ids, text_key(t)) for t in texts[:3]]
+    vocabulary = plain_vocabulary(VOCAB, model.tokenizer.all_special_ids)
+    each = [
+        [layer_entropies(model, randomised(p, 1, seed, vocabulary).tolist(), "keep") for p in prompts] for seed in (0, 1_000_003)
+    ]
+    np.testing.assert_allclose(cells(both, sink="keep"), np.mean(each, axis=(0, 1)), atol=2e-5)
+    assert (both.table["n"] == 3).all()
+
+
+def test_one_token_cannot_be_repeated_further() -> None:
+    model = tiny_model("llama")
+    run = study("extreme", model, texts=["a", "b"], levels=[0, 1], conditions=["repetition"])
+    np.testing.assert_array_equal(cells(run, level=0.0, sink="keep"), cells(run, level=1.0, sink="keep"))
+    assert any("fewer than two tokens" in warning for warning in run.manifest["warnings"])
+
+
+def test_equal_states_have_no_entropy_and_it_says_so(texts: list[str]) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = None  # nothing in front of the text, as in Pythia or SmolLM2
+    run = study(
+        "extreme", wrap(build_tiny("llama"), tokenizer, "bare"), texts=texts, levels=[0, 0.5, 1], conditions=["repetition"]
+    )
+    last = run.table[run.table["level"] == 1]
+    assert last["value"].isna().all()
+    assert (last["n"] == 0).all()
+    assert any("same state at layers 0–3" in warning for warning in run.manifest["warnings"])
+    assert run.verdict[0].startswith("Repetition (p = 0 → 0.5): prompt entropy falls")
+    assert run.table[run.table["level"] == 0.5]["value"].notna().all()
+
+
+@pytest.mark.usefixtures("no_figure")
+def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"texts": texts, "levels": [0, 0.5, 1], "lengths": [8], "out": tmp_path / "run"}
+    model = tiny_model("llama")
+    whole = study("extreme", model, **{**settings, "out": tmp_path / "whole"})
+    calls = 0
+    own = Meter.run
+
+    def counted(self: Meter, *args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return own(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(conditions.Meter, "run", counted)
+    with pytest.raises(KeyboardInterrupt):
+        study("extreme", model, **settings)
+    run = study("extreme", model, **settings)
+    assert calls == 4 + 3  # plain and two levels were there; three are left of the six
+    np.testing.assert_array_equal(run.table["value"], whole.table["value"])
+    study("extreme", model, **settings)
+    assert calls == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        ({"levels": [2]}, "from 0 to 1"),
+        ({"draws": 0}, "at least 1"),
+        ({"lengths": [0]}, "1 or more"),
+        ({"levels": "x"}, "takes a number"),
+    ],
+)
+def test_settings_that_make_no_sense(options: dict[str, object], phrase: str, texts: list[str]) -> None:
+    with pytest.raises(LayerscopeError, match=phrase):
+        study("extreme", tiny_model("llama"), texts=texts, **options)
+    with pytest.raises(UnknownNameError, match="Did you mean 'repetition'"):
+        study("extreme", tiny_model("llama"), texts=texts, conditions="repetitio")

@@ -1,0 +1,119 @@
+"""Entropies of prefixes, followed from one to the next, against eigenvalues solved from scratch by numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerscope.studies.reasoning_parts import growing
+from layerscope.studies.reasoning_parts.logarithms import entropy_sum
+from layerscope.studies.reasoning_parts.nested import prefix_entropies
+from layerscope.studies.reasoning_parts.prefixes import entropies_of_prefixes
+
+
+def direct(rows: np.ndarray, alpha: float = 1.0) -> float:
+    """S_α of prepared rows by numpy's singular values."""
+    sigma = np.linalg.svd(rows, compute_uv=False) ** 2
+    p = sigma / sigma.sum()
+    p = p[p > 1e-300]
+    return float(-(p * np.log(p)).sum()) if alpha == 1 else float(np.log((p**alpha).sum()) / (1 - alpha))
+
+
+def prepared(x: np.ndarray, rows: str) -> np.ndarray:
+    out = x - x.mean(0) if rows.startswith("centered") else x
+    return out / np.linalg.norm(out, axis=1, keepdims=True) if rows.endswith("unit") else out
+
+
+def walk(n: int, d: int, kind: str, seed: int = 0) -> np.ndarray:
+    """States like a model's: a decaying spectrum, neighbours alike, and perhaps a huge first token."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.5
+    x[1:] += 0.4 * x[:-1]
+    x += 2.0 * rng.normal(size=d) / np.sqrt(d)
+    if kind == "sink":
+        x[0] *= 100
+    if kind == "late":
+        x[n // 2] *= 1000
+    if kind == "twins":
+        x[1::2] = x[: len(x[1::2]) * 2 : 2]
+    return x
+
+
+def test_the_sum_of_logarithms_is_x_log_x() -> None:
+    fit = entropy_sum()
+    x = np.concatenate([[0.0], np.exp(np.linspace(-45, 0, 4001))])
+    wanted = x * np.log(np.maximum(x, 1e-300))
+    assert np.all(np.abs(fit(x) - wanted) <= 2e-7 * (x + fit.floor))
+
+
+@pytest.mark.parametrize("kind", ["plain", "sink", "late", "twins"])
+@pytest.mark.parametrize("rows", ["raw", "unit"])
+def test_fixed_rows_match_numpy(kind: str, rows: str) -> None:
+    x = walk(120, 40, kind)
+    found = entropies_of_prefixes(torch.from_numpy(x), range(1, 121), rows).numpy()  # type: ignore[arg-type]
+    wanted = np.array([direct(prepared(x, rows)[:n]) for n in range(1, 121)])
+    assert np.abs(found - wanted).max() < 1e-6
+
+
+@pytest.mark.parametrize("rows", ["centered", "centered-unit"])
+def test_rows_centred_on_the_whole_prompt_match_numpy(rows: str) -> None:
+    x = walk(90, 30, "sink")
+    found = entropies_of_prefixes(torch.from_numpy(x), range(1, 91), rows, "prompt").numpy()  # type: ignore[arg-type]
+    wanted = np.array([direct(prepared(x, rows)[:n]) for n in range(1, 91)])
+    assert np.abs(found - wanted).max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["plain", "sink", "late", "twins"])
+@pytest.mark.parametrize(("n", "d"), [(300, 48), (240, 400)])
+def test_rows_centred_on_the_prefix_match_numpy(kind: str, n: int, d: int) -> None:
+    x = walk(n, d, kind)
+    found = growing.growing_entropies(torch.from_numpy(x)).numpy()
+    checked = [
+        *([] if kind == "twins" else [2]),
+        3,
+        50,  # two equal tokens have no spectrum
+        *range(155, n + 1, 3),
+    ]
+    wanted = np.array([direct(prepared(x[:k], "centered-unit")) for k in checked])
+    assert np.isnan(found[0])
+    assert np.abs(found[np.array(checked) - 1] - wanted).max() < 1e-6
+
+
+def test_the_series_is_used_and_not_only_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[int] = []
+    real = growing._solved
+    monkeypatch.setattr(growing, "_solved", lambda x, n: solved.append(n) or real(x, n))
+    growing.growing_entropies(torch.from_numpy(walk(400, 64, "plain")))
+    assert len([n for n in solved if n > growing._FIRST]) < 60  # of 240
+
+
+def test_stride_two_and_other_orders() -> None:
+    x = walk(120, 40, "plain")
+    for alpha in (0.5, 2.0, 3.0):
+        found = entropies_of_prefixes(torch.from_numpy(x), range(2, 121, 2), "unit", alpha=alpha).numpy()
+        wanted = [direct(prepared(x, "unit")[:n], alpha) for n in range(2, 121, 2)]
+        assert np.abs(found - wanted).max() < 1e-9
+    few = entropies_of_prefixes(torch.from_numpy(x), [7, 30], "centered-unit", "prefix").numpy()
+    assert np.abs(few - [direct(prepared(x[:n], "centered-unit")) for n in (7, 30)]).max() < 1e-9
+
+
+def test_known_answers() -> None:
+    assert torch.allclose(prefix_entropies(torch.eye(9)), torch.arange(1, 10).double().log(), atol=1e-6)
+    same = torch.ones(6, 6)
+    assert prefix_entropies(same).abs().max() < 1e-6
+    assert torch.isnan(prefix_entropies(torch.zeros(3, 3))).all()
+    with pytest.raises(ValueError, match="not a Gram matrix"):
+        prefix_entropies(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 30), st.integers(1, 20), st.integers(0, 10_000), st.floats(0.1, 30.0))
+def test_bounds_and_invariances(n: int, d: int, seed: int, scale: float) -> None:
+    x = torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)))
+    entropy = prefix_entropies(x @ x.T)
+    assert (entropy >= 0).all()
+    assert (entropy <= torch.arange(1, n + 1).clamp(max=d).double().log() + 1e-6).all()
+    assert torch.allclose(prefix_entropies(scale * x @ x.T), entropy, atol=1e-6)

@@ -1,0 +1,122 @@
+"""Sweeps from a file to one table: here and on a cluster, interrupted and not, with a job that fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import layerscope
+from layerscope.cli.app import _load_commands, app
+from layerscope.engines import RayEngine
+from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.store import ShardStore
+from layerscope.sweeps.jobs import make_jobs
+from layerscope.sweeps.read import read_sweep
+from layerscope.sweeps.run import Sweep, sweep
+from layerscope.sweeps.work import JobWork, bring_home
+from tests.evaluation.support import write_tasks
+from tests.profiling.support import assert_same_numbers
+from tests.ray_cluster import two_nodes
+from tests.sweeps.conftest import SETTINGS
+
+NAMES = ["step-20--first", "step-20--second", "step-100--first", "step-100--second", "nowhere--first", "nowhere--second"]
+
+
+@pytest.fixture(scope="module")
+def done(wanted: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    return sweep(wanted, out=tmp_path_factory.mktemp("done"))
+
+
+def test_one_failing_job_does_not_stop_the_others(done: Sweep) -> None:
+    assert done.jobs["job"].tolist() == NAMES
+    assert done.jobs["status"].tolist() == ["complete"] * 4 + ["failed"] * 2
+    assert [one["job"] for one in done.failed] == NAMES[4:]
+    assert "no such file or folder" in done.failed[0]["reason"]
+    held = json.loads((done.path / "jobs.json").read_text(encoding="utf-8"))
+    assert [job["status"] for job in held["jobs"]] == done.jobs["status"].tolist()
+
+
+def test_the_table_holds_what_the_runs_hold(done: Sweep, home: Path) -> None:
+    assert done.table.equals(pd.read_parquet(done.path / "sweep.parquet"))
+    assert len(pd.read_csv(done.path / "sweep.csv")) == len(done.table)
+    alone = layerscope.profile(home / "step-100", home / "second.txt", limit=7, **SETTINGS)
+    rows = done.table[done.table["job"] == "step-100--second"].reset_index(drop=True)
+    assert_same_numbers(alone.table, rows, 1e-9)
+    assert set(rows["model"]) == {"step-100"}
+    assert set(rows["corpus"]) == {"second"}
+    assert layerscope.Run.load(done.path / "step-100--second").manifest["counts"]["prompts"] == 7
+
+
+def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardStore, "write", lambda *_: pytest.fail("encoded again"))
+    again = sweep(wanted, out=done.path)
+    assert again.table.equals(done.table)
+    assert [one.note for one in again.estimates[:4]] == ["finished"] * 4
+
+
+def test_settings_that_changed_are_refused_job_by_job(done: Sweep, wanted: dict[str, Any]) -> None:
+    other = sweep({**wanted, "profile": {**SETTINGS, "max_length": 12}}, out=done.path)
+    assert "max_length: 24 there, 12 here" in other.failed[0]["reason"]
+
+
+def test_tasks_too(home: Path, tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    asked = {"tasks": ["Pairs"], "data_dir": str(data), "layers": [0, -1], "workers": 0, "store": str(tmp_path / "store")}
+    done = sweep({"models": [str(home / "step-20")], "evaluate": asked}, out=tmp_path / "out")
+    assert done.jobs["kind"].tolist() == ["evaluate"]
+    assert done.failed == []
+    assert done.table[["task", "readout", "layer"]].values.tolist() == [
+        ["Pairs", "plain/mean/applied/keep/none", 0],
+        ["Pairs", "plain/mean/applied/keep/none", 3],
+    ]
+    assert done.table["value"].between(-1, 1).all()
+
+
+def test_mistakes_that_concern_all_jobs(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(LayerscopeError, match="needs a folder: give `out`"):
+        sweep(wanted)
+    with pytest.raises(LayerscopeError, match="profile: unknown metric 'entropie'"):
+        sweep({**wanted, "profile": {"metrics": ["entropie"]}}, out=tmp_path / "out")
+    with pytest.raises(LayerscopeError, match="there is no file"):
+        sweep({**wanted, "corpora": ["./none.txt"]}, out=tmp_path / "out")
+    with pytest.raises(RunFolderError, match="is a file"):
+        sweep(wanted, out=home / "first.txt")
+
+
+def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
+    _load_commands()
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump({**wanted, "out": str(tmp_path / "out")}), encoding="utf-8")
+    shown = CliRunner().invoke(app, ["sweep", str(file), "--estimate"])
+    assert shown.exit_code == 0
+    assert "step-100--second" in shown.output
+    assert not (tmp_path / "out").exists()
+    ran = CliRunner().invoke(app, ["sweep", str(file)])
+    assert ran.exit_code == 2
+    assert "prompt_entropy" in ran.output
+    assert "failed nowhere--first: no such file or folder" in " ".join(ran.output.split())
+    told = CliRunner().invoke(app, ["sweep", str(file), "--json"])
+    assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["complete"] * 4 + ["failed"] * 2
+
+
+def test_on_a_cluster(done: Sweep, wanted: dict[str, Any], tmp_path: Path) -> None:
+    with RayEngine(two_nodes().address) as engine:
+        there = sweep(wanted, out=tmp_path / "out", engine=engine)
+        assert there.jobs["status"].tolist() == done.jobs["status"].tolist()
+        assert_same_numbers(done.table, there.table, 1e-6)
+        assert not Path(tmp_path / "out" / NAMES[0] / "shards").exists()
+        # a machine that does not see the sweep's folder sends what it has written
+        config = read_sweep(wanted)
+        work = JobWork(tmp_path / "far", {corpus: corpus.load(True) for corpus in config.corpora})
+        work.mark = "another"
+        ((_, result),) = engine.run(work, make_jobs(config)[:1])
+        assert not (tmp_path / "far" / NAMES[0]).exists()
+        bring_home(tmp_path / "far" / NAMES[0], result)
+        sent = layerscope.Run.load(tmp_path / "far" / NAMES[0])
+        assert sent.table.equals(layerscope.Run.load(tmp_path / "out" / NAMES[0]).table)

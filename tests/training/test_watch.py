@@ -1,0 +1,237 @@
+"""A model in training, watched: the numbers are right, and the training is the same bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+
+from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.training import LayerWatch, plot
+from layerscope.training.measuring import COLUMNS
+from tests.tiny import build_tiny, tiny_tokenizer
+
+TEXTS = ["held out one", "a second text, longer than the first", "and a third of them", "four"]
+
+
+def language_model(dropout: float = 0.2) -> hf.GPT2LMHeadModel:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 262, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128}
+    drops = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
+    return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **drops, bos_token_id=1, eos_token_id=2))
+
+
+def train(model: torch.nn.Module, steps: int, watch: LayerWatch | None) -> dict[str, torch.Tensor]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch.manual_seed(7)
+    model.train()
+    for step in range(1, steps + 1):
+        batch = torch.randint(6, 262, (4, 12))
+        model(input_ids=batch, labels=batch).loss.backward()
+        if watch is not None:
+            watch.measure(step)  # with gradients in place, before they are used
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def reference(x: np.ndarray) -> dict[str, float]:
+    """Entropy and effective rank of centred unit rows."""
+    y = x - x.mean(0)
+    y = y / np.linalg.norm(y, axis=1, keepdims=True)
+    sigma = np.linalg.svd(y, compute_uv=False)
+    sigma = sigma[sigma > 1e-6 * sigma.max()]
+    p, q = sigma**2 / (sigma**2).sum(), sigma / sigma.sum()
+    return {"entropy": float(-(p * np.log(p)).sum()), "rank": float(np.exp(-(q * np.log(q)).sum()))}
+
+
+def test_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    plain = train(language_model(), 4, None)
+    watched = language_model()
+    watch = LayerWatch(watched, TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv")
+    after = train(watched, 4, watch)
+    assert plain.keys() == after.keys()
+    for name, value in plain.items():
+        assert torch.equal(value, after[name]), name
+    assert watched.training
+    assert watch.table["step"].nunique() == 4
+
+
+def test_modes_gradients_and_random_numbers_are_left_as_they_were(tmp_path: Path) -> None:
+    model = language_model()
+    model.train()
+    model.transformer.h[1].eval()  # a part that is kept frozen
+    ids = torch.randint(6, 262, (2, 9))
+    model(input_ids=ids, labels=ids).loss.backward()
+    modes = [part.training for part in model.modules()]
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    state = torch.get_rng_state()
+    LayerWatch(model, TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv").measure(1)
+    assert [part.training for part in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(
+        torch.equal(a, b) for a, b in zip(gradients, (p.grad for p in model.parameters() if p.grad is not None), strict=True)
+    )
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def test_numbers_match_numpy_on_the_models_hidden_states(tmp_path: Path) -> None:
+    module, tokenizer = build_tiny("llama"), tiny_tokenizer()
+    watch = LayerWatch(module, TEXTS, tokenizer, out=tmp_path / "layers.csv")
+    rows = watch.measure(3).set_index(["layer", "metric", "sink"])["value"]
+    states = []
+    for text in TEXTS:
+        with torch.inference_mode():
+            hidden = module(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True).hidden_states
+        states.append([h[0].double().numpy() for h in hidden])
+    for layer in range(3):
+        each = [s[layer] for s in states]
+        kept = [reference(x)["entropy"] for x in each]
+        norms = [np.linalg.norm(x, axis=1) for x in each]
+        dropped = [reference(np.delete(x, n.argmax(), axis=0))["entropy"] for x, n in zip(each, norms, strict=True)]
+        pooled = reference(np.stack([x.mean(0) for x in each]))
+        assert rows[layer, "prompt_entropy", "keep"] == pytest.approx(np.mean(kept), abs=1e-4)
+        assert rows[layer, "prompt_entropy", "drop"] == pytest.approx(np.mean(dropped), abs=1e-4)
+        assert rows[layer, "sink_ratio", "keep"] == pytest.approx(np.mean([n.max() / np.median(n) for n in norms]), rel=0.05)
+        assert rows[layer, "dataset_entropy", "keep"] == pytest.approx(pooled["entropy"], abs=1e-4)
+        assert rows[layer, "effective_rank", "keep"] == pytest.approx(pooled["rank"], abs=1e-3)
+        assert (layer, "curvature", "keep") in rows.index
+
+
+def test_a_batch_of_ids_is_the_same_as_its_texts(tmp_path: Path) -> None:
+    module, tokenizer = build_tiny("llama"), tiny_tokenizer()
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    one = LayerWatch(module, TEXTS, tokenizer, out=tmp_path / "a.csv").measure(1)
+    two = LayerWatch(module, dict(batch), out=tmp_path / "b.csv").measure(1)
+    pd.testing.assert_frame_equal(one, two)
+
+
+def test_the_watch_spaces_itself_and_tries_before_it_measures(tmp_path: Path) -> None:
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return self.now
+
+    clock = Clock()
+    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), share=0.1, out=tmp_path / "layers.csv", clock=clock)
+    sizes: list[int] = []
+    real = watch._run
+
+    def run(prompts, step):  # type: ignore[no-untyped-def]
+        sizes.append(len(prompts))
+        clock.now += 0.25 * len(prompts)
+        return real(prompts, step)
+
+    watch._run = run  # type: ignore[method-assign]
+    measured = []
+    for step in range(1, 201):
+        clock.now += 0.5
+        if watch.step(step):
+            measured.append(step)
+        assert watch.spent <= 0.1 + 1e-9
+    assert sizes[0] == 1  # the trial, with one text
+    assert set(sizes[1:]) == {len(TEXTS)}
+    assert 5 <= len(measured) <= 12
+    assert sorted(watch.table["step"].unique()) == measured
+
+
+def test_at_start_measures_at_once_and_pays_later(tmp_path: Path) -> None:
+    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", at_start=True)
+    assert watch.step(0)
+    assert not watch.step(1)
+
+
+def test_csv_can_be_read_back_and_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "layers.csv"
+    for step in (1, 2):
+        with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=path) as watch:
+            watch.measure(step)
+    table = pd.read_csv(path)
+    assert list(table.columns) == COLUMNS
+    assert sorted(table["step"].unique()) == [1, 2]
+    held = json.loads(path.with_suffix(".json").read_text())
+    assert held["final_norm"] == "raw"
+    assert held["held_out"]["texts"] == 4
+    assert plot(path).axes
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(RunFolderError, match="holds something else"):
+        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "other.csv")
+
+
+def test_tensorboard_gets_a_curve_per_layer_and_metric(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "tb", log=["tensorboard", "csv"]) as watch:
+        rows = watch.measure(5)
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    held = events.Scalars("layers/prompt_entropy/02")
+    wanted = rows[(rows["layer"] == 2) & (rows["metric"] == "prompt_entropy") & (rows["sink"] == "keep")]["value"].item()
+    assert [(point.step, pytest.approx(point.value, rel=1e-5)) for point in held] == [(5, wanted)]
+    assert (tmp_path / "tb" / "layers.csv").exists()
+
+
+def test_a_log_of_ones_own_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine:
+        def __init__(self) -> None:
+            self.rows: list[dict[str, object]] = []
+
+        def write(self, rows):  # type: ignore[no-untyped-def]
+            self.rows += rows
+
+        def close(self) -> None:
+            pass
+
+    mine = Mine()
+    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log=mine, out=tmp_path / "x.csv")
+    watch.measure(2)
+    assert len(mine.rows) == len(watch.table) == 4 * 7
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match="training"):
+        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv")
+    with pytest.raises(UnknownNameError, match="csv, tensorboard, wandb"):
+        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="paper", out=tmp_path / "x.csv")
+
+
+def test_wandb_gets_a_point_per_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    logged: list[dict[str, float]] = []
+    run = types.SimpleNamespace(define_metric=lambda *a, **k: None, log=logged.append, finish=lambda: logged.append({"end": 1}))
+    fake = types.SimpleNamespace(run=None, init=lambda config: run)
+    monkeypatch.setitem(__import__("sys").modules, "wandb", fake)  # type: ignore[arg-type]
+    with LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), log="wandb", out=tmp_path / "x.csv") as watch:
+        rows = watch.measure(9)
+    assert logged[0]["layers/step"] == 9
+    assert len(logged[0]) == 1 + len(rows)
+    assert logged[-1] == {"end": 1}
+
+
+def test_a_run_too_short_says_so_and_broken_states_do_not_end_it(tmp_path: Path) -> None:
+    watch = LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv")
+    watch.step(1)
+    with pytest.warns(UserWarning, match="never measured"):
+        watch.close()
+    module = build_tiny("llama")
+    module.layers[1].mlp.down_proj.weight.data[0, 0] = torch.nan
+    broken = LayerWatch(module, TEXTS, tiny_tokenizer(), out=tmp_path / "broken.csv")
+    with pytest.warns(UserWarning, match="step 4: layers not measured. NaN"):
+        assert broken.measure(4).empty
+
+
+def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="one string"):
+        LayerWatch(build_tiny("llama"), "one", tiny_tokenizer(), out=tmp_path / "x.csv")
+    with pytest.raises(DataError, match="no token"):
+        LayerWatch(build_tiny("llama"), [], tiny_tokenizer(), out=tmp_path / "x.csv")
+    with pytest.raises(LayerscopeError, match="between 0 and 1"):
+        LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), share=3, out=tmp_path / "x.csv")
+    with pytest.raises(DataError, match="nothing to draw"):
+        plot(pd.DataFrame())
