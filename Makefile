@@ -40,8 +40,8 @@ format: $(STAMP) ## let ruff rewrite the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## measure against the floors (see benchmarks/)
-	$(BIN)/python benchmarks/profile_overhead.py
+bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against the released method's way
+	$(BIN)/python benchmarks/all.py
 
 clean: ## remove .venv and what the demo wrote
 	rm -rf $(VENV) $(DEMO_OUT)

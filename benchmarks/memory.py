@@ -96,9 +96,7 @@ def child(kind: str, prompts: int, levels: list[str], where: bool) -> dict[str, 
 
 def _trace(stages: list[tuple[str, float, float]]) -> None:
     """Note resident memory at the end of each stage, and its peak during it."""
-    from layerscope.data import corpus
-    from layerscope.profiling import encoding, job, tables
-    from layerscope.store import folder
+    from layerscope.profiling import job, numbers, tables
 
     high = [0.0]
 
@@ -125,9 +123,8 @@ def _trace(stages: list[tuple[str, float, float]]) -> None:
     wrap(job, "make_plan", "planning (make_plan)")
     wrap(job, "encode", "passes (encode)")
     wrap(tables.TableBuilder, "build", "metrics (TableBuilder.build)")
-    wrap(job, "prompt_table", "per-prompt table (prompt_table)")
+    wrap(numbers.PromptTable, "write", "per-prompt table (PromptTable.write)")
     wrap(job.Job, "run_in", "the whole run with its folder (run_in)")
-    del corpus, encoding, folder
 
 
 def run_child(kind: str, prompts: int, levels: list[str], where: bool = False) -> dict:  # type: ignore[type-arg]

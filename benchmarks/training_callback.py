@@ -21,10 +21,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--share", type=float, default=0.02)
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=6)
-    parser.add_argument("--held-out", type=int, default=16, help="texts")
-    parser.add_argument("--length", type=int, default=64, help="tokens of a text")
+    parser.add_argument("--held-out", type=int, default=8, help="texts")
+    parser.add_argument("--length", type=int, default=48, help="tokens of a text")
     parser.add_argument("--out", default=None, help="where the CSV goes")
     given = parser.parse_args()
     texts = load_corpus("lee").texts

@@ -47,6 +47,7 @@ def test_entries_are_complete() -> None:
         "minilm-l6",
         "mobile-sam",
         *(f"controlled-{kind}" for kind in ("ar", "mlm", "mamba")),
+        *(f"vision-{kind}" for kind in ("supervised", "mae", "ar")),
     }
     for name, entry in catalogue().items():
         assert name == entry.name

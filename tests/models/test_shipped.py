@@ -13,7 +13,7 @@ from layerscope.models.catalogue import MARKER, Entry
 from layerscope.models.probe import sees_ahead
 from layerscope.packages import sha256_of
 
-SHIPPED = [name for name, entry in catalogue().items() if entry.package is None]
+SHIPPED = [name for name, entry in catalogue().items() if entry.package is None and name.startswith("controlled-")]
 TEXT = (
     "I have seen this film twice, and I liked it more the second time. The story is simple, but the acting is very good, "
     "and the ending was not what I had expected. The only thing that did not work for me was the music."

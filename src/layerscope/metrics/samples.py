@@ -78,6 +78,16 @@ class PromptValues:
         return values[order], tokens[order]
 
 
+def _is_read_later(vectors: Any) -> bool:
+    """Whether vectors are in a file and give arrays when asked: something with a shape that is no array itself."""
+    return not isinstance(vectors, (Tensor, np.ndarray)) and hasattr(vectors, "__array__") and hasattr(vectors, "shape")
+
+
+def _flat(block: Any) -> Any:
+    block = np.asarray(block) if _is_read_later(block) else block
+    return block.reshape(len(block), -1)
+
+
 def _doubles(block: np.ndarray | Tensor) -> Tensor:
     """A copy in float64, on the block's device."""
     return block.double() if isinstance(block, Tensor) else torch.from_numpy(np.array(block, dtype=np.float64))
@@ -95,7 +105,10 @@ class _Vectors:
     def update(self, vectors: Any, keys: Any = None) -> None:
         """Add vectors, one per prompt along the first axis. Those on a GPU stay there, and are measured there."""
         on_gpu = isinstance(vectors, Tensor) and vectors.is_cuda and vectors.ndim == self.ndim
-        block = vectors.detach() if on_gpu else _array(vectors, self.ndim)
+        if _is_read_later(vectors) and vectors.ndim == self.ndim:
+            block = vectors
+        else:
+            block = vectors.detach() if on_gpu else _array(vectors, self.ndim)
         self._check_shape(block)
         self._blocks.append((block, _keys(keys, len(block))))
         self._memo.clear()
@@ -142,10 +155,10 @@ class _Vectors:
 
     def _order_by_values(self) -> np.ndarray:
         """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them."""
-        heads = np.concatenate([_array(b.reshape(len(b), -1)[:, :8], 2) for b, _ in self._blocks])
+        heads = np.concatenate([_array(_flat(b)[:, :8], 2) for b, _ in self._blocks])
         order = np.lexsort(heads.T[::-1])
         if (heads[order][1:] == heads[order][:-1]).all(-1).any():
-            whole = np.concatenate([_array(b.reshape(len(b), -1), 2) for b, _ in self._blocks])
+            whole = np.concatenate([_array(_flat(b), 2) for b, _ in self._blocks])
             order = np.lexsort(whole.T[::-1])
         return order
 

@@ -71,6 +71,28 @@ _CONTROLLED = (
     _controlled("mamba", "controlled set, Mamba", 2_622_592, "state-space model"),
 )
 
+
+def _vision(kind: str, title: str, parameters: int, notes: str) -> Entry:
+    """One of the three models of examples/train_vision_set.py: the same width, depth, images and steps."""
+    return Entry(
+        name=f"vision-{kind}",
+        title=title,
+        package=None,
+        content=f"vision_set/{kind}",
+        licence="Apache-2.0",
+        parameters=parameters,
+        blocks=12,
+        width=48,
+        notes=f"{notes}; trained by examples/train_vision_set.py on Fashion-MNIST, float16",
+    )
+
+
+_VISION = (
+    _vision("supervised", "vision set, supervised ViT", 342_624, "image model, classifies"),
+    _vision("mae", "vision set, masked autoencoder", 342_624, "image model, fills in hidden patches"),
+    _vision("ar", "vision set, autoregressive", 336_672, "image model (AIM), predicts the next patch"),
+)
+
 _ENTRIES = (
     Entry(
         name="smollm2-135m",
@@ -107,6 +129,7 @@ _ENTRIES = (
         notes="image model; trained at 1024 pixels by distillation from SAM, read here at 224; float32 as published",
     ),
     *_CONTROLLED,
+    *_VISION,
 )
 
 

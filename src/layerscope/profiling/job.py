@@ -29,12 +29,13 @@ from layerscope.profiling.encoding import encode
 from layerscope.profiling.held import HeldShards, fits
 from layerscope.profiling.images import image_settings, open_image_set, wants_images
 from layerscope.profiling.manifest import make_manifest, now
+from layerscope.profiling.numbers import PromptNumbers, PromptTable
 from layerscope.profiling.plan import Plan, choose_shard_size, make_plan
 from layerscope.profiling.run import Run
-from layerscope.profiling.tables import TableBuilder, prompt_table
+from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Progress, progress_bar
 from layerscope.report.live import LivePage
-from layerscope.store import RunFolder, ShardStore
+from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import config_key
 
 
@@ -120,7 +121,9 @@ def profile(
                 if job.fits_on_device():
                     return job.run(HeldShards(), bar)
                 with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
-                    return job.run(ShardStore(Path(scratch)), bar)
+                    run = job.run(ShardStore(Path(scratch)), bar)
+                    _ = run.prompts  # read while the scratch folder is there
+                    return run
             return _shown(job.run_in(folder, bar, overwrite, config_key(request) if source else None), page)
 
 
@@ -226,14 +229,18 @@ class Job:
             self.model.reader.close()  # its processes have done their work
         encoded = time.perf_counter()
         # by number of this corpus: the run may have been begun with the same texts in another order
-        shards = [replace(store.read(i), prompts=prompts) for i, prompts in enumerate(plan.shards)]
+        if isinstance(store, ShardStore):
+            shards = [Shard(prompts, store.vectors(i), {}) for i, prompts in enumerate(plan.shards)]
+            numbers = PromptNumbers.gathered(store, plan.shards, store.folder / "numbers.bin")
+        else:
+            shards = [replace(store.read(i), prompts=prompts) for i, prompts in enumerate(plan.shards)]
+            numbers = PromptNumbers.of(shards)
         builder = TableBuilder(self.config, self.sites, plan, self.model.width, self.metrics_device)
         bar.begin("metrics|sites", len(self.sites))
-        table = builder.build(shards, bar.advance)
-        prompts = prompt_table(self.sites, plan, shards)
+        table = builder.build(shards, bar.advance, numbers)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
         manifest = self._manifest(plan, builder, encoder_facts, seconds)
-        return Run(table, manifest, prompts)
+        return Run(table, manifest, PromptTable(self.sites, plan, numbers))
 
     def _shard_size(self) -> int:
         model = self.model

@@ -19,6 +19,17 @@ _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 
 
 @dataclass(frozen=True)
+class TokenIds:
+    """Token ids of many texts in one array; `ids[i]` are those of text i."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.tokens[self.starts[index] : self.starts[index + 1]]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Prompts by number: their keys (hashes of the texts), token counts, which were cut, and the shards they form.
 
@@ -32,7 +43,7 @@ class Plan:
     no_tokens: int
     max_length: int
     shards: list[np.ndarray]
-    ids: list[np.ndarray] | None = None  # token ids of every text, where they take little memory
+    ids: TokenIds | list[np.ndarray] | None = None  # token ids of every text, where they take little memory
     images: ImageSet | None = None
 
     @property
@@ -53,13 +64,14 @@ def make_plan(model: LoadedModel, texts: Sequence[str] | ImageSet, max_length: i
     limit = max_length if model.max_length is None else min(max_length, model.max_length)
     lengths = np.zeros(len(texts), dtype=np.int64)
     truncated = np.zeros(len(texts), dtype=bool)
-    kept: list[np.ndarray] | None = []
+    kept: list[np.ndarray] | None = []  # one array per chunk: an array per text would cost more than its tokens
     for start in range(0, len(texts), _CHUNK):
         tokens = model.tokenize(list(texts[start : start + _CHUNK]), limit)
         lengths[start : start + _CHUNK] = [len(ids) for ids in tokens.ids]
         truncated[start : start + _CHUNK] = tokens.truncated
         if kept is not None:
-            kept = [*kept, *(np.array(ids, dtype=np.int32) for ids in tokens.ids)] if lengths.sum() <= _TOKENS_KEPT else None
+            kept.append(np.fromiter((token for ids in tokens.ids for token in ids), dtype=np.int32))
+            kept = kept if lengths.sum() <= _TOKENS_KEPT else None
     keys = np.array([text_key(text) for text in texts], dtype=np.uint64)
     usable = np.flatnonzero(lengths > 0)
     if len(usable) == 0:
@@ -67,7 +79,8 @@ def make_plan(model: LoadedModel, texts: Sequence[str] | ImageSet, max_length: i
     # Longest first: memory that will not do is found out at once. Ties by key, so that order never matters.
     order = usable[np.lexsort((keys[usable], -lengths[usable]))]
     shards = [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
-    return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards, kept)
+    ids = None if kept is None else TokenIds(np.concatenate(kept), np.concatenate([[0], np.cumsum(lengths)]))
+    return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards, ids)
 
 
 def _plan_images(model: LoadedModel, images: ImageSet, shard_size: int) -> Plan:

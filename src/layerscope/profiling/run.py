@@ -10,6 +10,7 @@ import pandas as pd
 
 from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
+from layerscope.profiling.numbers import PromptTable, in_order
 from layerscope.profiling.valley import find_valley
 from layerscope.store import RunFolder
 
@@ -23,8 +24,18 @@ class Run:
 
     table: pd.DataFrame
     manifest: dict[str, Any]
-    prompts: pd.DataFrame
+    _prompts: pd.DataFrame | PromptTable | None  # None: in the folder, until somebody asks
     path: Path | None = None
+
+    @property
+    def prompts(self) -> pd.DataFrame:
+        """Per-prompt values: one row per prompt and site."""
+        if isinstance(self._prompts, PromptTable):
+            self._prompts = self._prompts.frame()
+        elif self._prompts is None:
+            assert self.path is not None
+            self._prompts = in_order(RunFolder(self.path).read_table("prompts"))
+        return self._prompts
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -35,12 +46,16 @@ class Run:
             raise RunFolderError(f"{path} holds no run: there is no manifest.json in it.")
         if manifest.get("status") != "complete":
             raise RunFolderError(f"the run in {path} is not finished. Run the same command again: it goes on where it stopped.")
-        return cls(folder.read_table("profile"), manifest, folder.read_table("prompts"), Path(path))
+        return cls(folder.read_table("profile"), manifest, None, Path(path))
 
     def save(self, path: str | Path) -> Run:
         """Write the run's folder: profile.parquet, profile.csv, prompts.parquet, manifest.json."""
         folder = RunFolder(path)
-        folder.write_table("prompts", self.prompts, csv=False)
+        if isinstance(self._prompts, PromptTable):
+            self._prompts.write(folder)
+            self._prompts = None
+        else:
+            folder.write_table("prompts", self.prompts, csv=False)
         folder.write_table("profile", self.table)
         folder.write_manifest(self.manifest)  # last: it says that the rest is there
         self.path = Path(path)

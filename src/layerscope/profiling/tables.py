@@ -15,9 +15,10 @@ from layerscope.capture import Site
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
 from layerscope.metrics.jackknife import FOLDS
 from layerscope.profiling.config import ProfileConfig
+from layerscope.profiling.numbers import PromptNumbers
 from layerscope.profiling.plan import Plan
 from layerscope.spectra import side_by_side
-from layerscope.store import Shard
+from layerscope.store import Shard, StoredVectors
 
 COLUMNS = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
 
@@ -30,6 +31,7 @@ _TOKEN_SOURCES = {
 }
 _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
+_BYTES_HELD = 8 * 2**20  # of one site's pooled vectors
 _SHARE_OF_MEMORY = 0.4  # of what is free on a GPU, for the sites that are worked on together
 
 _Row = tuple[list[Any], Estimate]  # where a value belongs, and the value
@@ -47,8 +49,11 @@ class TableBuilder:
         self.flat: dict[str, int] = {}
         self.warnings: list[str] = []
 
-    def build(self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None) -> pd.DataFrame:
-        """The tidy table, one row per site, metric, normalisation and sink setting."""
+    def build(
+        self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None, numbers: PromptNumbers | None = None
+    ) -> pd.DataFrame:
+        """The tidy table, one row per site, metric, normalisation and sink setting. `numbers`: what the shards' values are."""
+        self._numbers = PromptNumbers.of(shards) if numbers is None else numbers
         rows: list[list[Any]] = []
         for site_rows in self._on_gpu(shards) if self.device is not None else self._on_cpu(shards):
             rows += site_rows
@@ -59,7 +64,7 @@ class TableBuilder:
         """Sites side by side, one thread each."""
 
         def rows_of(index: int) -> list[list[Any]]:
-            return self._with_intervals(self._site_estimates(index, *self._site_data(index, shards), shards))
+            return self._with_intervals(self._site_estimates(index, *self._site_data(index, shards)))
 
         return side_by_side("sites", rows_of, range(len(self.sites)), _SITES_AT_ONCE)
 
@@ -73,7 +78,7 @@ class TableBuilder:
                 metric = get_metric(name)(self.config.options)
                 if metric.info.level != "tokens":
                     metric.prepare([data[i][metric.info.level == "views"] for i in indices])
-            estimates = [self._site_estimates(i, *data.pop(i), shards) for i in indices]
+            estimates = [self._site_estimates(i, *data.pop(i)) for i in indices]
             every = iter(self._with_intervals([row for site in estimates for row in site]))
             for site in estimates:
                 yield [next(every) for _ in site]
@@ -87,8 +92,13 @@ class TableBuilder:
 
     def _site_data(self, index: int, shards: Sequence[Shard]) -> tuple[PooledRows, ViewRows]:
         pooled, views = PooledRows(), ViewRows()
+        # what takes much memory is read from disk when it is looked at, a shard at a time
+        many = sum(len(shard.prompts) for shard in shards) * self.width * 4 > _BYTES_HELD and self.device is None
         for shard in shards:
             keys = self.plan.keys[shard.prompts]
+            if many and not self.config.n_views and isinstance(shard.pooled, StoredVectors):
+                pooled.update(shard.pooled.rows(index), keys)
+                continue
             block: Any = shard.pooled[index]
             if self.device is not None:
                 block = torch.as_tensor(block).to(self.device)
@@ -97,18 +107,18 @@ class TableBuilder:
                 views.update(block[:, 1:], keys)
         return pooled, views
 
-    def _site_estimates(self, index: int, pooled: PooledRows, views: ViewRows, shards: Sequence[Shard]) -> list[_Row]:
+    def _site_estimates(self, index: int, pooled: PooledRows, views: ViewRows) -> list[_Row]:
         rows, site = [], self.sites[index]
         for name in self.config.metrics:
             metric = get_metric(name)(self.config.options)
             for sink in metric.info.sinks:
                 if metric.info.level == "tokens":
-                    data: Any = self._prompt_values(name, sink, index, shards)
+                    data: Any = self._prompt_values(name, sink, index)
                 else:
                     data = pooled if metric.info.level == "pooled" else views
                 rows += self._metric_rows(metric, data, site, sink)
         if "curvature" in self.config.metrics:
-            flat = int(sum(np.nansum(shard.values["flat"][index]) for shard in shards))
+            flat = int(np.nansum(self._numbers.row("flat", index)))
             if flat:
                 self.flat[site.name] = flat
         return rows
@@ -117,14 +127,13 @@ class TableBuilder:
         ends = many_intervals([estimate for _, estimate in rows], self.config.options.seed)
         return [[*place, e.value, low, high, e.n] for (place, e), (low, high) in zip(rows, ends, strict=True)]
 
-    def _prompt_values(self, name: str, sink: str, index: int, shards: Sequence[Shard]) -> PromptValues:
+    def _prompt_values(self, name: str, sink: str, index: int) -> PromptValues:
         data = PromptValues(self.width)
-        for shard in shards:
-            values = shard.values[_TOKEN_SOURCES[name].format(sink)][index]
-            if name == "sink_first":
-                values = (values == 0).astype(float)
-            tokens = self.plan.lengths[shard.prompts] - (1 if sink == "drop" else 0)
-            data.update(values, tokens, self.plan.keys[shard.prompts])
+        prompts = self._numbers.prompts
+        values = self._numbers.row(_TOKEN_SOURCES[name].format(sink), index)
+        if name == "sink_first":
+            values = (values == 0).astype(float)
+        data.update(values, self.plan.lengths[prompts] - (1 if sink == "drop" else 0), self.plan.keys[prompts])
         return data
 
     def _metric_rows(self, metric: Any, data: Any, site: Site, sink: str) -> list[_Row]:
@@ -150,35 +159,3 @@ class TableBuilder:
         slack = _BOUND_SLACK * max(1.0, abs(raw.value))
         if not low - slack <= raw.value <= high + slack:
             self.warnings.append(f"{info.name} at {site.name} is {raw.value:.6g}, outside its bounds ({info.bounds_text}).")
-
-
-def prompt_table(sites: Sequence[Site], plan: Plan, shards: Sequence[Shard]) -> pd.DataFrame:
-    """Per-prompt values: one row per prompt and site. Undefined values are empty."""
-    if not any(shard.values for shard in shards):
-        return pd.DataFrame(
-            {"prompt": np.arange(len(plan.texts)), "text_key": plan.keys, "tokens": plan.lengths, "truncated": plan.truncated}
-        )
-    prompts = np.concatenate([shard.prompts for shard in shards])
-    order = np.argsort(prompts, kind="stable")
-    prompts, each = prompts[order], len(sites)
-
-    def column(name: str) -> np.ndarray:  # prompt by prompt, its sites in their order
-        return np.concatenate([shard.values[name] for shard in shards], axis=1)[:, order].T.ravel()
-
-    return pd.DataFrame(
-        {
-            "prompt": prompts.repeat(each),
-            "text_key": plan.keys[prompts].repeat(each),
-            "tokens": plan.lengths[prompts].repeat(each),
-            "truncated": plan.truncated[prompts].repeat(each),
-            "site": np.tile(np.array([site.name for site in sites], dtype=object), len(prompts)),
-            "layer": np.tile(np.array([site.layer for site in sites]), len(prompts)),
-            "prompt_entropy": column("entropy_keep"),
-            "prompt_entropy_sink_dropped": column("entropy_drop"),
-            "curvature": column("curvature_keep"),
-            "curvature_sink_dropped": column("curvature_drop"),
-            "flat_differences": column("flat").astype(np.int64),
-            "sink_ratio": column("sink_ratio"),
-            "sink_position": column("sink_position").astype(np.int64),
-        }
-    )

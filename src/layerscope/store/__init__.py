@@ -1,6 +1,6 @@
 """Runs on disk: atomic, resumable, self-describing."""
 
 from layerscope.store.folder import RunFolder
-from layerscope.store.shards import Shard, ShardStore
+from layerscope.store.shards import Shard, ShardStore, StoredVectors
 
-__all__ = ["RunFolder", "Shard", "ShardStore"]
+__all__ = ["RunFolder", "Shard", "ShardStore", "StoredVectors"]

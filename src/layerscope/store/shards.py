@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,31 @@ class StoredVectors:
     def __getitem__(self, site: int) -> np.ndarray:
         return np.array(np.load(self.file, mmap_mode="r", allow_pickle=False)[site])
 
+    def rows(self, site: int) -> StoredRows:
+        """The prompts' own vectors at one site, read when they are looked at."""
+        return StoredRows(self, site)
+
+
+class StoredRows:
+    """Vectors (prompts, D) in a file that are read whenever they are looked at, and never held."""
+
+    ndim = 2
+
+    def __init__(self, vectors: StoredVectors, site: int) -> None:
+        self._vectors, self._site = vectors, site
+        whole = np.load(vectors.file, mmap_mode="r", allow_pickle=False)
+        self.shape: tuple[int, int] = (whole.shape[1], whole.shape[3])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, which: Any) -> np.ndarray:
+        return self.__array__()[which]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        read = self._vectors[self._site][:, 0]
+        return read if dtype is None else read.astype(dtype)
+
 
 class ShardStore:
     """Shards in a folder, by number. A shard exists once its numbers do; they are written last."""
@@ -57,6 +83,10 @@ class ShardStore:
         assert isinstance(shard.pooled, np.ndarray)
         atomic.write_array(pooled, shard.pooled)
         atomic.write_arrays(values, {"prompts": shard.prompts, **shard.values})
+
+    def vectors(self, index: int) -> StoredVectors:
+        """A shard's vectors, which stay on disk until they are touched."""
+        return StoredVectors(self._files(index)[0])
 
     def read(self, index: int) -> Shard:
         """Read a shard; its vectors stay on disk until they are touched."""

@@ -30,6 +30,7 @@ class Pace:
         self._costs: deque[float] = deque(maxlen=_REMEMBERED)
         self._steps: deque[float] = deque(maxlen=_STEPS)
         self._expected: float | None = None
+        self._measured_at: float | None = None  # of training's time
 
     @property
     def spent(self) -> float:
@@ -74,7 +75,10 @@ class Pace:
 
     def due(self) -> bool:
         """Whether a measurement fits."""
-        return self.expected is not None and self.fits(self.expected)
+        if self.expected is None or not self.fits(self.expected):
+            return False
+        # what was saved up is spent over some time, and not on one moment
+        return self._measured_at is None or self.training - self._measured_at >= 0.5 * self.expected / self.share
 
     def expect(self, seconds: float) -> None:
         """What the trial says of a whole measurement."""
@@ -83,3 +87,4 @@ class Pace:
     def cost(self, seconds: float) -> None:
         """What a measurement took."""
         self._costs.append(seconds)
+        self._measured_at = self.training

@@ -39,6 +39,8 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
             raise UnknownNameError("metric in this log", name, held)
     wanted = metrics or _SHOWN
     panels = [key for key in _TITLES if key[0] in wanted and ((table["metric"] == key[0]) & (table["sink"] == key[1])).any()]
+    if metrics is None:  # six panels: a twin of the curvature panel adds little
+        panels = [key for key in panels if key != ("curvature", "drop")]
     columns = min(3, len(panels))
     figure = new_figure(3.5 * columns + 0.5, 2.6 * -(-len(panels) // columns) + 0.3)
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
