@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_OUT ?= demo
+TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo test lint format bench clean
@@ -29,7 +30,7 @@ demo: $(STAMP) ## profile and score two real models at every layer, and write a 
 test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """What probing all layers together costs against probing the last layer alone: the states and the training of the probes.
 
 Both ways run the whole model once over the same images (the last layer needs every block), keep the states they read in memory,
-try three learning rates for 4 epochs each and train with the best of them; nothing stops early, so that both do all the work.
+try three learning rates for 3 epochs each and train with the best of them; nothing stops early, so that both do all the work.
 The runs alternate and the medians are compared. The model is a ViT with random weights: its cost does not depend on them.
 
     python benchmarks/probe.py                           # ViT-Ti's shape at 64 × 64 pixels, every kind of probe
@@ -81,8 +81,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(SHAPES), default="ti")
-    parser.add_argument("--images", type=int, default=600)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--probes", default=",".join(probes()))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -171,7 +171,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device")
     parser.add_argument("--probe", action="store_true", help="read every layer afterwards")
     parser.add_argument("--probes", type=names, default=list(PROBES))
-    parser.add_argument("--probe-epochs", type=int, default=20)
+    parser.add_argument("--probe-epochs", type=int, default=15)
     parser.add_argument(
         "--profile", type=int, default=1000, metavar="N", help="test images to measure with every metric; 0: none"
     )

@@ -13,6 +13,12 @@ import torch
 from tests.tiny import build_tiny, tiny_tokenizer
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes run the tests, a file stays together, and so do clusters, which would take each other's cores."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("cluster" if "cluster" in item.fixturenames else item.nodeid.split("::")[0]))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)

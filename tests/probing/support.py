@@ -43,7 +43,7 @@ def task_on(
     count = len(labels)
     a, b = int(0.6 * count), int(0.75 * count)
     read = states if probe == "attention" else states.mean(2, keepdim=True)
-    kept = KeptStates(read, mask, np.arange(count), torch.device("cpu"))
+    kept = KeptStates(read, mask, torch.device("cpu"))
     places = list(range(len(states))) if layers is None else layers
     head = heads()[probe](WIDTH, 4, CLASSES)
     norms = statistics(kept, places, np.arange(a), 64)

@@ -13,7 +13,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.probing.checkpoint import read_phase, write_phase
 from layerscope.probing.optimiser import adamw_step
 from layerscope.probing.recipe import Recipe, schedule
-from layerscope.probing.training import Phase, train
+from layerscope.probing.training import STOP_BELOW, Phase, train
 from tests.probing.support import CLASSES, accuracies, made_states, task_on, trained
 
 
@@ -92,13 +92,16 @@ def test_the_validation_part_alone_chooses() -> None:
         assert equal is same
 
 
-def test_layers_stop_by_themselves() -> None:
+def test_layers_stop_by_themselves_but_not_before_their_rate_is_small() -> None:
     states, labels = made_states(300, 3, {1: "mean"}, seed=4)
     recipe = Recipe(learning_rates=(1e-2,), epochs=40, patience=3, batch=32)
     task, _ = task_on(states, labels, "mean", None, recipe)
     found = trained(task)
     assert (found.epochs < 40).any()
-    assert (found.epochs - found.epoch == 3)[found.epochs < 40].all()
+    assert (found.epochs >= found.epoch).all()
+    early = found.epochs[found.epochs < 40]
+    assert all(schedule(int(e), 40) < STOP_BELOW for e in early), early
+    assert (found.epochs - found.epoch >= 3)[found.epochs < 40].all()
 
 
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path) -> None:

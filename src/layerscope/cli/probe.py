@@ -27,10 +27,12 @@ def probe_command(
     final_norm: str = typer.Option("applied", "--final-norm", help="applied, raw or hf."),
     limit: int | None = typer.Option(None, "--limit", "-n", help="Use at most N training and N test items, drawn by class."),
     max_length: int = typer.Option(128, "--max-length", help="Cut texts to this many tokens."),
-    learning_rates: str | None = typer.Option(None, "--learning-rates", help="To choose from. (default: 0.001,0.004,0.016)"),
-    trial: int = typer.Option(4, "--trial", help="Epochs that each learning rate is tried for."),
-    epochs: int = typer.Option(20, "--epochs", help="Most epochs with the one that was best on the validation items."),
-    patience: int = typer.Option(6, "--patience", help="A layer stops after so many epochs without a better validation score."),
+    learning_rates: str | None = typer.Option(None, "--learning-rates", help="To choose from. (default: 0.002,0.01,0.05)"),
+    trial: int = typer.Option(3, "--trial", help="Epochs that each learning rate is tried for."),
+    epochs: int = typer.Option(15, "--epochs", help="Most epochs with the one that was best on the validation items."),
+    patience: int = typer.Option(
+        5, "--patience", help="Late epochs without a better validation score after which a layer stops."
+    ),
     train_batch: int | None = typer.Option(None, "--train-batch", help="Items per training step. (default: 256, fewer of few)"),
     seed: int = typer.Option(0, "--seed", help="Seed of the split, the start and the order of the items."),
     keep: str = typer.Option("auto", "--keep", help="Keep states as float32, float16, or none: run the model in every epoch."),

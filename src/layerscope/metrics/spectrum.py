@@ -155,6 +155,9 @@ def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int |
     sizes = range(1, max(len(matrices) for matrices in made))
     batches = [torch.stack([site[0] for site in made]), *(joined([site[k] for site in made]) for k in sizes)]
     wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solve_together(batches)]
+    if rows.startswith("centered") and group is None and not clamp and all(len(data) <= data.width for data in many):
+        for values in (wholes, *stacked):  # rows that sum to zero, scaled or not, miss one dimension
+            values[:, 0] = 0.0
     split = [iter(values.split([len(site[k]) for site in made])) for k, values in zip(sizes, stacked, strict=True)]
     return [
         Spectrum(

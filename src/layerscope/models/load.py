@@ -19,7 +19,7 @@ from layerscope.models.images.load import describe_images, image_family, read_im
 from layerscope.models.images.model import ImageModel
 from layerscope.models.images.processors import default_processor
 from layerscope.models.loaded import LoadedModel
-from layerscope.models.quiet import quiet
+from layerscope.models.quiet import quiet, without_advice
 from layerscope.models.settings import pick_device, pick_dtype
 from layerscope.models.source import Source, resolve
 from layerscope.models.unwrap import inner_tokenizer, unwrap
@@ -148,6 +148,7 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
     common = {"local_files_only": True, **extra}
     weights = {} if source.gguf else {"use_safetensors": not source.pickled}
     try:
+        without_advice()
         with quiet(bars=source.gguf is not None):
             loaded, info = AutoModel.from_pretrained(source.path, output_loading_info=True, **common, **weights, **options)
             tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=trust_remote_code, **common)

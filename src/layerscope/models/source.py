@@ -70,11 +70,7 @@ def resolve(
         if revision is not None:
             raise ModelError(f"{text} is on this machine, where there are no revisions: leave out {revision!r}.")
         return _local_source(path, path.name, "folder", allow_pickle, trust_remote_code)
-    match = _HUB_ID.fullmatch(text)
-    if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
-        if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
-            raise ModelError(f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {_FORMS}")
-        raise UnknownNameError("model", text, catalogue(), _FORMS)
+    match = _hub_id(spec)
     if revision and match["revision"] and revision != match["revision"]:
         raise ModelError(f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}.")
     wanted = revision or match["revision"]
@@ -85,6 +81,22 @@ def resolve(
         if not offline:
             raise
         raise OfflineError(f"the local copy of {text} is not complete ({error}) and downloads are off.") from error
+
+
+def check_name(spec: str | Path) -> None:
+    """An error if a name can be no model's: no catalogue name, nothing on this machine, no hub id. Nothing is downloaded."""
+    if str(spec) not in catalogue() and not Path(spec).expanduser().exists():
+        _hub_id(spec)
+
+
+def _hub_id(spec: str | Path) -> re.Match[str]:
+    text = str(spec)
+    match = _HUB_ID.fullmatch(text)
+    if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
+        if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):
+            raise ModelError(f"no such file or folder: {text}. Catalogue names: {', '.join(catalogue())}. {_FORMS}")
+        raise UnknownNameError("model", text, catalogue(), _FORMS)
+    return match
 
 
 def _catalogue_source(name: str, offline: bool) -> Source:

@@ -26,7 +26,7 @@ from layerscope.probing.reading import ModelReader, Read
 from layerscope.probing.recipe import Recipe
 from layerscope.probing.run import KIND, ProbeRun
 from layerscope.probing.sources import DEFAULT_MAX_LENGTH, ImageSource, Source, TextSource
-from layerscope.probing.splits import make_split
+from layerscope.probing.splits import Split, make_split
 from layerscope.probing.tables import Answers, item_table, probe_table
 from layerscope.probing.work import Parts, ReadWork, read_by_workers
 from layerscope.progress import Progress, progress_bar
@@ -168,9 +168,10 @@ class ProbeJob:
         self.final_norm, self.batch_size = final_norm, batch_size
         self.sites = _sites(model, layers)
         own = examples.parts
-        self.split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, limit)
+        split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, limit)
+        self.split = split.shuffled(recipe.seed)
         self.recipe = recipe if recipe.batch else replace(recipe, batch=Recipe.batch_for(len(self.split.train)))
-        self.used = np.sort(np.concatenate([self.split.train, self.split.validation, self.split.test]))
+        self.used = np.concatenate([self.split.train, self.split.validation, self.split.test])  # and kept in this order
         self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
         self.budget = default_budget(model.device) if budget is None else budget
         lengths = [source.lengths[i] for i in self.used]
@@ -209,13 +210,11 @@ class ProbeJob:
         chosen = _Chosen(self.source, self.used)
         reader = ModelReader(self.model, chosen, self.sites, self.final_norm, self.poolings, self.batch_size)
         with reader:
-            keeper = Keeper(reader, self.plan, len(self.used), self.recipe.seed, scratch, self.elsewhere)
+            keeper = Keeper(reader, self.plan, len(self.used), scratch, self.elsewhere)
             states = keeper.run(bar)
             read = time.perf_counter() - clock
-            place = {int(item): i for i, item in enumerate(self.used)}
-            split = type(self.split)(
-                *(np.array([place[int(i)] for i in part]) for part in (self.split.train, self.split.validation, self.split.test))
-            )
+            bounds = np.cumsum(list(self.split.sizes().values()))
+            split = Split(*np.split(np.arange(len(self.used)), bounds[:-1]))
             labels = torch.from_numpy(self.examples.labels[self.used]).to(self.model.device)
             answers: dict[str, Answers] = {}
             for kind in self.kinds:

@@ -62,15 +62,13 @@ def plan_keeping(poolings: Sequence[str], layers: int, lengths: Sequence[int], w
 class Keeper:
     """Runs the model once over all items and keeps what the plan says."""
 
-    def __init__(
-        self, reader: ModelReader, plan: Plan, items: int, seed: int, folder: Path | None, elsewhere: Parts | None = None
-    ) -> None:
-        """`elsewhere` reads parts of the items instead of `reader`: by an engine's workers, say."""
+    def __init__(self, reader: ModelReader, plan: Plan, items: int, folder: Path | None, elsewhere: Parts | None = None) -> None:
+        """`items` are numbered in a random order: the first of them, which set float16's scale, are like all others.
+
+        `elsewhere` reads parts of the items instead of `reader`: by an engine's workers, say.
+        """
         self.reader, self.plan, self.folder, self.elsewhere = reader, plan, folder, elsewhere
-        # a random order, so that the first part, which sets float16's scale, is like all others
-        self.order = np.random.default_rng([seed, 2]).permutation(items)
-        self.rows = np.empty(items, dtype=np.int64)
-        self.rows[self.order] = np.arange(items)
+        self.order = np.arange(items)
         self._stores: dict[str, Tensor] = {}
         self._halves: dict[str, tuple[Tensor, Tensor]] = {}
         self._files: list[np.memmap] = []
@@ -85,7 +83,7 @@ class Keeper:
         device = self.reader.model.device
         if self.kept:
             self._fill(bar)
-        lengths = torch.tensor(self.reader.source.lengths)[torch.from_numpy(self.order)]
+        lengths = torch.tensor(self.reader.source.lengths)
         ragged = int(lengths.min()) < int(lengths.max())
         out: dict[str, States] = {}
         for pooling, how in self.plan.how.items():
@@ -96,7 +94,7 @@ class Keeper:
             mask = torch.arange(store.shape[2]) < lengths[:, None] if pooling == "tokens" and ragged else None
             shift, scale = self._halves.get(pooling, (None, None))
             out[pooling] = KeptStates(
-                store, None if mask is None else mask.to(store.device), self.rows, device, _on(shift, device), _on(scale, device)
+                store, None if mask is None else mask.to(store.device), device, _on(shift, device), _on(scale, device)
             )
         return out
 
@@ -128,7 +126,8 @@ class Keeper:
         if self.folder is None:
             device = self.reader.model.device
             room = device if device.type == "cuda" and _fits(shape, dtype, device) else torch.device("cpu")
-            return torch.zeros(shape, dtype=getattr(torch, dtype), device=room)
+            make = torch.empty if min(source.lengths) == max(source.lengths) else torch.zeros
+            return make(shape, dtype=getattr(torch, dtype), device=room)
         file = self.folder / f"{pooling}.{dtype}"
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic.explained(file):

@@ -53,9 +53,10 @@ class ModelReader:
         numbers = [int(i) for i in items]
         lengths = [self.source.lengths[i] for i in numbers]
         device, widest = self.model.device, max(lengths)
-        # zeros, not empty: what lies beyond an item's tokens is masked, and must be finite for that
         shapes = {p: (len(self.sites), len(numbers), widest if p == "tokens" else 1, self.model.width) for p in self.poolings}
-        out = {p: torch.zeros(shape, device=device) for p, shape in shapes.items()}
+        # what lies beyond an item's tokens is masked, and must be finite for that
+        room = torch.empty if min(lengths) == widest else torch.zeros
+        out = {p: room(shape, device=device) for p, shape in shapes.items()}
 
         def process(chosen: list[int]) -> None:
             self._run(chosen, [numbers[i] for i in chosen], out)

@@ -13,14 +13,15 @@ class Recipe:
     """AdamW; a linear warm-up over a tenth of the steps, then half a cosine to zero.
 
     Every learning rate is tried with a whole schedule of `trial` epochs; each layer then begins anew with the one that was best
-    on the validation part and trains for up to `epochs`, until nothing has been gained there for `patience` of them.
+    on the validation part and trains for up to `epochs`; once its rate has come down, it stops when nothing has been
+    gained there for `patience` epochs. The epoch that was best there is the one that counts.
     `batch` 0 means: as `batch_for` says.
     """
 
-    learning_rates: tuple[float, ...] = (1e-3, 4e-3, 1.6e-2)
-    trial: int = 4
-    epochs: int = 20
-    patience: int = 6
+    learning_rates: tuple[float, ...] = (2e-3, 1e-2, 5e-2)
+    trial: int = 3
+    epochs: int = 15
+    patience: int = 5
     batch: int = 0
     weight_decay: float = 0.1
     seed: int = 0

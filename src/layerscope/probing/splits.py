@@ -20,6 +20,11 @@ class Split:
     validation: np.ndarray
     test: np.ndarray
 
+    def shuffled(self, seed: int) -> Split:
+        """The same parts, each in a random order: neighbours are then as good a batch as any."""
+        rng = np.random.default_rng([seed, 3])
+        return Split(*(rng.permutation(part) for part in (self.train, self.validation, self.test)))
+
     def sizes(self) -> dict[str, int]:
         """How many items each part holds."""
         return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}

@@ -38,14 +38,12 @@ class KeptStates:
         self,
         kept: Tensor,
         mask: Tensor | None,
-        rows: np.ndarray,
         device: torch.device,
         shift: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> None:
-        """`rows[item]` is where an item lies. `shift` and `scale` (layers, D) undo what half precision was stored under."""
+        """`shift` and `scale` (layers, D) undo what half precision was stored under."""
         self.kept, self.mask, self.device = kept, mask, device
-        self._rows = torch.from_numpy(rows)
         self._shift, self._scale = shift, scale
         self._room = max(1, _CHUNK.get(device.type, _CHUNK["cpu"]))
         self._buffer: Tensor | None = None
@@ -55,19 +53,29 @@ class KeptStates:
 
         A piece is valid until the next one is asked for: both lie in the same memory.
         """
-        rows = self._rows[torch.from_numpy(items)].to(self.kept.device)
+        rows = torch.from_numpy(items).to(self.kept.device)
+        run = slice(int(items[0]), int(items[0]) + len(items)) if (np.diff(items) == 1).all() else None
         mask = None if self.mask is None else self.mask[rows].to(self.device)
         shape = (len(items), *self.kept.shape[2:])
         size = min(len(layers), max(1, self._room // (4 * math.prod(shape))))
         for start in range(0, len(layers), size):
             piece = slice(start, min(start + size, len(layers)))
-            gathered = self._room_for((piece.stop - piece.start, *shape))
-            for into, layer in zip(gathered, layers[piece], strict=True):
-                torch.index_select(self.kept[layer], 0, rows, out=into)
-            states = gathered.to(self.device, torch.float32)
+            states = self._gathered(layers[piece], rows, run, shape).to(self.device, torch.float32)
             if self._shift is not None and self._scale is not None:
                 states = states * self._scale[layers[piece]][:, None, None] + self._shift[layers[piece]][:, None, None]
             yield piece, states, mask
+
+    def _gathered(self, layers: list[int], rows: Tensor, run: slice | None, shape: tuple[int, ...]) -> Tensor:
+        """Neighbours among layers and items are read where they lie; others are brought together."""
+        if run is not None and layers[-1] - layers[0] == len(layers) - 1:
+            return self.kept[layers[0] : layers[-1] + 1, run]
+        gathered = self._room_for((len(layers), *shape))
+        for into, layer in zip(gathered, layers, strict=True):
+            if run is not None:
+                into.copy_(self.kept[layer, run])
+            else:
+                torch.index_select(self.kept[layer], 0, rows, out=into)
+        return gathered
 
     def _room_for(self, shape: tuple[int, ...]) -> Tensor:
         """The first part of a buffer that is kept: fresh memory would cost more than what is put there."""

@@ -15,6 +15,7 @@ from layerscope.capture import FINAL_NORMS
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.models import LoadedModel, wrap
+from layerscope.models.source import check_name
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.store.folder import config_key
@@ -64,7 +65,10 @@ def study(
         raise LayerscopeError(f"seed must be 0 or more, not {seed}.")
     folder = None if out is None else RunFolder(out)
     given = [model if isinstance(model, (str, Path, LoadedModel)) else wrap(model, tokenizer) for model in models]
-    corpus = _read_texts(chosen, texts, column, limit, offline)
+    for model in given:  # a misspelt name must not be found out after hours with the first
+        if isinstance(model, (str, Path)):
+            check_name(model if isinstance(model, Path) else model.split("?")[0])
+    corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, texts, column, limit, offline)
     request = Request(
         given, corpus, filled, seed, dict(model_options or {}), final_norm, max_length, Path(), engine=engine, offline=offline
     )

@@ -46,7 +46,9 @@ class AttentionHead(Head):
         found = (wanted @ states.reshape(groups, batch * tokens, width).transpose(1, 2)).view(groups, -1, batch, tokens)
         if mask is not None:
             found = found.masked_fill(~mask.view(1, 1, batch, tokens), -torch.inf)
-        pooled = torch.softmax(found, dim=-1).transpose(1, 2) @ states  # (G, B, R·H, D)
+        weights = torch.softmax(found, dim=-1).transpose(1, 2)
+        # layer by layer: states that are read where they lie are not one block of memory, and would be copied into one
+        pooled = torch.stack([one @ tokens_of for one, tokens_of in zip(weights, states, strict=True)])  # (G, B, R·H, D)
         pooled = (pooled - mean.view(groups, 1, 1, width)) / scale.view(groups, 1, 1, width)
         # one product per layer, learning rate and head: (B, D) × (D, D / H)
         by_head = pooled.view(groups, batch, rates, heads, width).permute(0, 2, 3, 1, 4)
