@@ -132,12 +132,27 @@ def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str,
                 va="bottom",
             )
     if name == "sink_ratio":
-        axis.set_yscale("log")
+        logarithmic(axis)
     known = metrics().get(name)
     axis.set_title(known.info.title if known else name.replace("_", " "), fontsize=9, loc="left")
     axis.set_ylabel(known.info.unit if known else "", fontsize=8)
     axis.set_xlabel("depth (layer / blocks)" if x == "depth" else "layer", fontsize=8)
     quiet(axis)
+
+
+def logarithmic(axis: Any) -> None:
+    """A log scale with plain numbers, between the decades only where there are few of them; no log scale for a short range."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    low, high = axis.get_ylim()
+    if high < 3 * low:
+        return
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    plain = FuncFormatter(lambda value, _place: f"{value:g}")
+    axis.yaxis.set_major_formatter(plain)
+    axis.yaxis.set_minor_formatter(plain if high < 8 * low else NullFormatter())
+    axis.tick_params(which="both", labelsize=7)
 
 
 def quiet(axis: Any) -> None:

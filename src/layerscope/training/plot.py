@@ -29,7 +29,7 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
 
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
-    from layerscope.report.figures import new_figure, quiet
+    from layerscope.report.figures import logarithmic, new_figure, quiet
     from layerscope.studies.shared.drawing import colour_key, sequential
 
     table = _table(source)
@@ -51,7 +51,7 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
         for layer, curve in rows.groupby("layer"):
             axis.plot(curve["step"], curve["value"], color=colours[layer], linewidth=1.3, marker="o", markersize=1.8)
         if metric == "sink_ratio":
-            axis.set_yscale("log")
+            logarithmic(axis)
         axis.set_title(_TITLES[metric, sink], fontsize=9, loc="left")
         axis.set_xlabel("training step", fontsize=8)
         quiet(axis)

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.metrics import metrics
+from layerscope.report.figures import logarithmic
 from layerscope.studies.shared.drawing import band, colour_key, new_figure, quiet, sequential, subtitle, tame
 
 # metric, sink, title
@@ -44,7 +45,7 @@ def draw_panel(axis: Any, table: pd.DataFrame, panel: tuple[str, str, str], by: 
     axis.set_xlabel("depth (layer / blocks)", fontsize=8)
     quiet(axis)
     if metric == "sink_ratio":
-        _logarithmic(axis)
+        logarithmic(axis)
 
 
 def draw_ordered(table: pd.DataFrame, labels: Sequence[str], shown: Sequence[str], key: str, manifest: dict[str, Any]) -> Any:
@@ -72,15 +73,3 @@ def _same_scale(axes: Any, panels: list[tuple[str, str, str]]) -> None:
         low, high = min(a.get_ylim()[0] for a in both), max(a.get_ylim()[1] for a in both)
         for axis in both:
             axis.set_ylim(low, high)
-
-
-def _logarithmic(axis: Any) -> None:
-    """A log scale with plain numbers; between the decades only where there are few of them."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    plain = FuncFormatter(lambda value, _place: f"{value:g}")
-    axis.yaxis.set_major_formatter(plain)
-    axis.yaxis.set_minor_formatter(plain if high < 8 * low else NullFormatter())
-    axis.tick_params(which="both", labelsize=7)
