@@ -13,8 +13,8 @@ from layerscope.engines.ray import require_ray
 from layerscope.errors import MissingExtraError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
-# a node that is gone is noticed within a second or two
-_QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+# a node that is gone is noticed within ten seconds; one that only waits for a core on a busy machine is not taken for gone
+_QUICK = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 500, "health_check_failure_threshold": 20}
 
 
 @functools.cache

@@ -130,7 +130,7 @@ def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngin
     bar = Bar()
     assert engine.map(stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
     assert bar.units == 7
-    assert engine.facts()["workers"] == 2
+    assert engine.facts()["workers"] >= 2  # a node that another test has lost may not be missed yet
 
 
 def test_an_item_that_kills_its_workers_does_not_stop_the_others(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
