@@ -50,47 +50,30 @@ class Entry:
         return cache_dir() / "models" / f"{self.name}-{self.package.version}"
 
 
+def _shipped(name: str, content: str, title: str, parameters: int, width: int, notes: str) -> Entry:
+    """A model that comes with layerscope: 12 blocks, float16, trained by a script in examples/."""
+    return Entry(name, title, None, content, "Apache-2.0", parameters, blocks=12, width=width, notes=f"{notes}, float16")
+
+
 def _controlled(kind: str, title: str, parameters: int, notes: str) -> Entry:
-    """One of the three models of examples/train_controlled_set.py: the same width, depth, text and steps."""
-    return Entry(
-        name=f"controlled-{kind}",
-        title=title,
-        package=None,
-        content=f"controlled/{kind}",
-        licence="Apache-2.0",
-        parameters=parameters,
-        blocks=12,
-        width=128,
-        notes=f"{notes}; trained by examples/train_controlled_set.py on film reviews, float16",
-    )
-
-
-_CONTROLLED = (
-    _controlled("ar", "controlled set, autoregressive", 2_903_808, "decoder (GPT-NeoX)"),
-    _controlled("mlm", "controlled set, masked-language", 2_903_808, "the same blocks, seeing both sides"),
-    _controlled("mamba", "controlled set, Mamba", 2_622_592, "state-space model"),
-)
+    """One of the controlled set: the same width, depth, text and steps."""
+    told = f"{notes}; trained by examples/train_controlled_set.py on film reviews"
+    return _shipped(f"controlled-{kind}", f"controlled/{kind}", f"controlled set, {title}", parameters, 128, told)
 
 
 def _vision(kind: str, title: str, parameters: int, notes: str) -> Entry:
-    """One of the three models of examples/train_vision_set.py: the same width, depth, images and steps."""
-    return Entry(
-        name=f"vision-{kind}",
-        title=title,
-        package=None,
-        content=f"vision_set/{kind}",
-        licence="Apache-2.0",
-        parameters=parameters,
-        blocks=12,
-        width=48,
-        notes=f"{notes}; trained by examples/train_vision_set.py on Fashion-MNIST, float16",
-    )
+    """One of the vision set: the same width, depth, images and steps."""
+    told = f"image model{notes}; trained by examples/train_vision_set.py on Fashion-MNIST"
+    return _shipped(f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, told)
 
 
-_VISION = (
-    _vision("supervised", "vision set, supervised ViT", 342_624, "image model, classifies"),
-    _vision("mae", "vision set, masked autoencoder", 342_624, "image model, fills in hidden patches"),
-    _vision("ar", "vision set, autoregressive", 336_672, "image model (AIM), predicts the next patch"),
+_SHIPPED = (
+    _controlled("ar", "autoregressive", 2_903_808, "decoder (GPT-NeoX)"),
+    _controlled("mlm", "masked-language", 2_903_808, "the same blocks, seeing both sides"),
+    _controlled("mamba", "Mamba", 2_622_592, "state-space model"),
+    _vision("supervised", "supervised ViT", 342_624, ", classifies"),
+    _vision("mae", "masked autoencoder", 342_624, ", fills in hidden patches"),
+    _vision("ar", "autoregressive", 336_672, " (AIM), predicts the next patch"),
 )
 
 _ENTRIES = (
@@ -128,8 +111,7 @@ _ENTRIES = (
         width=160,
         notes="image model; trained at 1024 pixels by distillation from SAM, read here at 224; float32 as published",
     ),
-    *_CONTROLLED,
-    *_VISION,
+    *_SHIPPED,
 )
 
 

@@ -131,7 +131,8 @@ class Keeper:
         file = self.folder / f"{pooling}.{dtype}"
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic.explained(file):
-            mapped = np.memmap(file, dtype=dtype, mode="r+" if file.exists() else "w+", shape=shape)
+            atomic.reserve(file, math.prod(shape) * np.dtype(dtype).itemsize)
+            mapped = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
         self._files.append(mapped)
         return torch.from_numpy(mapped)
 

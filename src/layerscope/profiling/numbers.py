@@ -48,18 +48,22 @@ class PromptNumbers:
         made = cls(fields, sites, prompts, file)
         if not fields:
             return made
+        with atomic.explained(file):
+            made._gather(store, shards, file)
+        return made
+
+    def _gather(self, store: ShardStore, shards: Sequence[np.ndarray], file: Path) -> None:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             start, waiting = 0, []
             for index in range(len(shards)):
                 waiting.append(store.read(index).values)
                 if len(waiting) * len(shards[0]) >= _AT_ONCE or index + 1 == len(shards):
-                    block = np.stack([np.concatenate([values[name] for values in waiting], axis=1) for name in fields])
-                    made._write(descriptor, block.astype(np.float64, copy=False), start)
+                    block = np.stack([np.concatenate([values[name] for values in waiting], axis=1) for name in self.fields])
+                    self._write(descriptor, block.astype(np.float64, copy=False), start)
                     start, waiting = start + block.shape[2], []
         finally:
             os.close(descriptor)
-        return made
 
     def _write(self, descriptor: int, block: np.ndarray, start: int) -> None:
         for i, by_site in enumerate(block):

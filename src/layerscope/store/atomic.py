@@ -88,3 +88,12 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, bool)):
         return value
     return str(value)
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file of `size` bytes whose space on the disk is taken: writing to a map of a full disk ends the process."""
+    with open(path, "ab") as stream:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(stream.fileno(), 0, size)
+        else:
+            stream.truncate(size)
