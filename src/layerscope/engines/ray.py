@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, nothing
 from layerscope.engines.dispatch import Dispatch
 from layerscope.engines.placement import Machine, check_request, place
 from layerscope.errors import LayerscopeError, MissingExtraError
+
+log = logging.getLogger("layerscope")
 
 
 class RayEngine(Engine):
@@ -42,6 +44,7 @@ class RayEngine(Engine):
         self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
         self.attempts, self.start_timeout = attempts, start_timeout
         self._ours = False
+        self._unhush: Callable[[], None] = _already
         self._facts: dict[str, Any] = {}
         self.current: Dispatch | None = None  # the work that is being done
 
@@ -77,6 +80,7 @@ class RayEngine(Engine):
         """End the connection, and the cluster where it was started here."""
         if self._ours:
             require_ray().shutdown()
+            self._unhush()
             self._ours = False
 
     def _connected(self) -> Any:
@@ -85,9 +89,11 @@ class RayEngine(Engine):
             return ray
         self._check_address()
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+        self._unhush = _hush()
         try:
             ray.init(address=self.address, namespace="layerscope", **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+            self._unhush()
             raise self._no_cluster(error) from error
         self._ours = True
         return ray
@@ -115,12 +121,38 @@ class RayEngine(Engine):
         return [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
+def _already() -> None:
+    """Nothing to undo."""
+
+
+def _hush() -> Callable[[], None]:
+    """What the cluster reports goes to the log until the returned function is called.
+
+    Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; a worker's death is told by our own
+    warning. Ray has no setting for it, so its function is replaced; where a version has none of that name, nothing is.
+    """
+    from ray._private import worker
+
+    before = getattr(worker, "print_to_stdstream", None)
+    if before is None:
+        return _already
+
+    def to_log(data: Any, *_: Any, **__: Any) -> None:
+        for line in data.get("lines", ()):
+            log.info("%s", line)
+
+    worker.print_to_stdstream = to_log
+
+    def restore() -> None:
+        worker.print_to_stdstream = before
+
+    return restore
+
+
 def require_ray() -> Any:
     """The ray package, without its telemetry; says which extra is missing where it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about how it hides GPUs
-    # a worker's death is told by our own warning, on stderr; Ray would print a page about it on stdout
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died or was killed")
     try:
         import ray
         import ray.exceptions
