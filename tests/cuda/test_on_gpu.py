@@ -78,7 +78,7 @@ def test_token_measures(tokens, width, kind, dtype):
         torch.testing.assert_close(find_sink(*there).ratio.cpu(), find_sink(given, padding).ratio, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("n", [60, 300])
+@pytest.mark.parametrize("n", [60, 110, 300])
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])
 def test_metrics_of_pooled_vectors(kind, n):
     width, sites = 128, 4

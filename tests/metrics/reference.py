@@ -261,22 +261,22 @@ def intrinsic_dimension(pooled: ArrayLike) -> float:
     return (len(logs) - 1) / sum(logs)
 
 
-def covariance_eigenvalues(pooled: ArrayLike) -> np.ndarray:
+def covariance_eigenvalues(pooled: ArrayLike, rows: str = "centered") -> np.ndarray:
     """Eigenvalues of the covariance, descending, up to a common factor; those that are rounding left out."""
-    return np.array([s * s for s in singular_values(prepare(pooled, "centered")) if s > 0])
+    return np.array([s * s for s in singular_values(prepare(pooled, rows)) if s > 0])
 
 
-def alpha_req(pooled: ArrayLike, floor: float = 1e-10) -> float:
+def alpha_req(pooled: ArrayLike, floor: float = 1e-10, rows: str = "centered") -> float:
     """Minus the slope of log λ_i against log i."""
-    lam = covariance_eigenvalues(pooled)
+    lam = covariance_eigenvalues(pooled, rows)
     lam = lam[lam > floor * lam[0]]
     slope, _ = np.polyfit(np.log(np.arange(1, len(lam) + 1)), np.log(lam), 1)
     return -float(slope)
 
 
-def nesum(pooled: ArrayLike) -> float:
+def nesum(pooled: ArrayLike, rows: str = "centered") -> float:
     """Σ λ_i / λ_1."""
-    lam = covariance_eigenvalues(pooled)
+    lam = covariance_eigenvalues(pooled, rows)
     return float(lam.sum() / lam[0])
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
+from layerscope.metrics.fold_grams import fold_members
 from layerscope.metrics.jackknife import n_folds
 from layerscope.metrics.samples import _Vectors
-from layerscope.metrics.spectrum import fold_members
 
 WIDTH = 24
 DATASET = [name for name, metric in metrics().items() if metric.info.level != "tokens"]

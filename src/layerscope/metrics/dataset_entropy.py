@@ -9,6 +9,7 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
+from layerscope.metrics.fold_sums import OfSums, entropy_of_sums, pooled_sums, prepare_fold_sums, summable
 from layerscope.metrics.jackknife import n_folds
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
@@ -42,23 +43,37 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         """The function of the eigenvalues."""
         raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
 
+    def of_sums(self) -> OfSums | None:
+        """The same function of a spectrum's power sums (see fold_sums.py), where there is one."""
+        return None
+
     def _quantity(self) -> Quantity:
-        return Quantity(self.function(), self.info.unit == "nats")
+        return Quantity(self.function(), self.info.unit == "nats", self.of_sums())
 
     def prepare(self, many: Sequence[PooledRows]) -> None:
         """The spectra of several data, solved together."""
-        o = self.options
-        pooled_spectra([data for data in many if len(data)], self.rows(), o.group, o.clamp_gram, self._quantity())
+        o, quantity = self.options, self._quantity()
+        summed = [data for data in many if quantity.of_sums is not None and summable(data, o.clamp_gram)]
+        if summed and summed[0].on_gpu:
+            prepare_fold_sums(summed, self.rows(), o.group)
+        solved = [data for data in many if len(data) and not any(data is other for other in summed)]
+        pooled_spectra(solved, self.rows(), o.group, o.clamp_gram, quantity)
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
-        spectrum = pooled_spectrum(data, self.rows(), self.options.group, self.options.clamp_gram)
-        if float(spectrum.eigenvalues[-1]) <= 0:
-            return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        value, se = spectrum.evaluate(self._quantity())
-        if not math.isfinite(value):  # a slope needs two eigenvalues, say
+        value, se = self._evaluate(data)
+        if not math.isfinite(value):  # no vector has a direction; or a slope needs two eigenvalues, say
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
         return Estimate(value, len(data), data.width, se=se, df=n_folds(len(data)) - 1)
+
+    def _evaluate(self, data: PooledRows) -> tuple[float, float]:
+        """(value, standard error), NaN where no vector has a direction."""
+        o, quantity = self.options, self._quantity()
+        if quantity.of_sums is not None and summable(data, o.clamp_gram):
+            sums = pooled_sums(data, self.rows(), o.group)
+            return (math.nan, math.nan) if sums.empty else sums.evaluate(quantity.of_sums)
+        spectrum = pooled_spectrum(data, self.rows(), o.group, o.clamp_gram)
+        return (math.nan, math.nan) if float(spectrum.eigenvalues[-1]) <= 0 else spectrum.evaluate(quantity)
 
 
 @register
@@ -87,3 +102,7 @@ class DatasetEntropy(PooledSpectrumMetric):
     def function(self) -> Callable[[Tensor], Tensor]:
         """S_α."""
         return lambda lam: spectrum_entropy(lam, self.options.alpha)
+
+    def of_sums(self) -> OfSums | None:
+        """S_1."""
+        return entropy_of_sums if self.options.alpha == 1 else None

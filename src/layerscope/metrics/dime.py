@@ -12,9 +12,9 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
+from layerscope.metrics.fold_grams import prepared_view
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
-from layerscope.metrics.spectrum import prepared_view
 from layerscope.spectra import eigvalsh
 
 _BATCH_ENTRIES = 4_000_000  # permuted products solved at once: 32 MB

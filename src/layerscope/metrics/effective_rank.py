@@ -13,6 +13,7 @@ from torch import Tensor
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
 from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
+from layerscope.metrics.fold_sums import OfSums, effective_rank_of_sums, entropy_of_sums
 from layerscope.metrics.registry import register
 
 
@@ -58,6 +59,10 @@ class EffectiveRank(PooledSpectrumMetric):
         """Effective rank."""
         return effective_rank
 
+    def of_sums(self) -> OfSums:
+        """Effective rank."""
+        return effective_rank_of_sums
+
 
 @register
 class EntropyRank(PooledSpectrumMetric):
@@ -77,3 +82,7 @@ class EntropyRank(PooledSpectrumMetric):
     def function(self) -> Callable[[Tensor], Tensor]:
         """exp(S_1)."""
         return entropy_rank
+
+    def of_sums(self) -> OfSums:
+        """exp(S_1)."""
+        return lambda sums: entropy_of_sums(sums).exp()

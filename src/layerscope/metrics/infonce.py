@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
+from layerscope.metrics.fold_grams import prepared_view
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
-from layerscope.metrics.spectrum import prepared_view
 
 _BLOCK = 1024
 

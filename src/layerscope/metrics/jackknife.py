@@ -19,9 +19,12 @@ def n_folds(n: int) -> int:
 
 
 def standard_error(left_out: Sequence[float]) -> float:
-    """The jackknife's standard error from the values without each fold; NaN if one of them is undefined."""
+    """The jackknife's standard error from the values without each fold; NaN if one is undefined, or if there are but two.
+
+    One of two prompts left out leaves one alone: its spectrum is the same whatever it says.
+    """
     g = len(left_out)
-    if g < 2 or not all(math.isfinite(v) for v in left_out):
+    if g < 3 or not all(math.isfinite(v) for v in left_out):
         return math.nan
     mean = math.fsum(left_out) / g
     return math.sqrt((g - 1) / g * math.fsum((v - mean) ** 2 for v in left_out))

@@ -1,8 +1,7 @@
 """Spectra of pooled vectors, whole and with each fold of prompts left out.
 
-N ≤ D: the N×N Gram matrix. N > D: the D×D scatter matrix, summed block by block, so memory is O(D²) for any N. On a GPU all are
-solved in float32 first. Where its rounding could show in a value, the whole data's spectrum is solved in float64; where it shows
-in the standard error, the folds are too.
+On a GPU all are solved in float32 first. Where its rounding could show in a value, the whole data's spectrum is solved in
+float64; where it shows in the standard error, the folds are too. What follows from sums over a spectrum: see fold_sums.py.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
-from layerscope.metrics.jackknife import n_folds, standard_error
-from layerscope.metrics.rows import RowPreparation, prepare_rows
+from layerscope.metrics.fold_grams import fold_matrices, whole_matrix
+from layerscope.metrics.fold_sums import OfSums
+from layerscope.metrics.jackknife import standard_error
+from layerscope.metrics.rows import RowPreparation
 from layerscope.spectra import eigvalsh, joined, solve_together
 
 if TYPE_CHECKING:
-    from layerscope.metrics.samples import PooledRows, ViewRows
+    from layerscope.metrics.samples import PooledRows
 
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error,
 _SHARE_OF_ERROR = 0.25
@@ -34,10 +35,14 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A function of spectra along their last dimension, and how far rounding may move its value."""
+    """A function of spectra along their last dimension, and how far rounding may move its value.
+
+    `of_sums` is the same function of a spectrum's power sums, where there is one.
+    """
 
     function: Function
     nats: bool = False
+    of_sums: OfSums | None = None
 
     def allowed(self, value: float) -> float:
         """What rounding may do to this value."""
@@ -82,11 +87,14 @@ class Spectrum:
         return moved * self._folds <= _SHARE_OF_ERROR * self._error(function)
 
     def sharpen(self, exact: Tensor) -> None:
-        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in the others as well."""
+        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in the others as well.
+
+        A Gram matrix has as many empty dimensions less as it has lost rows.
+        """
         self.rough, self.eigenvalues, self.exactly = self.eigenvalues, exact, None
         empty = int((exact <= rounding_floor(exact)).sum())
         for values in (self.rough.unsqueeze(0), *self.without):
-            values[:, :empty] = 0.0
+            values[:, : max(0, empty - (len(exact) - values.shape[1]))] = 0.0
 
     @property
     def _folds(self) -> float:
@@ -95,21 +103,6 @@ class Spectrum:
 
     def _error(self, function: Function) -> float:
         return standard_error([value for folds in self.without for value in function(folds).tolist()])
-
-
-def prepare_grouped(z: Tensor, rows: RowPreparation, mean: Tensor | None, group: int | None) -> Tensor:
-    """Rows prepared as asked; with `group`, centred inside consecutive groups as the released code does."""
-    if group is None or not rows.startswith("centered"):
-        return prepare_rows(z, rows, mean)
-    return torch.cat([prepare_rows(part, rows) for part in z.split(group)])
-
-
-def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
-    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival."""
-    if group is None:
-        return prepare_rows(data.view(index), rows)
-    prepared = prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)
-    return prepared[torch.from_numpy(data.order()).to(prepared.device)]
 
 
 def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False) -> Spectrum:
@@ -131,7 +124,7 @@ def pooled_spectra(
     there = [data for data in many if key not in data._memo and data.on_gpu]
     for data in many:
         if key not in data._memo and not data.on_gpu:
-            whole, *without = _matrices(data, rows, group, clamp)
+            whole, *without = fold_matrices(data, rows, group, clamp)
             data._memo[key] = Spectrum(_solve(whole), [_solve(folds) for folds in without])
     if there:
         for data, spectrum in zip(there, _solve_on_gpu(there, rows, group, clamp), strict=True):
@@ -139,7 +132,7 @@ def pooled_spectra(
     if quantity is not None:
         unsure = [data for data in many if not data._memo[key].settles(quantity)]
         if unsure:
-            exact = _solve(torch.stack([_whole(data, rows, group, clamp) for data in unsure]))
+            exact = _solve(torch.stack([whole_matrix(data, rows, group, clamp) for data in unsure]))
             for data, values in zip(unsure, exact, strict=True):
                 data._memo[key].sharpen(values)
 
@@ -151,13 +144,12 @@ def _solve(matrices: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool) -> list[Spectrum]:
     """Whole spectra and those without folds in float32, each size in one batch over all the data."""
-    made = [[m.float() for m in _matrices(data, rows, group, clamp)] for data in many]
+    made = [[m.float() for m in fold_matrices(data, rows, group, clamp)] for data in many]
     sizes = range(1, max(len(matrices) for matrices in made))
     batches = [torch.stack([site[0] for site in made]), *(joined([site[k] for site in made]) for k in sizes)]
     wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solve_together(batches)]
     if rows.startswith("centered") and group is None and not clamp and all(len(data) <= data.width for data in many):
-        for values in (wholes, *stacked):  # rows that sum to zero, scaled or not, miss one dimension
-            values[:, 0] = 0.0
+        wholes[:, 0] = 0.0  # rows that sum to zero, scaled or not, miss one dimension
     split = [iter(values.split([len(site[k]) for site in made])) for k, values in zip(sizes, stacked, strict=True)]
     return [
         Spectrum(
@@ -171,99 +163,8 @@ def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int |
 
 
 def _solve_whole(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
-    return _solve(_whole(data, rows, group, clamp))
+    return _solve(whole_matrix(data, rows, group, clamp))
 
 
 def _solve_folds(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
-    return [_solve(folds) for folds in _matrices(data, rows, group, clamp)[1:]]
-
-
-def fold_members(n: int, device: torch.device) -> list[Tensor]:
-    """Which of n samples in canonical order are in which fold (folds, size): at most two sizes, each stacked."""
-    folds = n_folds(n)
-    if not folds:
-        return []
-    larger = n % folds
-    at = torch.arange(folds, device=device).unsqueeze(-1) + folds * torch.arange(-(-n // folds), device=device)
-    return [part for part in (at[:larger], at[larger:, : n // folds]) if part.numel()]
-
-
-def left_in(members: Tensor, n: int) -> Tensor:
-    """Which of n samples are left without each fold (folds, n − size), given which are in it (folds, size).
-
-    Every `folds`-th sample is in the same fold, so between two that are left out all others follow in order.
-    """
-    folds, size = members.shape
-    at = torch.arange(n - size, device=members.device).expand(folds, -1)
-    return at + torch.searchsorted(members - torch.arange(size, device=members.device), at.contiguous(), right=True)
-
-
-def _matrices(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
-    """The matrix of all rows (n, n), then those without each fold (folds, m, m): stacked by size on a GPU, else one by one."""
-    made = _grams(data, rows, group) if len(data) <= data.width else _scatters(data, rows, group)
-    return [m.clamp(min=0) for m in made] if clamp else made
-
-
-def _whole(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
-    """The matrix of all rows alone."""
-    if len(data) > data.width:
-        return _matrices(data, rows, group, clamp)[0]
-    prepared = _prepared(data, data.all(), rows, group)
-    gram = prepared @ prepared.T
-    return gram.clamp(min=0) if clamp else gram
-
-
-def _prepared(data: PooledRows, z: Tensor, rows: RowPreparation, group: int | None) -> Tensor:
-    if group is None:
-        return prepare_rows(z, rows)
-    order = torch.from_numpy(data.order()).to(z.device)
-    return prepare_grouped(torch.cat(list(data.blocks())), rows, None, group)[order]
-
-
-def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
-    """N×N; rows are prepared anew among those that stay."""
-    z = data.all()
-    prepared = _prepared(data, z, rows, group)
-    out = [prepared @ prepared.T]
-    for members in fold_members(len(z), z.device):
-        rest = left_in(members, len(z))
-        for some in [rest] if data.on_gpu else rest.split(1):
-            kept = prepared[some] if group is not None else prepare_rows(z[some], rows)
-            out.append(kept @ kept.mT)
-    return out
-
-
-def _scatters(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
-    """D×D. With N > D the mean hardly depends on a fold: the whole data's is used."""
-    d = data.width
-    mean = None
-    if rows.startswith("centered"):
-        mean = torch.zeros(d, dtype=torch.float64, device=data.device)
-        for z in data.blocks():
-            mean += z.sum(0)
-        mean /= len(data)
-    if group is None:
-        # one pass: the scatter of each fold, from which the whole and what is left without a fold follow
-        folds = torch.zeros(n_folds(len(data)), d, d, dtype=torch.float64, device=data.device)
-        for z, members in data.blocks_by_fold():
-            prepared = prepare_rows(z, rows, mean)
-            for scatter, rows_of in zip(folds, members, strict=True):
-                some = prepared[rows_of]
-                scatter.addmm_(some.T, some)
-        whole = folds.sum(0)
-        without = list(folds.neg_().add_(whole).unbind())
-    else:
-        whole = torch.zeros(d, d, dtype=torch.float64, device=data.device)
-        for z in data.blocks(group):
-            prepared = prepare_grouped(z, rows, mean, group)
-            whole.addmm_(prepared.T, prepared)
-        without = []
-        for fold in range(n_folds(len(data))):
-            left = whole.clone()
-            for z in data.fold_blocks(fold):
-                prepared = prepare_rows(z, rows, mean)
-                left.addmm_(prepared.T, prepared, alpha=-1.0)
-            without.append(left)
-    if data.on_gpu and without:
-        return [whole, torch.stack(without)]
-    return [whole, *(m.unsqueeze(0) for m in without)]
+    return [_solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]]

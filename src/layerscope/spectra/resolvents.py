@@ -1,0 +1,148 @@
+"""Sums over the spectrum of a Gram matrix, and over those that are left without some of its rows, none of which is solved.
+
+For K (n×n) and t > 0 let φ(t) = Σ log(1 + λ/t) = log det(1 + K/t). Without the rows f, Jacobi's identity for minors says
+φ_f(t) = φ(t) + log det (t (K + t)⁻¹)[f, f]: one inverse serves every f, and a determinant is as small as what is left out. The
+sums that entropies are made of are integrals of φ:
+
+    Σ x log(x/c) = ∫ (Σx/c · log(1 + c/t) − φ(t)) dt
+    Σ √x         = 1/2π ∫ t^(−1/2) φ(t) dt
+    Σ √x log x   = 2 Σ√x + 1/2π ∫ t^(−1/2) log t φ(t) dt
+
+With t = eᵘ the integrands are analytic for |Im u| < π, so the trapezoid rule with step h misses by the order of e^(−2π²/h):
+7e-8 for h = 1.2. c = Σx² / Σx lets them fall like e^(−2u) for large t. All in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from layerscope.spectra.factors import inverse_factor, log_determinant
+
+STEP = 1.2
+LOWEST = 1e-8  # the first t, of the mean eigenvalue
+HIGHEST = 30.0  # the last t, of the largest eigenvalue or more
+_BELOW = 60  # terms under the first t, where φ goes on as a straight line in u
+_SHARE_OF_MEMORY = 0.15  # of what is free on a GPU, for factors
+
+
+def power_sums(eigenvalues: Tensor) -> Tensor:
+    """(Σ x, Σ x log x, Σ √x, Σ √x log x) of spectra along their last dimension (..., 4).
+
+    >>> import torch
+    >>> [round(v, 4) for v in power_sums(torch.tensor([0.0, 4.0])).tolist()]
+    [4.0, 5.5452, 2.0, 2.7726]
+    """
+    present = eigenvalues > eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps * eigenvalues.amax(-1, keepdim=True)
+    x = torch.where(present, eigenvalues, 0.0)
+    logs, roots = torch.where(present, eigenvalues, 1.0).log(), x.sqrt()
+    return torch.stack([x.sum(-1), (x * logs).sum(-1), roots.sum(-1), (roots * logs).sum(-1)], dim=-1)
+
+
+def sums_without(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The `power_sums` of positive semidefinite matrices (B, n, n), and of each without some rows: (B, 4), (B, sets, 4).
+
+    `members` says which rows: one tensor (sets, size) for each size. Every row may be in one set only. A matrix of zeros gives
+    NaN.
+    """
+    grams = grams.double()
+    if grams.is_cuda:
+        return _by_inverses(grams, members)
+    solved = [_by_eigenvectors(gram, members) for gram in grams]
+    return torch.stack([whole for whole, _ in solved]), torch.stack([without for _, without in solved])
+
+
+def _grid(grams: Tensor) -> Tensor:
+    """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above its largest."""
+    n = grams.shape[-1]
+    count = math.ceil(math.log(n * HIGHEST / LOWEST) / STEP) + 1  # the largest eigenvalue is at most n times the mean
+    start = (LOWEST / n * _trace(grams)).log()
+    return start.unsqueeze(-1) + STEP * torch.arange(count, dtype=torch.float64, device=grams.device)
+
+
+def _trace(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _moments(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Σ x and Σ x² of matrices and of what is left of them, the whole first (B, 1 + sets)."""
+    diagonal, squares = grams.diagonal(dim1=-2, dim2=-1), grams.square().sum(-1)
+    first, second = [diagonal.sum(-1, keepdim=True)], [squares.sum(-1, keepdim=True)]
+    for some in members:
+        inside = grams[:, some.unsqueeze(-1), some.unsqueeze(-2)].square().sum((-2, -1))
+        first.append(first[0] - diagonal[:, some].sum(-1))
+        second.append(second[0] - 2 * squares[:, some].sum(-1) + inside)
+    return torch.cat(first, dim=1), torch.cat(second, dim=1)
+
+
+def _integrate(first: Tensor, second: Tensor, u: Tensor, phi: Tensor) -> Tensor:
+    """Power sums (..., 4) from Σx, Σx² (...) and φ (..., m) at the nodes u (..., m)."""
+    c = (second / first).unsqueeze(-1)
+    rest = (first.unsqueeze(-1) / c) * torch.log1p(c * torch.exp(-u)) - phi
+    back = torch.arange(_BELOW, 0, -1, dtype=u.dtype, device=u.device)
+    slope = rest[..., 1:2] - rest[..., :1]
+    u = torch.cat([u[..., :1] - STEP * back, u], dim=-1)
+    rest = torch.cat([rest[..., :1] - slope * back, rest], dim=-1)
+    whole, half = STEP * rest * u.exp(), STEP / (2 * math.pi) * rest * (u / 2).exp()
+    log_c, root_c = c.squeeze(-1).log(), c.squeeze(-1).sqrt()
+    logs = first * log_c + whole.sum(-1)
+    roots = first / root_c - half.sum(-1)
+    # the same integral of what was taken away: its √c log c less 2 √c, of which there are Σx / c
+    root_logs = 2 * roots + first / root_c * (log_c - 2) - (half * u).sum(-1)
+    return torch.stack([first, logs, roots, root_logs], dim=-1)
+
+
+def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """On a CPU, where eigenvectors cost about two solutions without them: t (K + t)⁻¹ = Q t/(λ + t) Qᵀ."""
+    values, vectors = torch.linalg.eigh(gram)
+    values = values.clamp(min=0)
+    first, second = (moment[0] for moment in _moments(gram.unsqueeze(0), members))
+    u = _grid(gram.unsqueeze(0))[0]
+    phi = torch.stack([torch.log1p(values / t).sum() for t in u.exp()])
+    left = []
+    for some in members:
+        rows = vectors[some]
+        blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
+        left.append(phi + torch.stack(blocks, dim=-1))
+    return power_sums(values), _integrate(first[1:], second[1:], u.expand(len(first) - 1, -1), torch.cat(left))
+
+
+def _by_inverses(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """On a GPU, where products of matrices are what is fast: (K + t)⁻¹ = L⁻ᵀ L⁻¹ of all matrices at all nodes."""
+    first, second = _moments(grams, members)
+    u = _grid(grams)
+    count, n, sets = len(grams), grams.shape[-1], first.shape[1] - 1
+    order = torch.cat([some.flatten() for some in members])
+    grams = grams[:, order.unsqueeze(-1), order]  # the rows of a set lie together
+    at, which = u.flatten().exp(), torch.arange(count, device=u.device).repeat_interleave(u.shape[1])
+    phi = u.new_empty(len(at), 1 + sets)
+    step = _at_once(grams)
+    for start in range(0, len(at), step):
+        t = at[start : start + step]
+        shifted = grams[which[start : start + step]]
+        shifted.diagonal(dim1=-2, dim2=-1).add_(t.unsqueeze(-1))
+        factors = inverse_factor(shifted)
+        whole = (log_determinant(factors) - n * t.log()).unsqueeze(-1)
+        parts, columns = [whole], factors.split([some.numel() for some in members], dim=-1)
+        for some, part in zip(members, columns, strict=True):
+            rows = part.unflatten(-1, some.shape).movedim(1, -1)  # of L⁻ᵀ (…, sets, size, n)
+            blocks = (rows @ rows.mT).mul_(t[:, None, None, None]).flatten(0, 1)
+            parts.append(whole + log_determinant(inverse_factor(blocks)).view(-1, len(some)))
+        phi[start : start + step] = torch.cat(parts, dim=-1)
+    sums = _integrate(first, second, u.unsqueeze(1).expand(-1, 1 + sets, -1), phi.view(count, -1, 1 + sets).mT)
+    return sums[:, 0], sums[:, 1:]
+
+
+def _log_det(matrices: Tensor) -> Tensor:
+    return 2 * torch.linalg.cholesky_ex(matrices).L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _at_once(grams: Tensor) -> int:
+    """How many factors fit, with what their computation needs besides."""
+    if not grams.is_cuda:
+        return 8
+    free, _ = torch.cuda.mem_get_info(grams.device)
+    return max(1, int(_SHARE_OF_MEMORY * free) // (12 * grams.shape[-1] ** 2))

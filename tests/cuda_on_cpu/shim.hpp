@@ -1,0 +1,334 @@
+// CUDA's language on a CPU, for tests: blocks one after another, each thread of a block a fiber that runs until a barrier.
+// What a GPU would make of a mistake is reported: a barrier or shuffle that not all threads reach, memory written outside of
+// what was given, misaligned vectors. Shared memory starts as NaN; so does everything beyond its end.
+#pragma once
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __shared__ static __attribute__((section("cuda_shared")))
+#define CUDA_ON_CPU 1
+
+struct dim3 { unsigned x, y, z; };
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+static const int warpSize = 32;
+
+#define VECTOR2(T, name, n) struct alignas(n) name { T x, y; }; static inline name make_##name(T x, T y) { return {x, y}; }
+#define VECTOR4(T, name, n) \
+  struct alignas(n) name { T x, y, z, w; }; static inline name make_##name(T x, T y, T z, T w) { return {x, y, z, w}; }
+VECTOR2(float, float2, 8)
+VECTOR4(float, float4, 16)
+VECTOR2(int, int2, 8)
+VECTOR4(int, int4, 16)
+VECTOR2(unsigned, uint2, 8)
+VECTOR4(unsigned, uint4, 16)
+VECTOR2(unsigned short, ushort2, 4)
+VECTOR4(unsigned short, ushort4, 8)
+VECTOR4(unsigned char, uchar4, 4)
+VECTOR2(double, double2, 16)
+struct float3 { float x, y, z; };
+
+namespace cuda_on_cpu {
+
+enum State { READY, AT_BARRIER, IN_WARP, DONE };
+enum { STACK = 96 * 1024, PAD = 4096 };
+
+struct Fiber {
+  State state;
+  bool started;
+  int line;              // of the barrier or shuffle it waits at
+  int votes;             // what it brought to a barrier that counts
+  unsigned mask;         // of the lanes that meet in a shuffle
+  const char* kind;
+  uint64_t given;
+  int argument, width;
+  uint64_t got[32];      // all lanes' values, once they have met
+  int arguments;
+  jmp_buf at;
+};
+
+inline std::vector<Fiber> fibers;
+inline std::vector<ucontext_t> contexts;
+inline char* stacks;
+inline int current, total, voted;
+inline jmp_buf scheduler;
+inline ucontext_t origin;
+inline void (*body)(void**);
+inline void** values;
+inline char message[600];
+inline std::vector<unsigned char> memory;
+inline unsigned char* dynamic_start;
+
+inline void complain(const char* format, ...) {
+  if (message[0]) return;
+  va_list list;
+  va_start(list, format);
+  vsnprintf(message, sizeof message, format, list);
+  va_end(list);
+}
+
+inline void* dynamic() { return dynamic_start; }
+
+__attribute__((noinline)) inline void pause_here() {
+  Fiber& f = fibers[current];
+  if (_setjmp(f.at) == 0) _longjmp(scheduler, 1);
+}
+
+inline void enter() {
+  body(values);
+  fibers[current].state = DONE;
+  _longjmp(scheduler, 1);
+}
+
+__attribute__((noinline)) inline int barrier(int line, int vote) {
+  Fiber& f = fibers[current];
+  f.state = AT_BARRIER;
+  f.line = line;
+  f.votes = vote;
+  pause_here();
+  return voted;
+}
+
+// meet the other lanes of the mask, and see what each brought
+__attribute__((noinline)) inline const uint64_t* meet(unsigned mask, const char* kind, uint64_t given, int line) {
+  const int first = current / 32 * 32, lane = current % 32;
+  Fiber& f = fibers[current];
+  if (!(mask >> lane & 1)) complain("line %d: %s by lane %d, which its mask %08x leaves out", line, kind, lane, mask);
+  f.state = IN_WARP;
+  f.mask = mask, f.kind = kind, f.given = given, f.line = line;
+  bool all = true;
+  for (int i = 0; i < 32 && all; ++i)
+    if (mask >> i & 1) {
+      if (first + i >= total) { complain("line %d: %s waits for lane %d, which the block has not", line, kind, i); break; }
+      const Fiber& other = fibers[first + i];
+      all = other.state == IN_WARP && other.mask == mask && other.line == line;
+    }
+  if (!all || message[0]) {
+    pause_here();
+    return fibers[current].got;
+  }
+  uint64_t both[32] = {};
+  for (int i = 0; i < 32; ++i) if (mask >> i & 1) both[i] = fibers[first + i].given;
+  for (int i = 0; i < 32; ++i)
+    if (mask >> i & 1) {
+      memcpy(fibers[first + i].got, both, sizeof both);
+      fibers[first + i].state = READY;
+    }
+  return fibers[current].got;
+}
+
+template <class T> uint64_t packed(T x) { uint64_t bits = 0; memcpy(&bits, &x, sizeof x); return bits; }
+template <class T> T unpacked(uint64_t bits) { T x; memcpy(&x, &bits, sizeof x); return x; }
+
+template <class T> T shuffle(unsigned mask, T x, int from, int line) {
+  const uint64_t* all = meet(mask, "a shuffle", packed(x), line);
+  if (from >= 0 && from < 32 && !(mask >> from & 1)) complain("line %d: a shuffle reads lane %d, not in its mask", line, from);
+  return unpacked<T>(all[from & 31]);
+}
+inline int lane_of() { return current % 32; }
+
+template <class... P, size_t... I> void invoke(void (*kernel)(P...), void** v, std::index_sequence<I...>) {
+  kernel(*(P*)v[I]...);
+}
+
+extern "C" unsigned char __start_cuda_shared[] __attribute__((weak));
+extern "C" unsigned char __stop_cuda_shared[] __attribute__((weak));
+
+inline void run_block(int order, unsigned seed) {
+  std::vector<int> turn(total);
+  for (int i = 0; i < total; ++i) turn[i] = order == 1 ? total - 1 - i : i;
+  if (order == 2)
+    for (int i = total - 1; i > 0; --i) seed = seed * 1664525u + 1013904223u, std::swap(turn[i], turn[(seed >> 8) % (i + 1)]);
+  for (Fiber& f : fibers) f.state = READY, f.started = false;
+  for (;;) {
+    bool moved = false;
+    volatile int at = 0;
+    for (; at < total; ++at) {
+      current = turn[at];
+      if (fibers[current].state != READY) continue;
+      moved = true;
+      threadIdx.x = current;
+      if (_setjmp(scheduler) == 0) {
+        if (fibers[current].started) _longjmp(fibers[current].at, 1);
+        fibers[current].started = true;
+        ucontext_t& c = contexts[current];
+        getcontext(&c);
+        c.uc_stack.ss_sp = stacks + (size_t)current * STACK;
+        c.uc_stack.ss_size = STACK;
+        c.uc_link = nullptr;
+        makecontext(&c, enter, 0);
+        setcontext(&c);
+      }
+      if (message[0]) return;
+    }
+    if (moved) continue;
+    int waiting = 0, done = 0, line = 0, other = 0, votes = 0;
+    const Fiber* lost = nullptr;
+    for (const Fiber& f : fibers) {
+      if (f.state == DONE) ++done;
+      if (f.state == IN_WARP) lost = &f;
+      if (f.state == AT_BARRIER) {
+        ++waiting;
+        votes += f.votes != 0;
+        if (!line) line = f.line;
+        if (f.line != line) other = f.line;
+      }
+    }
+    if (done == total) return;
+    if (lost) return complain("deadlock: %s in line %d (mask %08x) that not all its lanes reach", lost->kind, lost->line, lost->mask);
+    if (waiting < total) return complain("deadlock: %d of %d threads wait at the barrier in line %d, the others have ended", waiting, total, line);
+    if (other) return complain("threads of one block meet at different barriers: lines %d and %d", line, other);
+    voted = votes;
+    for (Fiber& f : fibers) f.state = READY;
+  }
+}
+
+template <class... P> const char* launch(void (*kernel)(P...), int blocks, int threads, int shared, void** given, int order) {
+  static void (*chosen)(P...);
+  chosen = kernel;
+  message[0] = 0;
+  body = [](void** v) { invoke(chosen, v, std::index_sequence_for<P...>{}); };
+  values = given;
+  total = threads;
+  gridDim = {(unsigned)blocks, 1, 1};
+  blockDim = {(unsigned)threads, 1, 1};
+  threadIdx = {0, 0, 0};
+  fibers.assign(threads, Fiber());
+  contexts.resize(threads);
+  stacks = (char*)mmap(nullptr, (size_t)threads * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  memory.resize(shared + 2 * PAD + 256);
+  dynamic_start = memory.data() + PAD;
+  dynamic_start += -(uintptr_t)dynamic_start & 127;
+  for (int block = 0; block < blocks && !message[0]; ++block) {
+    blockIdx = {(unsigned)block, 0, 0};
+    std::fill(memory.begin(), memory.end(), 0xff);
+    if (__start_cuda_shared) memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
+    run_block(order, block + 1);
+    for (const unsigned char* p = memory.data(); p < memory.data() + memory.size(); ++p)
+      if (*p != 0xff && (p < dynamic_start || p >= dynamic_start + shared)) {
+        complain("shared memory written outside of the %d bytes asked for, at byte %d", shared, (int)(p - dynamic_start));
+        break;
+      }
+    if (message[0]) {
+      const size_t length = strlen(message);
+      snprintf(message + length, sizeof message - length, " (block %d)", block);
+    }
+  }
+  munmap(stacks, (size_t)threads * STACK);
+  return message;
+}
+
+}  // namespace cuda_on_cpu
+
+// what the compiler calls where an index or an address cannot be right
+struct Place { const char* file; unsigned line, column; };
+extern "C" inline void __attribute__((used)) __ubsan_handle_out_of_bounds(Place* at, uintptr_t index) {
+  cuda_on_cpu::complain("line %u: index %ld is outside of its array", at->line, (long)index);
+}
+extern "C" inline void __attribute__((used)) __ubsan_handle_type_mismatch_v1(Place* at, uintptr_t address) {
+  cuda_on_cpu::complain("line %u: a misaligned address, %ld bytes after a multiple of 16", at->line, (long)(address & 15));
+}
+
+#define __syncthreads() cuda_on_cpu::barrier(__LINE__, 0)
+#define __syncthreads_or(x) (cuda_on_cpu::barrier(__LINE__, !!(x)) > 0)
+#define __syncthreads_and(x) (cuda_on_cpu::barrier(__LINE__, !!(x)) == (int)blockDim.x)
+#define __syncthreads_count(x) cuda_on_cpu::barrier(__LINE__, !!(x))
+#define __syncwarp(...) cuda_on_cpu::warp_barrier(__LINE__ __VA_OPT__(,) __VA_ARGS__)
+#define __shfl_sync(m, x, ...) cuda_on_cpu::shfl(__LINE__, m, x, __VA_ARGS__)
+#define __shfl_xor_sync(m, x, ...) cuda_on_cpu::shfl_xor(__LINE__, m, x, __VA_ARGS__)
+#define __shfl_down_sync(m, x, ...) cuda_on_cpu::shfl_down(__LINE__, m, x, __VA_ARGS__)
+#define __shfl_up_sync(m, x, ...) cuda_on_cpu::shfl_up(__LINE__, m, x, __VA_ARGS__)
+#define __ballot_sync(m, x) cuda_on_cpu::ballot(__LINE__, m, x)
+#define __any_sync(m, x) (cuda_on_cpu::ballot(__LINE__, m, x) != 0)
+#define __all_sync(m, x) (cuda_on_cpu::ballot(__LINE__, m, x) == (m))
+
+namespace cuda_on_cpu {
+inline void warp_barrier(int line, unsigned mask = 0xffffffffu) { meet(mask, "__syncwarp", 0, line); }
+template <class T> T shfl(int line, unsigned mask, T x, int from, int width = 32) {
+  return shuffle(mask, x, lane_of() / width * width + from % width, line);
+}
+template <class T> T shfl_xor(int line, unsigned mask, T x, int by, int width = 32) {
+  const int lane = lane_of(), from = lane ^ by;
+  return shuffle(mask, x, from / width > lane / width ? lane : from, line);
+}
+template <class T> T shfl_down(int line, unsigned mask, T x, int by, int width = 32) {
+  const int lane = lane_of(), from = lane + by;
+  return shuffle(mask, x, from / width != lane / width ? lane : from, line);
+}
+template <class T> T shfl_up(int line, unsigned mask, T x, int by, int width = 32) {
+  const int lane = lane_of(), from = lane - by;
+  return shuffle(mask, x, from < lane / width * width ? lane : from, line);
+}
+inline unsigned ballot(int line, unsigned mask, int x) {
+  const uint64_t* all = meet(mask, "a ballot", x != 0, line);
+  unsigned bits = 0;
+  for (int i = 0; i < 32; ++i) if (mask >> i & 1 && all[i]) bits |= 1u << i;
+  return bits;
+}
+template <class T, class F> T changed(T* at, F change) { const T old = *at; *at = change(old); return old; }
+inline void cvt_f32_f16(float& out, unsigned short bits) {
+  const unsigned exponent = bits >> 10 & 31, fraction = bits & 1023;
+  float x = exponent == 0 ? ldexpf((float)fraction, -24) : exponent == 31 ? (fraction ? NAN : INFINITY) : ldexpf(1024.f + fraction, (int)exponent - 25);
+  out = bits & 0x8000 ? -x : x;
+}
+inline void rcp_approx_ftz_f32(float& out, float x) { out = 1.f / x; }
+inline void rcp_approx_f32(float& out, float x) { out = 1.f / x; }
+inline void rsqrt_approx_ftz_f32(float& out, float x) { out = 1.f / sqrtf(x); }
+}  // namespace cuda_on_cpu
+
+template <class T, class U> T atomicAdd(T* at, U x) { return cuda_on_cpu::changed(at, [&](T old) { return (T)(old + x); }); }
+template <class T, class U> T atomicMax(T* at, U x) { return cuda_on_cpu::changed(at, [&](T old) { return old < (T)x ? (T)x : old; }); }
+template <class T, class U> T atomicMin(T* at, U x) { return cuda_on_cpu::changed(at, [&](T old) { return (T)x < old ? (T)x : old; }); }
+template <class T, class U> T atomicExch(T* at, U x) { return cuda_on_cpu::changed(at, [&](T) { return (T)x; }); }
+template <class T, class U> T atomicCAS(T* at, U a, U b) { return cuda_on_cpu::changed(at, [&](T old) { return old == (T)a ? (T)b : old; }); }
+
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline float max(float a, float b) { return fmaxf(a, b); }
+static inline float __fdividef(float a, float b) { return fabsf(b) > 8.5e37f ? (std::isinf(b) || a != a ? a / b : 0.f) : a / b; }
+static inline float __frcp_rn(float x) { return 1.f / x; }
+static inline float __fsqrt_rn(float x) { return sqrtf(x); }
+static inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+static inline float __frsqrt_rn(float x) { return 1.f / sqrtf(x); }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline float __fmul_rn(float a, float b) { volatile float x = a * b; return x; }
+static inline float __fadd_rn(float a, float b) { volatile float x = a + b; return x; }
+#define __expf(x) expf(x)
+#define __logf(x) logf(x)
+#define __log2f(x) log2f(x)
+static inline float __saturatef(float x) { return x != x ? 0.f : fminf(fmaxf(x, 0.f), 1.f); }
+static inline float __uint_as_float(unsigned x) { return cuda_on_cpu::unpacked<float>(x); }
+static inline float __int_as_float(int x) { return cuda_on_cpu::unpacked<float>((unsigned)x); }
+static inline unsigned __float_as_uint(float x) { return (unsigned)cuda_on_cpu::packed(x); }
+static inline int __float_as_int(float x) { return (int)cuda_on_cpu::packed(x); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+template <class T> T __ldg(const T* at) { return *at; }
+static inline void __threadfence() {}
+static inline void __threadfence_block() {}
+using std::isfinite;
+using std::isinf;
+using std::isnan;

@@ -1,0 +1,142 @@
+"""Sums over spectra with rows left out: the same as solving what is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerscope.spectra import factors, resolvents
+from tests.cuda_on_cpu import launch, missing
+
+KINDS = ("plain", "decaying", "steep", "one direction", "clusters", "repeated", "few directions")
+WAYS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
+    "eigenvectors": resolvents.sums_without,
+    "inverses": resolvents._by_inverses,
+}
+
+
+def rows(kind: str, n: int, d: int, seed: int = 0) -> np.ndarray:
+    """Centred rows of length 1 with all sorts of spectra."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, d))
+    some = rng.normal(size=(7, d))[rng.integers(7, size=n)]
+    z = {
+        "plain": z,
+        "decaying": z * np.arange(1, d + 1) ** -0.5,
+        "steep": z * np.arange(1, d + 1) ** -2.0,
+        "one direction": z * np.where(np.arange(d) == 0, 300.0, 1.0),
+        "clusters": some + 0.01 * z,
+        "repeated": some,
+        "few directions": z[:, :3] @ rng.normal(size=(3, d)),
+    }[kind]
+    z = z - z.mean(0)
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def direct(gram: np.ndarray) -> list[float]:
+    """The four sums, straight from the eigenvalues."""
+    x = np.linalg.eigvalsh(gram)
+    x = x[x > len(x) * np.finfo(float).eps * x.max()]
+    return [x.sum(), (x * np.log(x)).sum(), np.sqrt(x).sum(), (np.sqrt(x) * np.log(x)).sum()]
+
+
+def folds(n: int, count: int) -> list[torch.Tensor]:
+    sets = [torch.arange(first, n, count) for first in range(count)]
+    sizes = sorted({len(some) for some in sets}, reverse=True)
+    return [torch.stack([some for some in sets if len(some) == size]) for size in sizes]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [64, 83, 130])
+def test_the_same_as_solving_what_is_left(n: int, kind: str, way: str) -> None:
+    grams = [z @ z.T for z in (rows(kind, n, 150, seed) for seed in range(2))]
+    members = folds(n, 20)
+    whole, without = WAYS[way](torch.tensor(np.stack(grams)), members)
+    assert without.shape == (2, 20, 4)
+    sets = [some for part in members for some in part.tolist()]
+    for i, gram in enumerate(grams):
+        np.testing.assert_allclose(whole[i], direct(gram), rtol=2e-4, atol=1e-6 * n)
+        for j, some in enumerate(sets):
+            stay = np.setdiff1d(np.arange(n), some)
+            want = direct(gram[np.ix_(stay, stay)])
+            got = without[i, j].tolist()
+            assert got[0] == pytest.approx(want[0], rel=1e-12)
+            assert got[1] == pytest.approx(want[1], abs=5e-6 * n)  # so an entropy is right to 5e-6
+            # eigenvalues under 1e-8 of the mean are guessed at: a root lifts them
+            assert got[2:] == pytest.approx(want[2:], rel=2e-4, abs=2e-4)
+
+
+def test_a_known_answer() -> None:
+    # orthogonal rows of length 2: n eigenvalues of 4, whichever rows go
+    whole, without = resolvents.sums_without(4 * torch.eye(40, dtype=torch.float64).unsqueeze(0), folds(40, 10))
+    for sums, n in [(whole[0], 40), *((one, 36) for one in without[0])]:
+        want = [4 * n, 4 * math.log(4) * n, 2 * n, 2 * math.log(4) * n]
+        assert sums.tolist() == pytest.approx(want, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(n=st.integers(4, 90), count=st.integers(3, 30), scale=st.floats(-8, 8), seed=st.integers(0, 99))
+def test_any_folds_at_any_scale(n: int, count: int, scale: float, seed: int) -> None:
+    gram = rows("decaying", n, 100, seed) * 10**scale
+    gram = gram @ gram.T
+    members = folds(n, min(count, n))
+    _, by_vectors = resolvents.sums_without(torch.tensor(gram).unsqueeze(0), members)
+    _, by_inverses = resolvents._by_inverses(torch.tensor(gram).unsqueeze(0), members)
+    first = members[0][0].tolist()
+    want = direct(np.delete(np.delete(gram, first, 0), first, 1))
+    for got in (by_vectors[0, 0], by_inverses[0, 0]):
+        entropy = [math.log(s[0]) - s[1] / s[0] for s in (got.tolist(), want)]
+        assert entropy[0] == pytest.approx(entropy[1], abs=5e-6)
+        assert got[2].item() == pytest.approx(want[2], rel=2e-4)
+
+
+def test_a_matrix_of_zeros_has_no_entropy() -> None:
+    whole, without = resolvents._by_inverses(torch.zeros(1, 30, 30, dtype=torch.float64), folds(30, 10))
+    assert whole[0, 0] == 0
+    assert whole[0, 1:].isnan().all()
+    assert without[0, :, 1:].isnan().all()
+
+
+def positive(n: int, count: int = 3, seed: int = 0) -> torch.Tensor:
+    base = torch.from_numpy(np.random.default_rng(seed).normal(size=(count, n, n + 5)))
+    return base @ base.mT + 1e-3 * torch.eye(n, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130, 257])
+def test_inverse_factors(n: int) -> None:
+    matrices = positive(n)
+    found = factors.inverse_factor(matrices.clone())
+    assert (found.triu(1) == 0).all()
+    torch.testing.assert_close(found.mT @ found, torch.linalg.inv(matrices), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(factors.log_determinant(found), torch.logdet(matrices))
+
+
+def test_what_is_not_positive_definite_is_not_a_number() -> None:
+    matrices = positive(70)
+    matrices[1, 3, 3] = -1.0
+    found = factors.log_determinant(factors.inverse_factor(matrices))
+    assert found.isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.parametrize("n", [1, 3, 37, 64])
+def test_the_kernel_does_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factors, "launch", launch)
+    around = torch.zeros(2, 70, 71, dtype=torch.float64)  # a block inside larger matrices
+    matrices = positive(n, count=2)
+    around[:, 2 : 2 + n, 5 : 5 + n] = matrices
+    block = around[:, 2 : 2 + n, 5 : 5 + n]
+    factors._leaf_kernel(block)
+    torch.testing.assert_close(block, factors.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
+    block.zero_()
+    assert (around == 0).all()
+    bad = -positive(n, count=1)
+    factors._leaf_kernel(bad)
+    assert bad.isnan().any()
