@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metric
 from layerscope.metrics.fold_grams import fold_members
 from layerscope.metrics.jackknife import n_folds
 from layerscope.metrics.samples import _Vectors
+from layerscope.spectra.factors import inverse_factor
 
 WIDTH = 24
 DATASET = [name for name, metric in metrics().items() if metric.info.level != "tokens"]
@@ -50,6 +53,18 @@ def test_the_same_values_and_errors(n, kind, monkeypatch):
             if one.se is not None:
                 assert other.se == pytest.approx(one.se, rel=0.05, abs=1e-5, nan_ok=True), name
             assert (other.n, other.d, other.undefined, other.df) == (one.n, one.d, one.undefined, one.df)
+
+
+def test_lidar_through_inverse_factors(monkeypatch):
+    alone, together = sites(19, "plain"), sites(19, "plain")
+    metric = get_metric("lidar")()
+    want = [metric.estimate(pair[1]) for pair in alone]
+    monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
+    monkeypatch.setattr("layerscope.metrics.lidar._solver", lambda noise: partial(torch.matmul, inverse_factor(noise.clone())))
+    metric.prepare([pair[1] for pair in together])
+    for one, pair in zip(want, together, strict=True):
+        got = metric.estimate(pair[1])
+        assert (got.value, got.se) == pytest.approx((one.value, one.se), rel=1e-4)
 
 
 def test_folds_that_float32_does_not_do_for_are_solved_again(monkeypatch):

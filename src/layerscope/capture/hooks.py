@@ -18,6 +18,7 @@ FinalNorm = Literal["applied", "raw", "hf"]
 FINAL_NORMS: tuple[FinalNorm, ...] = get_args(FinalNorm)
 
 OnState = Callable[[int, Tensor, Tensor], None]
+OnRaw = Callable[[int, Tensor, nn.Module], bool]
 
 
 class _PassDone(Exception):
@@ -30,12 +31,16 @@ class Capture:
     `on_state(i, raw, state)` is called for site i with the state as the block left it and as `final_norm` asks for it:
     `applied` norms every state of the residual stream with the model's final norm, `raw` none, `hf` the last layer only (what
     `output_hidden_states` returns: of most image models it is raw there too). Branches and norms inside blocks are always raw.
+    `on_raw(i, raw, norm)`, if given, is asked first where a norm is to be applied: True says that it needs no normed state.
     """
 
-    def __init__(self, anatomy: Anatomy, sites: Sequence[Site], final_norm: FinalNorm, on_state: OnState) -> None:
+    def __init__(
+        self, anatomy: Anatomy, sites: Sequence[Site], final_norm: FinalNorm, on_state: OnState, on_raw: OnRaw | None = None
+    ) -> None:
         if final_norm not in FINAL_NORMS:
             raise ValueError(f"final_norm must be one of {', '.join(FINAL_NORMS)}, not {final_norm!r}")
         self.anatomy, self.sites, self.final_norm, self.on_state = anatomy, list(sites), final_norm, on_state
+        self.on_raw = on_raw
         self._handles: list[RemovableHandle] = []
         self._unread: set[int] = set()
 
@@ -77,19 +82,22 @@ class Capture:
         return tap.module.register_forward_hook(lambda _m, _args, output: self._read(index, _scaled(first_tensor(output), tap)))
 
     def _read(self, index: int, raw: Tensor) -> None:
-        self.on_state(index, raw, self._normed(self.sites[index], raw))
+        norm = self._norm_at(self.sites[index])
+        if norm is None:
+            self.on_state(index, raw, raw)
+        elif self.on_raw is None or not self.on_raw(index, raw, norm):
+            self.on_state(index, raw, apply_norm(norm, raw))
         self._unread.discard(index)
         if not self._unread:
             raise _PassDone
 
-    def _normed(self, site: Site, raw: Tensor) -> Tensor:
-        norm = self.anatomy.final_norm
-        if norm is None or self.final_norm == "raw" or not site.in_stream:
-            return raw
+    def _norm_at(self, site: Site) -> nn.Module | None:
+        if self.final_norm == "raw" or not site.in_stream:
+            return None
         last = site.part is None and site.layer == self.anatomy.n_blocks
         if self.final_norm == "hf" and not (last and self.anatomy.hf_norms_last):
-            return raw
-        return apply_norm(norm, raw)
+            return None
+        return self.anatomy.final_norm
 
 
 def apply_norm(norm: nn.Module, states: Tensor) -> Tensor:

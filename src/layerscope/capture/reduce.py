@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture, FinalNorm
+from layerscope.capture.normed_sums import normed_sums
 from layerscope.capture.sites import Site
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.options import Options
@@ -73,7 +74,7 @@ class Reducer:
     ) -> None:
         self.sites, self.options = list(sites), options
         self.entropy, self.curvature = entropy, curvature
-        self._capture = Capture(anatomy, sites, final_norm, self._on_state)
+        self._capture = Capture(anatomy, sites, final_norm, self._on_state, self._on_raw)
         self._batch: Batch | None = None
         self._token_level = False
         self._dtype = torch.float32
@@ -121,6 +122,19 @@ class Reducer:
             return
         bad = int((~torch.isfinite(pooled.flatten(1)).all(-1)).nonzero()[0])
         raise non_finite_error(self.sites[bad], pooled[bad].flatten(0, -2), self._dtype)
+
+    def _on_raw(self, index: int, raw: Tensor, norm: nn.Module) -> bool:
+        """Where only the mean of the normed states is wanted, take it without making them, if that can be done."""
+        batch = self._batch
+        if batch is None or self._token_level or batch.skip or batch.pool_class:
+            return False
+        mask = None if batch.mask is None else batch.mask.to(raw.device)
+        total = normed_sums(raw, mask, norm)
+        if total is None:
+            return False
+        self._dtype = raw.dtype
+        self._pooled[index] = (total / (raw.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))).float()
+        return True
 
     def _on_state(self, index: int, raw: Tensor, state: Tensor) -> None:
         batch = self._batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from layerscope.metrics.rows import zero_row_floor
 from layerscope.metrics.samples import ViewRows
 from layerscope.metrics.spectrum import NATS
 from layerscope.spectra import solve_together
+from layerscope.spectra.factors import fast_doubles, inverse_factor
 
 _CITATION = "Thilak et al. 2024"
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.
@@ -225,12 +226,21 @@ def _products(rows: Tensor) -> Tensor:
 
 def _whiten(noise: Tensor, what: Tensor, by_prompts: bool) -> Tensor:
     """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centres (…, n, D) or itself (…, D, D)."""
-    factor = torch.linalg.cholesky(noise)
-    half = torch.linalg.solve_triangular(factor, what.mT if by_prompts else what, upper=False)
+    solve = _solver(noise)
+    half = solve(what.mT if by_prompts else what)
     if by_prompts:
         return half.mT @ half
-    whitened = torch.linalg.solve_triangular(factor, half.mT, upper=False)
+    whitened = solve(half.mT)
     return (whitened + whitened.mT) / 2
+
+
+def _solver(noise: Tensor) -> Callable[[Tensor], Tensor]:
+    """Multiplication by L⁻¹, noise = L Lᵀ: by products of matrices where a GPU is fast at them (its triangular solver is not)."""
+    if noise.is_cuda and noise.ndim == 3 and fast_doubles(noise.device):
+        factor = inverse_factor(noise.clone())
+        return lambda what: factor @ what
+    factor = torch.linalg.cholesky(noise)
+    return lambda what: torch.linalg.solve_triangular(factor, what, upper=False)
 
 
 def _seen_from(centres: Tensor, mean: Tensor) -> Tensor:

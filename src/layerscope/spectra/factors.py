@@ -27,21 +27,21 @@ inverse_factor(double* matrices, int n, int ld, int stride) {
   __shared__ double a[64 * 65];
   __shared__ double row[64];
   double* m = matrices + (size_t)blockIdx.x * stride;
-  const int tid = threadIdx.x;
-  for (int e = tid; e < n * n; e += 256) a[e / n * 65 + e % n] = m[(size_t)(e / n) * ld + e % n];
+  const int j = threadIdx.x & 63, first = threadIdx.x >> 6;  // a column, and every fourth row of it
+  const bool mine = j < n;
+  for (int i = first; mine && i < n; i += 4) a[i * 65 + j] = m[(size_t)i * ld + j];
   __syncthreads();
   for (int k = 0; k < n; ++k) {
     const double by = 1. / sqrt(a[k * 65 + k]);
-    if (tid < n) row[tid] = tid == k ? by : a[k * 65 + tid] * by;
+    if (mine && first == 0) row[j] = j == k ? by : a[k * 65 + j] * by;
     __syncthreads();
-    for (int e = k * n + tid; e < n * n; e += 256) {
-      const int i = e / n, j = e % n;
+    for (int i = k + first; mine && i < n; i += 4) {
       if (i == k) a[i * 65 + j] = j <= k ? row[j] : 0.;
       else a[i * 65 + j] = (j == k ? 0. : a[i * 65 + j]) - row[i] * row[j];
     }
     __syncthreads();
   }
-  for (int e = tid; e < n * n; e += 256) m[(size_t)(e / n) * ld + e % n] = a[e / n * 65 + e % n];
+  for (int i = first; mine && i < n; i += 4) m[(size_t)i * ld + j] = a[i * 65 + j];
 }
 """
 
