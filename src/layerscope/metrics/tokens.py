@@ -18,6 +18,7 @@ from torch import Tensor
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
+from layerscope.metrics.token_gram_kernel import measure_gram, usable_for
 from layerscope.metrics.token_kernels import recentred
 from layerscope.metrics.token_norms import Sink, find_sink, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import full_precision, joined
@@ -146,6 +147,12 @@ def prepare_tokens(
     # Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves an entropy by less than 1e-5.
     with full_precision(states.dtype not in (torch.bfloat16, torch.float16)):
         gram = centred @ centred.mT
+    if sink is not None and usable_for(gram, options):
+        room = space or torch.empty_like
+        made = measure_gram(gram, norms, mask, sink, states.dtype, options, (room(gram), room(gram)) if entropy else None)
+        both = zip(("keep", "drop"), made.curvature, strict=True)
+        kept_flat = made.flat if curvature else torch.zeros_like(made.flat)
+        return PreparedTokens(made.matrices, dict(both) if curvature else {}, kept_flat)
     matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
     for name, kept in masks.items():
         if curvature:

@@ -1,0 +1,75 @@
+"""The kernel that does at once what tokens.py does step by step, run on the CPU: the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from layerscope.metrics import Options, token_gram_kernel
+from layerscope.metrics.tokens import find_sink, prepare_tokens
+from tests.cuda_on_cpu import launch, missing
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Use the kernel; counts its launches."""
+    launches: list[int] = []
+
+    def counted(*arguments: Any) -> None:
+        launches.append(1)
+        launch(*arguments)
+
+    monkeypatch.setattr(token_gram_kernel, "launch", counted)
+    monkeypatch.setattr("layerscope.metrics.tokens.usable_for", lambda gram, options: True)
+    return launches
+
+
+def states(kind: str, texts: int, tokens: int, width: int) -> torch.Tensor:
+    x = torch.randn(texts, tokens, width, generator=torch.Generator().manual_seed(tokens))
+    if kind == "anisotropic":
+        x += 50 * torch.randn(width, generator=torch.Generator().manual_seed(1))
+    if kind == "sink":
+        x[:, 0] *= 1000
+    if kind == "repeated":
+        x[:, 1::2] = x[:, :1]
+        x[0] = x[0, 0]  # nothing but one token
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["plain", "anisotropic", "sink", "repeated"])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 33, 70])
+def test_the_same_as_step_by_step(tokens: int, kind: str, dtype: torch.dtype, kernel: list[int], monkeypatch: Any) -> None:
+    given = states(kind, 3, tokens, 96).to(dtype)
+    right, left = (torch.ones(3, tokens, dtype=torch.bool) for _ in range(2))
+    right[1, tokens // 2 + 1 :] = False
+    left[2, : tokens // 3] = False
+    for mask in (None, right, left):
+        for options in (Options(), Options(rows="centered", curvature_absolute=True)):
+            sink = find_sink(given, mask).position
+            got = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
+            with monkeypatch.context() as patch:
+                patch.setattr("layerscope.metrics.tokens.usable_for", lambda gram, options: False)
+                want = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
+            for name in ("keep", "drop"):
+                size = want.matrices[name].abs().max().clamp(min=1e-30)
+                torch.testing.assert_close(got.matrices[name] / size, want.matrices[name] / size, rtol=0, atol=2e-5)
+                torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-6, atol=1e-6, equal_nan=True)
+            assert got.flat.tolist() == want.flat.tolist()
+    assert len(kernel) == 6
+
+
+def test_only_what_is_asked_for(kernel: list[int]) -> None:
+    given = states("plain", 2, 9, 16)
+    sink = find_sink(given).position
+    bends = prepare_tokens(given, None, sink, Options(), entropy=False, dtype=torch.float32)
+    assert bends.matrices == {}
+    assert set(bends.curvature) == {"keep", "drop"}
+    matrices = prepare_tokens(given, None, sink, Options(), curvature=False, dtype=torch.float32)
+    assert set(matrices.matrices) == {"keep", "drop"}
+    assert matrices.curvature == {}
+    assert len(kernel) == 2
