@@ -1,7 +1,7 @@
 """What is made of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a thread block per prompt.
 
 The same as `tokens.py` does step by step (that is where the reasons are): both prepared matrices, both curvatures and the count
-of differences of length zero. Some 60 small operations less at every layer, and the matrices are read twice instead of five times.
+of differences of length zero. Some 60 small operations less at every layer; the matrices are read twice instead of five times.
 """
 
 from __future__ import annotations

@@ -124,11 +124,11 @@ def _by_inverses(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tens
         t = at[start : start + step]
         shifted = grams[which[start : start + step]]
         shifted.diagonal(dim1=-2, dim2=-1).add_(t.unsqueeze(-1))
-        factors = inverse_factor(shifted)
+        factors = inverse_factor(shifted).mT.contiguous()  # L⁻ᵀ
         whole = (log_determinant(factors) - n * t.log()).unsqueeze(-1)
-        parts, columns = [whole], factors.split([some.numel() for some in members], dim=-1)
-        for some, part in zip(members, columns, strict=True):
-            rows = part.unflatten(-1, some.shape).movedim(1, -1)  # of L⁻ᵀ (…, sets, size, n)
+        parts = [whole]
+        for some, part in zip(members, factors.split([some.numel() for some in members], dim=1), strict=True):
+            rows = part.unflatten(1, some.shape)  # (…, sets, size, n)
             blocks = (rows @ rows.mT).mul_(t[:, None, None, None]).flatten(0, 1)
             parts.append(whole + log_determinant(inverse_factor(blocks)).view(-1, len(some)))
         phi[start : start + step] = torch.cat(parts, dim=-1)
@@ -145,4 +145,4 @@ def _at_once(grams: Tensor) -> int:
     if not grams.is_cuda:
         return 8
     free, _ = torch.cuda.mem_get_info(grams.device)
-    return max(1, int(_SHARE_OF_MEMORY * free) // (12 * grams.shape[-1] ** 2))
+    return max(1, int(_SHARE_OF_MEMORY * free) // (24 * grams.shape[-1] ** 2))
