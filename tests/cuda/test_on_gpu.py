@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from layerscope.capture import normed
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics, token_kernels
+from layerscope.metrics.fold_grams import fold_members
 from layerscope.metrics.tokens import find_sink, measure_tokens, token_entropy
-from layerscope.spectra import cusolver, eigvalsh, solver_name, tridiagonal
-from layerscope.spectra.chebyshev import entropy_bound
+from layerscope.spectra import cusolver, eigvalsh, factors, small, solver_name, tridiagonal
+from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
+from layerscope.spectra.chebyshev import kernels as chebyshev_kernels
+from layerscope.spectra.resolvents import sums_without
+from tests.cuda_on_cpu import launch as emulate
+from tests.cuda_on_cpu import missing as emulator_missing
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KINDS = ("random", "anisotropic", "sink", "decaying")
@@ -29,15 +35,19 @@ def states(kind: str, *shape: int, seed: int = 0) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 17, 64, 127, 128, 250, 511, 512])
-@pytest.mark.parametrize("solve", [tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 17, 33, 64, 90, 127, 128, 150, 192, 250, 511, 512])
+@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh])
 def test_eigenvalues(solve, n):
+    if solve is small.eigvalsh:
+        if n > small.LARGEST:
+            pytest.skip(f"takes up to {small.LARGEST} rows")
+        assert small.usable(0, n) is None
     for kind in KINDS:
         z = states(kind, 50, n, 2 * n)
         gram = z @ z.mT
         known = np.linalg.eigvalsh(gram.numpy())
         for dtype in (torch.float32, torch.float64):
-            if dtype == torch.float64 and solve is tridiagonal.eigvalsh:
+            if dtype == torch.float64 and solve in (small.eigvalsh, tridiagonal.eigvalsh):
                 continue
             given = gram.to("cuda", dtype)
             before = given.clone()
@@ -49,15 +59,28 @@ def test_eigenvalues(solve, n):
 def test_not_a_number_stays_one():
     bad = torch.eye(64, device="cuda").repeat(60, 1, 1)
     bad[3, 5, 5] = math.nan
-    for solve in (tridiagonal.eigvalsh, eigvalsh):
+    for solve in (small.eigvalsh, tridiagonal.eigvalsh, eigvalsh):
         found = solve(bad)
         assert found[3].isnan().all()
         assert torch.isfinite(found[:3]).all()
-    assert (tridiagonal.eigvalsh(torch.zeros(60, 9, 9, device="cuda")) == 0).all()
+        assert (solve(torch.zeros(60, 9, 9, device="cuda")) == 0).all()
+
+
+def test_kernels_agree_with_their_run_on_the_cpu():
+    """The same source by g++ and by NVRTC: what differs is rounding (fused operations, fast reciprocals)."""
+    if emulator_missing() is not None:
+        pytest.skip(str(emulator_missing()))
+    for n in (30, 60, 90, 127, 150):
+        x = states("decaying", 3, n, n).float()
+        gram, how = x @ x.mT, small.variant(n)
+        here = torch.empty(3, n)
+        emulate(how.source, "small_eigenvalues", 3, how.threads, 0, [gram, here, n, how.steps])
+        assert (small.eigvalsh(gram.cuda()).cpu() - here).abs().max() < 1e-6 * here.max()
 
 
 def test_the_solvers_are_named():
     assert "cusolverDnXsyevBatched" in solver_name("cuda")
+    assert "register" in solver_name("cuda")
     assert "tridiagonal" in solver_name("cuda")
 
 
@@ -106,15 +129,48 @@ def test_metrics_of_pooled_vectors(kind, n):
                 assert got.se == pytest.approx(want.se, rel=0.1), name
 
 
+@pytest.mark.parametrize("n", [256, 301, 512])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_approximate_entropy_keeps_its_bound(kind):
-    x = states(kind, 20, 512, 1024)
+def test_the_approximate_entropy_keeps_its_bound(kind, n):
+    x = states(kind, 20, n, 1024)
     x = x - x.mean(1, keepdim=True)
     x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     gram = x @ x.mT
-    exact = token_entropy(gram.clone(), Options())
-    got = token_entropy(gram.float().cuda(), Options(entropy="approximate")).cpu()
-    assert ((got - exact).abs() <= entropy_bound(gram) + 1e-3).all()
+    gram[:, 7], gram[:, :, 7] = 0, 0  # a token left out
+    exact, bound = token_entropy(gram.clone(), Options()), entropy_bound(gram)
+    there = gram.float().cuda()
+    got = token_entropy(there, Options(entropy="approximate")).cpu()
+    assert ((got - exact).abs() <= bound).all()
+    emulated = approximate_entropy(gram[:5].float(), half=True)  # the same arithmetic on the CPU, but for the order of sums
+    assert ((got[:5] - emulated).abs() <= 1e-4 + 0.03 * bound[:5]).all()
+    plain = approximate_entropy(there, half=False).cpu()
+    assert ((plain - exact).abs() <= bound + 1e-4).all()
+
+
+def test_the_approximate_entropy_of_what_has_none():
+    bad = torch.eye(300, device="cuda").repeat(4, 1, 1)
+    bad[1], bad[2, 3, 5], bad[2, 5, 3] = 0, math.nan, math.nan
+    got = approximate_entropy(bad)
+    assert got.isnan().tolist() == [False, True, True, False]
+    assert (got[[0, 3]] - math.log(300)).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize(("n", "m"), [(13, 16), (100, 104), (512, 512)])
+def test_own_kernels_for_the_approximate_entropy(n, m):
+    assert chebyshev_kernels.usable(torch.cuda.current_device())
+    x = torch.randn(5, n, n, device="cuda")
+    given, by = (x + x.mT) / 2, torch.rand(5, device="cuda", dtype=torch.float64)
+    arrays = torch.full((6, 5, m, m), math.nan, device="cuda", dtype=torch.float16)
+    known = arrays.cpu()
+    for k in range(6):
+        chebyshev_kernels.narrow(given, by / (k + 1), arrays[k])
+        chebyshev_kernels.narrow(given.cpu(), by.cpu() / (k + 1), known[k])
+    assert torch.equal(arrays.cpu(), known)
+    sums = chebyshev_kernels.pair_sums(arrays).cpu()
+    torch.testing.assert_close(sums, chebyshev_kernels.pair_sums(known), rtol=1e-5, atol=1e-4)
+    chebyshev_kernels.rescale(*arrays[:3], -by, by.square())
+    chebyshev_kernels.rescale(*known[:3], -by.cpu(), by.cpu().square())
+    torch.testing.assert_close(arrays.cpu(), known, rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -130,3 +186,64 @@ def test_own_kernels_for_tokens(tokens, width, dtype):
     shift, scale = torch.randn(3, tokens, device="cuda"), torch.rand(3, tokens, device="cuda").round()
     want = (gram - shift.unsqueeze(-1) - shift.unsqueeze(-2)) * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     torch.testing.assert_close(token_kernels.recentred(gram, shift, scale), want)
+
+
+@pytest.mark.parametrize("n", [5, 64, 200, 1000])
+def test_inverse_factors(n):
+    base = states("decaying", 6, n, n + 8).cuda()
+    matrices = base @ base.mT + 1e-9 * torch.eye(n, dtype=torch.float64, device="cuda")
+    assert factors.usable(0)
+    found = factors.inverse_factor(matrices.clone())
+    error = (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
+    assert error < 1e-6
+    torch.testing.assert_close(factors.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])
+def test_sums_without_folds(kind):
+    z = states(kind, 3, 220, 256)
+    z = z - z.mean(1, keepdim=True)
+    z = z / torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    grams, members = z @ z.mT, fold_members(220, torch.device("cpu"))
+    want, got = sums_without(grams, members), sums_without(grams.cuda(), [some.cuda() for some in members])
+    for one, other in zip(want, got, strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm, torch.nn.RMSNorm])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (33, 1024), (130, 4096)])
+def test_sums_of_normed_states(tokens, width, norm, dtype):
+    module = norm(width, eps=1e-5).to("cuda", dtype)
+    given = (3 * states("random", 5, tokens, width) + 1).to("cuda", dtype)
+    mask = torch.rand(5, tokens, device="cuda") < 0.7
+    with torch.inference_mode():
+        for padding in (None, mask):
+            kept = module(given) if padding is None else torch.where(padding.unsqueeze(-1), module(given), 0)
+            got = normed.normed_sums(given, padding, module)
+            assert got is not None
+            want = kept.sum(1, dtype=torch.float64)
+            assert (got - want).abs().mean() < 0.1 * torch.finfo(dtype).eps * want.abs().mean() + 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm, None])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (33, 1024), (200, 4096)])
+def test_states_seen_from_their_mean(tokens, width, norm, dtype):
+    module = None if norm is None else norm(width, eps=1e-5).to("cuda", dtype)
+    given = (states("sink", 5, tokens, width) + 1).to(dtype)
+    mask = torch.ones(5, tokens, dtype=torch.bool)
+    mask[1, tokens // 2 + 1 :] = False
+    with torch.inference_mode():
+        for padding in (None, mask):
+            real = torch.ones_like(mask) if padding is None else padding
+            got = normed.centred_states(given.cuda(), None if padding is None else padding.cuda(), module)
+            assert got is not None
+            after = given.cuda() if module is None else module(given.cuda())
+            after = torch.where(real.unsqueeze(-1), after.cpu().double(), 0.0)
+            largest = find_sink(given, padding).position
+            mean = (after.sum(1) - after[torch.arange(5), largest]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+            want = torch.where(real.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
+            assert got.largest.tolist() == largest.tolist()
+            assert (got.centred.cpu() - want).abs().mean() <= 1e-4 * want.abs().mean() + 1e-6
+            assert (got.total.cpu() - after.sum(1)).abs().mean() <= 1e-4 * after.sum(1).abs().mean() + 1e-6

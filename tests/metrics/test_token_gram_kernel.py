@@ -24,7 +24,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         launch(*arguments)
 
     monkeypatch.setattr(token_gram_kernel, "launch", counted)
-    monkeypatch.setattr("layerscope.metrics.tokens.usable_for", lambda gram, options: True)
+    monkeypatch.setattr("layerscope.metrics.tokens.usable_for", lambda *_: True)
     return launches
 
 
@@ -53,7 +53,7 @@ def test_the_same_as_step_by_step(tokens: int, kind: str, dtype: torch.dtype, ke
             sink = find_sink(given, mask).position
             got = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             with monkeypatch.context() as patch:
-                patch.setattr("layerscope.metrics.tokens.usable_for", lambda gram, options: False)
+                patch.setattr("layerscope.metrics.tokens.usable_for", lambda *_: False)
                 want = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             for name in ("keep", "drop"):
                 size = want.matrices[name].abs().max().clamp(min=1e-30)

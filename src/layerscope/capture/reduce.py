@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture, FinalNorm
-from layerscope.capture.normed_sums import normed_sums
+from layerscope.capture.normed import centred_states, normed_sums
 from layerscope.capture.sites import Site
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.options import Options
+from layerscope.metrics.token_gram_kernel import usable_for
 from layerscope.metrics.token_norms import largest_token, sink_ratio, token_norms, token_sum
-from layerscope.metrics.tokens import PreparedTokens, prepare_tokens, solve_tokens
+from layerscope.metrics.tokens import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
 
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
 
@@ -124,26 +125,57 @@ class Reducer:
         raise non_finite_error(self.sites[bad], pooled[bad].flatten(0, -2), self._dtype)
 
     def _on_raw(self, index: int, raw: Tensor, norm: nn.Module) -> bool:
-        """Where only the mean of the normed states is wanted, take it without making them, if that can be done."""
+        """Take what is wanted of the normed states without making them, if that can be done."""
         batch = self._batch
-        if batch is None or self._token_level or batch.skip or batch.pool_class:
+        if batch is None or batch.skip or batch.pool_class:
             return False
         mask = None if batch.mask is None else batch.mask.to(raw.device)
+        if self._token_level:
+            return self._measure_at_once(index, raw, mask, norm)
         total = normed_sums(raw, mask, norm)
         if total is None:
             return False
+        self._keep_mean(index, raw, mask, total)
+        return True
+
+    def _measure_at_once(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
+        """Token measures in three kernels, where they do what is asked for."""
+        if raw.shape[1] > raw.shape[2] or compute_dtype(raw.device, self.options) != torch.float32:
+            return False
+        found = centred_states(raw, mask, norm) if usable_for(raw.device, raw.shape[1], self.options) else None
+        if found is None:
+            return False
+        gram = centred_gram(found.centred, raw.dtype)
+        prepared = prepare_gram(
+            gram,
+            found.norms,
+            mask,
+            found.largest,
+            raw.dtype,
+            self.options,
+            entropy=self.entropy,
+            curvature=self.curvature,
+            space=self._space,
+        )
+        self._keep_mean(index, raw, mask, found.total)
+        self._wait(_Waiting(index, found.before, found.largest, prepared))
+        return True
+
+    def _keep_mean(self, index: int, raw: Tensor, mask: Tensor | None, total: Tensor) -> None:
         self._dtype = raw.dtype
         self._pooled[index] = (total / (raw.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))).float()
-        return True
 
     def _on_state(self, index: int, raw: Tensor, state: Tensor) -> None:
         batch = self._batch
         assert batch is not None
         if raw.device.type == "mps":  # float64 does not exist there
             raw, state = raw.cpu(), state.cpu()
+        plain = self._token_level and raw is state and not batch.skip and not batch.pool_class
         whole, raw, state = state, raw[:, batch.skip :], state[:, batch.skip :]  # class and register tokens are not read
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
+        if plain and self._measure_at_once(index, raw, mask, None):
+            return
         total = token_sum(state, mask)
         pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
         if batch.pool_class:
@@ -166,11 +198,15 @@ class Reducer:
         what = {"entropy": self.entropy, "curvature": self.curvature}
         space = self._space if raw.device.type == "cuda" else None
         prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total, space=space)
-        if self._waiting and self._waiting[0].norms.device != norms.device:  # a model spread over devices
+        self._wait(_Waiting(index, norms, position, prepared))
+
+    def _wait(self, site: _Waiting) -> None:
+        """Put a site's matrices to those that wait; solve them when there is no room for more."""
+        if self._waiting and self._waiting[0].norms.device != site.norms.device:  # a model spread over devices
             self._solve()
-        self._waiting.append(_Waiting(index, norms, position, prepared))
+        self._waiting.append(site)
         held = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
-        if held >= _room(raw.device):
+        if held >= _room(site.norms.device):
             self._solve()
 
     def _space(self, like: Tensor) -> Tensor:

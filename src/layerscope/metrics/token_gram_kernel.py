@@ -163,11 +163,11 @@ class GramMeasures(NamedTuple):
     flat: Tensor
 
 
-def usable_for(gram: Tensor, options: Options) -> bool:
-    """Whether the kernel does what is asked of these matrices."""
-    if not gram.is_cuda or gram.dtype != torch.float32 or not gram.is_contiguous() or gram.shape[-1] > LONGEST:
+def usable_for(device: torch.device, tokens: int, options: Options) -> bool:
+    """Whether the kernel does what is asked of prompts of so many tokens."""
+    if device.type != "cuda" or tokens > LONGEST:
         return False
-    return options.rows.startswith("centered") and not options.clamp_gram and usable(gram.device.index)
+    return options.rows.startswith("centered") and not options.clamp_gram and usable(device.index or 0)
 
 
 def measure_gram(

@@ -144,15 +144,9 @@ def prepare_tokens(
     centred = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
     if mask is not None:
         centred = centred * real.unsqueeze(-1)
-    # Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves an entropy by less than 1e-5.
-    with full_precision(states.dtype not in (torch.bfloat16, torch.float16)):
-        gram = centred @ centred.mT
-    if sink is not None and usable_for(gram, options):
-        room = space or torch.empty_like
-        made = measure_gram(gram, norms, mask, sink, states.dtype, options, (room(gram), room(gram)) if entropy else None)
-        both = zip(("keep", "drop"), made.curvature, strict=True)
-        kept_flat = made.flat if curvature else torch.zeros_like(made.flat)
-        return PreparedTokens(made.matrices, dict(both) if curvature else {}, kept_flat)
+    gram = centred_gram(centred, states.dtype)
+    if sink is not None and dtype == torch.float32 and usable_for(gram.device, gram.shape[-1], options):
+        return prepare_gram(gram, norms, mask, sink, states.dtype, options, entropy=entropy, curvature=curvature, space=space)
     matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
     for name, kept in masks.items():
         if curvature:
@@ -167,6 +161,34 @@ def prepare_tokens(
                 out = None if space is None else space(gram)
                 matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, name == "keep", out)
     return PreparedTokens(matrices, bends, flat)
+
+
+def centred_gram(centred: Tensor, dtype: torch.dtype) -> Tensor:
+    """X Xᵀ of centred states that were stored as `dtype`.
+
+    Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves an entropy by less than 1e-5.
+    """
+    with full_precision(dtype not in (torch.bfloat16, torch.float16)):
+        return centred @ centred.mT
+
+
+def prepare_gram(
+    gram: Tensor,
+    norms: Tensor,
+    mask: Tensor | None,
+    sink: Tensor,
+    dtype: torch.dtype,
+    options: Options,
+    *,
+    entropy: bool = True,
+    curvature: bool = True,
+    space: Space | None = None,
+) -> PreparedTokens:
+    """`prepare_tokens` from Gram matrices of states of type `dtype`, centred without the sink, in one kernel."""
+    room = space or torch.empty_like
+    made = measure_gram(gram, norms, mask, sink, dtype, options, (room(gram), room(gram)) if entropy else None)
+    both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
+    return PreparedTokens(made.matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 
 
 def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[dict[str, Tensor]]:

@@ -1,0 +1,159 @@
+"""The kernel that sums normed states without writing them down, run on the CPU: what the norm module and a sum give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from layerscope.capture import Reducer, expand_sites, make_batch, normed
+from layerscope.metrics import token_gram_kernel
+from layerscope.metrics.options import Options
+from tests.cuda_on_cpu import launch, missing
+from tests.tiny import tiny_model
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(normed, "launch", launch)
+
+
+def norms(width: int) -> dict[str, nn.Module]:
+    made = {
+        "layer": nn.LayerNorm(width, eps=1e-5),
+        "layer without bias": nn.LayerNorm(width, eps=1e-3, bias=False),
+        "rms": nn.RMSNorm(width, eps=1e-6),
+        "rms-rounded": LlamaRMSNorm(width, eps=1e-6),
+    }
+    generator = torch.Generator().manual_seed(1)
+    for norm in made.values():
+        for parameter in norm.parameters():
+            parameter.data.copy_(1 + 0.3 * torch.randn(width, generator=generator))
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["layer", "layer without bias", "rms", "rms-rounded"])
+def test_the_kind_of_a_norm_is_found_and_its_sums_are_right(name: str, dtype: torch.dtype) -> None:
+    for width, tokens in [(64, 1), (1028, 37)]:
+        norm = norms(width)[name].to(dtype).eval()
+        states = (torch.randn(2, tokens, width, generator=torch.Generator().manual_seed(2)) * 3 + 1).to(dtype)
+        mask = torch.rand(2, tokens, generator=torch.Generator().manual_seed(3)) < 0.7
+        with torch.inference_mode():
+            kind = normed._kind_of(norm, states)
+            assert kind is not None
+            assert kind.split("-")[0] == name.split("-")[0].split()[0]
+            for padding in (None, mask):
+                kept = norm(states) if padding is None else torch.where(padding.unsqueeze(-1), norm(states), 0)
+                got = normed._sums(states, padding, norm, kind)
+                want = kept.sum(1, dtype=torch.float64)
+                unit = float(want.abs().mean()) * torch.finfo(dtype).eps
+                assert float((got - want).abs().mean()) < 0.1 * unit
+
+
+def test_norms_that_do_something_else_are_left_alone() -> None:
+    states = torch.randn(1, 4, 64).bfloat16()
+    gemma = GemmaRMSNorm(64).bfloat16()
+    gemma.weight.data.fill_(0.5)  # it scales by 1 + 0.5
+    assert normed._kind_of(gemma, states) is None
+    assert normed._kind_of(nn.Identity(), states) is None
+
+
+def test_not_a_number_stays_one() -> None:
+    norm = norms(64)["layer"].bfloat16()
+    states = torch.randn(2, 5, 64).bfloat16()
+    states[1, 3, 7] = torch.nan
+    with torch.inference_mode():
+        found = normed._sums(states, None, norm, "layer")
+    assert torch.isfinite(found[0]).all()
+    assert found[1].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["layer", "rms-rounded", None])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (16, 64), (37, 1028)])
+def test_states_seen_from_their_mean(tokens: int, width: int, name: str | None, dtype: torch.dtype) -> None:
+    norm = None if name is None else norms(width)[name].to(dtype).eval()
+    states = (torch.randn(3, tokens, width, generator=torch.Generator().manual_seed(4)) + 2).to(dtype)
+    states[1, tokens // 2] *= 50
+    mask = torch.ones(3, tokens, dtype=torch.bool)
+    mask[0, tokens // 2 + 1 :] = False
+    mask[2, : tokens // 3] = False
+    for padding in (None, mask):
+        real = torch.ones_like(mask) if padding is None else padding
+        with torch.inference_mode():
+            kind = normed._kind_of(norm, states)
+            assert kind is not None
+            got = normed._centred(states, padding, norm, kind)
+            after = states if norm is None else norm(states)
+        after = torch.where(real.unsqueeze(-1), after.double(), 0.0)
+        before = torch.linalg.vector_norm(states.double(), dim=-1)
+        largest = before.masked_fill(~real, -1.0).argmax(-1)
+        mean = (after.sum(1) - after[torch.arange(3), largest]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
+        want = torch.where(real.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
+        assert got.largest.tolist() == largest.tolist()
+        torch.testing.assert_close(got.before, before, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(got.norms, torch.linalg.vector_norm(after, dim=-1), rtol=1e-4, atol=1e-5)
+        for found, wanted in ((got.total, after.sum(1)), (got.centred.double(), want)):
+            # single numbers may be rounded the other way by the norm module
+            assert float((found - wanted).abs().mean()) <= 1e-4 * float(wanted.abs().mean()) + 1e-7
+            torch.testing.assert_close(found, wanted, rtol=1e-2, atol=5e-2 if norm is not None else 1e-3)
+        assert (got.centred[~real] == 0).all()
+
+
+def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt_neox")
+    model.module.bfloat16()
+    sites = expand_sites(None, model.anatomy)
+    batch = make_batch([[3, 4, 5, 6], [7, 8]], model.pad_id, model.device)
+    plain, used = [], []
+
+    def sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor | None:
+        kind = normed._kind_of(norm, states)
+        assert kind is not None
+        used.append(kind)
+        return normed._sums(states, mask, norm, kind)
+
+    for on in (False, True):
+        if on:
+            monkeypatch.setattr("layerscope.capture.reduce.normed_sums", sums)
+        with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
+            plain.append(reducer.reduce(batch, model.run, token_level=False).pooled)
+    assert len(used) == len(sites)
+    torch.testing.assert_close(plain[1], plain[0], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("final_norm", ["applied", "raw"])
+def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt_neox")
+    model.module.bfloat16()
+    sites = expand_sites(None, model.anatomy)
+    batch = make_batch([[3, 4, 5, 6, 9, 11, 4], [7, 8, 3, 10]], model.pad_id, model.device)
+    kept, used = [], []
+
+    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CentredStates:
+        kind = normed._kind_of(norm, states)
+        assert kind is not None
+        used.append(kind)
+        return normed._centred(states, mask, norm, kind)
+
+    monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
+    for on in (False, True):
+        if on:
+            monkeypatch.setattr("layerscope.capture.reduce.centred_states", found)
+            monkeypatch.setattr("layerscope.capture.reduce.usable_for", lambda *_: True)
+            monkeypatch.setattr(token_gram_kernel, "launch", launch)
+        with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
+            kept.append(reducer.run(batch, model.run, token_level=True))
+    assert used == ["layer" if final_norm == "applied" else "none"] * len(sites)
+    one, other = kept
+    np.testing.assert_allclose(other.pooled, one.pooled, rtol=2e-3, atol=2e-3)
+    for name, values in one.tokens.items():
+        np.testing.assert_allclose(other.tokens[name], values, rtol=1e-3, atol=1e-3, err_msg=name)
