@@ -24,7 +24,7 @@ from layerscope.spectra.factors import inverse_factor, log_determinant
 
 STEP = 1.2
 LOWEST = 1e-8  # the first t, of the mean eigenvalue
-HIGHEST = 30.0  # the last t, of the largest eigenvalue or more
+HIGHEST = 30.0  # what the last t exceeds, of the largest eigenvalue or more
 _BELOW = 60  # terms under the first t, where φ goes on as a straight line in u
 _SHARE_OF_MEMORY = 0.15  # of what is free on a GPU, for factors
 
@@ -57,14 +57,11 @@ def sums_without(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tens
 
 def _grid(grams: Tensor) -> Tensor:
     """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above its largest."""
-    n = grams.shape[-1]
-    count = math.ceil(math.log(n * HIGHEST / LOWEST) / STEP) + 1  # the largest eigenvalue is at most n times the mean
-    start = (LOWEST / n * _trace(grams)).log()
-    return start.unsqueeze(-1) + STEP * torch.arange(count, dtype=torch.float64, device=grams.device)
-
-
-def _trace(matrices: Tensor) -> Tensor:
-    return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
+    mean = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
+    start, end = (LOWEST * mean).log(), (HIGHEST * torch.linalg.matrix_norm(grams)).log()  # this norm is no less than the largest
+    reach = float(torch.where(mean > 0, end - start, 0.0).max())
+    nodes = torch.arange(math.ceil(reach / STEP) + 2, dtype=torch.float64, device=grams.device)
+    return start.unsqueeze(-1) + STEP * nodes
 
 
 def _moments(grams: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
