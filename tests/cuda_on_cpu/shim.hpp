@@ -24,7 +24,7 @@
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("cuda_shared")))
 #define CUDA_ON_CPU 1
 
@@ -240,11 +240,11 @@ template <class... P> const char* launch(void (*kernel)(P...), int blocks, int t
 }  // namespace cuda_on_cpu
 
 // what the compiler calls where an index or an address cannot be right
-struct Place { const char* file; unsigned line, column; };
-extern "C" inline void __attribute__((used)) __ubsan_handle_out_of_bounds(Place* at, uintptr_t index) {
+namespace cuda_on_cpu { struct Source { const char* file; unsigned line, column; }; }
+extern "C" inline void __attribute__((used)) __ubsan_handle_out_of_bounds(cuda_on_cpu::Source* at, uintptr_t index) {
   cuda_on_cpu::complain("line %u: index %ld is outside of its array", at->line, (long)index);
 }
-extern "C" inline void __attribute__((used)) __ubsan_handle_type_mismatch_v1(Place* at, uintptr_t address) {
+extern "C" inline void __attribute__((used)) __ubsan_handle_type_mismatch_v1(cuda_on_cpu::Source* at, uintptr_t address) {
   cuda_on_cpu::complain("line %u: a misaligned address, %ld bytes after a multiple of 16", at->line, (long)(address & 15));
 }
 
@@ -290,9 +290,20 @@ inline void cvt_f32_f16(float& out, unsigned short bits) {
   float x = exponent == 0 ? ldexpf((float)fraction, -24) : exponent == 31 ? (fraction ? NAN : INFINITY) : ldexpf(1024.f + fraction, (int)exponent - 25);
   out = bits & 0x8000 ? -x : x;
 }
-inline void rcp_approx_ftz_f32(float& out, float x) { out = 1.f / x; }
-inline void rcp_approx_f32(float& out, float x) { out = 1.f / x; }
-inline void rsqrt_approx_ftz_f32(float& out, float x) { out = 1.f / sqrtf(x); }
+inline void cvt_rn_f16_f32(unsigned short& out, float x) {
+  const _Float16 h = (_Float16)x;
+  __builtin_memcpy(&out, &h, 2);
+}
+// a GPU's fast functions are right to a unit in the last place or two: so it is here, one up or down
+inline float rough(float x) {
+  const unsigned bits = (unsigned)packed(x);
+  if ((bits >> 23 & 255) - 2 > 250) return x;
+  return unpacked<float>(bits + (bits * 2654435761u >> 30) % 3 - 1);
+}
+template <class T> void prefetch_global_L2(const T*) {}
+inline void rcp_approx_ftz_f32(float& out, float x) { out = rough(1.f / x); }
+inline void rcp_approx_f32(float& out, float x) { out = rough(1.f / x); }
+inline void rsqrt_approx_ftz_f32(float& out, float x) { out = rough(1.f / sqrtf(x)); }
 }  // namespace cuda_on_cpu
 
 template <class T, class U> T atomicAdd(T* at, U x) { return cuda_on_cpu::changed(at, [&](T old) { return (T)(old + x); }); }
@@ -307,10 +318,12 @@ static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 static inline float min(float a, float b) { return fminf(a, b); }
 static inline float max(float a, float b) { return fmaxf(a, b); }
-static inline float __fdividef(float a, float b) { return fabsf(b) > 8.5e37f ? (std::isinf(b) || a != a ? a / b : 0.f) : a / b; }
+static inline float __fdividef(float a, float b) {
+  return fabsf(b) > 8.5e37f && !std::isinf(b) ? (a != a ? a : 0.f) : cuda_on_cpu::rough(a / b);
+}
 static inline float __frcp_rn(float x) { return 1.f / x; }
 static inline float __fsqrt_rn(float x) { return sqrtf(x); }
-static inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+static inline float rsqrtf(float x) { return cuda_on_cpu::rough(1.f / sqrtf(x)); }
 static inline float __frsqrt_rn(float x) { return 1.f / sqrtf(x); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __fmul_rn(float a, float b) { volatile float x = a * b; return x; }
@@ -325,6 +338,12 @@ static inline unsigned __float_as_uint(float x) { return (unsigned)cuda_on_cpu::
 static inline int __float_as_int(float x) { return (int)cuda_on_cpu::packed(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+  return by & 31 ? high << (by & 31) | low >> (32 - (by & 31)) : high;
+}
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return by & 31 ? low >> (by & 31) | high << (32 - (by & 31)) : low;
+}
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class T> T __ldg(const T* at) { return *at; }
 static inline void __threadfence() {}

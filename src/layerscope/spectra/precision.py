@@ -30,3 +30,21 @@ def full_precision(full: bool = True) -> Iterator[None]:
         yield
     finally:
         setattr(switch, name, before)
+
+
+@contextmanager
+def half_products() -> Iterator[None]:
+    """Products of float16 matrices are summed in float32 to the end inside this block, whatever the user allows the model."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    switch: Any = torch.backends.cuda.matmul
+    names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
+    allowed = [name for name in names if getattr(switch, name, False)]
+    for name in allowed:
+        setattr(switch, name, False)
+    try:
+        yield
+    finally:
+        for name in allowed:
+            setattr(switch, name, True)
