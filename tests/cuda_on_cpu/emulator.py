@@ -130,26 +130,37 @@ def _translated(source: str) -> str:
     return re.sub(r'asm(?:\s+volatile)?\s*\(\s*"([^"]*)"\s*((?::[^;]*)?)\);', called, source)
 
 
-@cache
 def _compiled(source: str, name: str) -> ctypes._CFuncPtr:
-    whole = f'#include "{_SHIM}"\n#line 1 "kernel"\n{_translated(source)}\n' + (
-        f'extern "C" const char* emulate(int b, int t, int s, void** a, int o) {{ return cuda_on_cpu::launch({name}, b, t, s, a, o); }}\n'
-    )
+    function = getattr(_library(source), f"emulate_{name}", None)
+    if function is None:
+        raise KernelError(f"the source has no kernel named {name}")
+    function.restype = ctypes.c_char_p
+    return function
+
+
+@cache
+def _library(source: str) -> ctypes.CDLL:
+    """All kernels of a source, compiled once; the file stays for other runs."""
+    names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", source)
+    entry = "(int b, int t, int s, void** a, int o) {{ return cuda_on_cpu::launch({name}, b, t, s, a, o); }}"
+    entries = "".join(f'extern "C" const char* emulate_{name}{entry.format(name=name)}\n' for name in names)
+    whole = f'#include "{_SHIM}"\n#line 1 "kernel"\n{_translated(source)}\n{entries}'
     options = [*_COMPILE, *_CHECKS]
     key = hashlib.sha256("\0".join([whole, _SHIM.read_text(), *options]).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"layerscope-cuda-on-cpu-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     library = folder / f"{key}.so"
     if not library.exists():
-        (folder / f"{key}.cpp").write_text(whole)
-        made, built = folder / f"{key}.{os.getpid()}.o", folder / f"{key}.{os.getpid()}.so"
-        _run(["g++", *options, "-c", str(folder / f"{key}.cpp"), "-o", str(made)])
-        _run(["g++", "-shared", "-Wl,-Bsymbolic", str(made), "-o", str(built)])
-        made.unlink()
-        built.replace(library)
-    function = ctypes.CDLL(str(library)).emulate
-    function.restype = ctypes.c_char_p
-    return function
+        text, made, built = (folder / f"{key}.{os.getpid()}.{ending}" for ending in ("cpp", "o", "so"))
+        text.write_text(whole)
+        try:
+            _run(["g++", *options, "-c", str(text), "-o", str(made)])
+            _run(["g++", "-shared", "-Wl,-Bsymbolic", str(made), "-o", str(built)])
+            built.replace(library)
+        finally:
+            for left in (text, made):
+                left.unlink(missing_ok=True)
+    return ctypes.CDLL(str(library))
 
 
 def _run(command: list[str]) -> None:

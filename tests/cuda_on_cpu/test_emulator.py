@@ -42,7 +42,10 @@ def test_a_correct_kernel():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("if (lane == 0) part[tid >> 5] = s;\n  __syncthreads();", "if (lane == 0) part[tid >> 5] = s;"), "a barrier is missing"),
+        (
+            ("if (lane == 0) part[tid >> 5] = s;\n  __syncthreads();", "if (lane == 0) part[tid >> 5] = s;"),
+            "a barrier is missing",
+        ),
         (("if (tid == 0) out[", "if (tid == 0) __syncthreads();\n  if (tid == 0) out["), "deadlock: 1 of 64 threads"),
         (("if (lane == 0) part", "if (tid == 7) return;\n  if (lane == 0) part"), "the others have ended"),
         (("for (int by = 16", "if (lane < 16) for (int by = 16"), "not all its lanes reach"),

@@ -1,4 +1,4 @@
-"""The operators that stand in for the kernels where there is no GPU: the formulas, written out."""
+"""Our CUDA kernels over tokens, run on the CPU: numpy's answer in float64."""
 
 from __future__ import annotations
 
@@ -6,29 +6,42 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics.token_kernels import recentred, token_sums
-from layerscope.metrics.token_norms import token_sum
+from layerscope.metrics import token_kernels
+from tests.cuda_on_cpu import launch, missing
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_recentred_is_the_formula(given: bool) -> None:
-    rng = np.random.default_rng(0)
-    gram, shift, scale = rng.normal(size=(3, 5, 5)), rng.normal(size=(3, 5)), rng.normal(size=(3, 5))
-    scale[1, 2] = 0.0
-    want = (gram - shift[:, :, None] - shift[:, None, :]) * scale[:, :, None] * scale[:, None, :]
-    out = torch.full((3, 5, 5), torch.nan, dtype=torch.float64) if given else None
-    got = recentred(torch.from_numpy(gram), torch.from_numpy(shift), torch.from_numpy(scale), out)
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-14)
-    assert out is None or got is out
-    plain = recentred(torch.from_numpy(gram), None, torch.from_numpy(scale))
-    np.testing.assert_allclose(plain.numpy(), gram * scale[:, :, None] * scale[:, None, :], rtol=1e-14)
+@pytest.fixture(autouse=True)
+def on_cpu(monkeypatch):
+    monkeypatch.setattr(token_kernels, "launch", launch)
 
 
-def test_sums_leave_padding_out() -> None:
-    states = torch.randn(4, 7, 6, generator=torch.Generator().manual_seed(0))
-    mask = torch.arange(7) < torch.tensor([7, 3, 1, 5]).unsqueeze(-1)
-    states[~mask] = torch.nan
-    got = token_sum(states, mask)
-    want = np.array([states[i, : int(n)].double().numpy().sum(0) for i, n in enumerate(mask.sum(-1))])
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-14)
-    assert token_sums(states, mask) is None  # no GPU, no kernel
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (16, 8), (19, 36), (50, 132), (3, 1100)])
+def test_sums_over_tokens(tokens, width, dtype):
+    states = torch.from_numpy(np.random.default_rng(0).normal(size=(3, tokens, width))).to(dtype)
+    mask = torch.arange(tokens) < torch.tensor([[tokens], [1], [0]])
+    for padding in (None, mask):
+        kept = states.double() if padding is None else states.double() * padding.unsqueeze(-1)
+        np.testing.assert_allclose(token_kernels._token_sums(states, padding), kept.sum(1), rtol=1e-6, atol=1e-5)
+
+
+def test_half_precision_of_every_size():
+    states = torch.tensor([6e-8, 6.1e-5, -1.0, 65504.0, float("inf"), float("nan"), 0.0, -0.3]).to(torch.float16).view(1, 2, 4)
+    np.testing.assert_allclose(token_kernels._token_sums(states, None), states.double().sum(1), rtol=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 16, 40])
+def test_recentred(n):
+    rng = np.random.default_rng(n)
+    gram, shift, scale = (torch.from_numpy(rng.normal(size=s)).float() for s in ((2, n, n), (2, n), (2, n)))
+    scale[0, 0] = 0
+    gram[0, 0] = torch.nan
+    g, o, s = gram.double().numpy(), shift.double().numpy(), scale.double().numpy()
+    want = (g - o[:, :, None] - o[:, None]) * s[:, :, None] * s[:, None]
+    want[0, 0] = want[0, :, 0] = 0
+    np.testing.assert_allclose(token_kernels._recentred(gram, shift, scale, None), want, rtol=1e-4, atol=1e-6)
+    given = gram.clone()
+    assert token_kernels._recentred(given, shift, scale, given) is given  # in place
+    np.testing.assert_allclose(given, want, rtol=1e-4, atol=1e-6)

@@ -7,13 +7,14 @@ import warnings
 import pytest
 import torch
 
-from layerscope.spectra import cusolver, kernels, libraries, solve, tridiagonal
+from layerscope.spectra import cusolver, kernels, libraries, small, solve, tridiagonal
 from layerscope.spectra.libraries import UnusableError
 
 
 @pytest.fixture(autouse=True)
 def forget():
-    caches = (libraries.load_library, solve._cusolver_problem, solve._say_once, tridiagonal._tried, kernels._compiled)
+    tried = (small._tried, tridiagonal._tried)
+    caches = (libraries.load_library, solve._cusolver_problem, solve._say_once, *tried, kernels._compiled)
     for cached in caches:
         cached.cache_clear()
     yield
@@ -36,6 +37,7 @@ def test_an_old_library_has_no_batched_solver(monkeypatch):
 
 
 def test_torch_takes_over_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(solve.small, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 1000)
     monkeypatch.setattr(solve, "_cusolver_problem", lambda index: "no library")
@@ -51,11 +53,14 @@ def test_torch_takes_over_and_says_so_once(monkeypatch):
 def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    for own, batched, name in (
-        (None, None, "own tridiagonal kernel (float32 batches), cusolverDnXsyevBatched"),
-        ("no", None, "cusolverDnXsyevBatched"),
-        ("no", "no", "torch.linalg.eigvalsh on cuda"),
+    both = "own tridiagonal kernel (float32 batches), cusolverDnXsyevBatched"
+    for register, own, batched, name in (
+        (None, None, None, f"own register kernel (small float32 matrices), {both}"),
+        ("no", None, None, both),
+        ("no", "no", None, "cusolverDnXsyevBatched"),
+        ("no", "no", "no", "torch.linalg.eigvalsh on cuda"),
     ):
+        monkeypatch.setattr(solve.small, "usable", lambda index, n, register=register: register)
         monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, own=own: own)
         monkeypatch.setattr(solve, "_cusolver_problem", lambda index, batched=batched: batched)
         assert solve.solver_name("cuda") == name
@@ -64,18 +69,46 @@ def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
 def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(solve.small, "usable", lambda index, n: None if n <= 4 else "too large")
     monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: None)
     monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 8)
     monkeypatch.setattr(solve, "_cusolver_problem", lambda index: None)
-    monkeypatch.setattr(solve.tridiagonal, "eigvalsh", lambda m, o: used.append("own"))
+    monkeypatch.setattr(solve.small, "eigvalsh", lambda m: used.append("registers"))
+    monkeypatch.setattr(solve.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
     monkeypatch.setattr(solve.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
-    for count, n, dtype in ((60, 4, torch.float32), (60, 4, torch.float64), (3, 4, torch.float32), (60, 9, torch.float32)):
+    single, double = torch.float32, torch.float64
+    for count, n, dtype in ((60, 4, single), (3, 4, single), (60, 4, double), (60, 6, single), (3, 6, single), (60, 9, single)):
         solve._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
-    assert used == ["own", "cusolver", "cusolver", "cusolver"]
+    assert used == ["registers", "registers", "cusolver", "panels", "cusolver", "cusolver"]
 
 
 def test_the_kernels_are_compiled_for_every_size():
     for n in (1, 64, 128, 129, 512, 513, 1500):
-        how = tridiagonal.variant(n)
+        how = tridiagonal.variant(n, 232448)
         assert how.threads % 32 == 0
+        assert how.shared(n) <= 232448
+        assert how.half == (128 < n <= 1180)
         assert f"#define THREADS {how.threads}\n" in how.source
+
+
+def test_small_matrices_have_a_kernel_that_holds_them():
+    for n in range(1, small.LARGEST + 1):
+        how = small.variant(n)
+        assert n <= how.largest
+        assert f"#define TILES {how.tiles}\n" in how.source
+        assert how.threads * how.min_blocks * 32 <= 65536
+    assert "up to 192 rows" in str(small.usable(0, small.LARGEST + 1))
+
+
+def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_not_used(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
+    for found, reason in ((torch.zeros(3, 125), "missed known eigenvalues by 3.0e"), (None, "no driver")):
+
+        def solved(matrices, how, found=found):
+            if found is None:
+                raise UnusableError("no driver")
+            return found
+
+        monkeypatch.setattr(small, "eigvalsh", solved)
+        small._tried.cache_clear()
+        assert reason in str(small.usable(0, 128))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from layerscope.spectra.libraries import UnusableError, load_library, stream_of
 
+_STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -26,8 +27,8 @@ def _compiled(source: str, architecture: str) -> bytes:
     program = c_void_p()
     if nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"layerscope.cu", 0, None, None) != 0:
         raise UnusableError("nvrtcCreateProgram failed")
-    options = (c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
-    status, size = nvrtc.nvrtcCompileProgram(program, 1, options), c_size_t()
+    options = (c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
+    status, size = nvrtc.nvrtcCompileProgram(program, 2, options), c_size_t()
     if status != 0:
         nvrtc.nvrtcGetProgramLogSize(program, byref(size))
         log = ctypes.create_string_buffer(size.value)
@@ -59,7 +60,9 @@ def shared_memory(index: int) -> int:
 def _function(source: str, name: str, index: int) -> c_void_p:
     function = c_void_p()
     _driver("cuModuleGetFunction", byref(function), _module(source, index)[0], name.encode())
-    _driver("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SHARED), c_int(shared_memory(index)))
+    static = c_int()
+    _driver("cuFuncGetAttribute", byref(static), c_int(_STATIC_SHARED), function)
+    _driver("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SHARED), c_int(shared_memory(index) - static.value))
     return function
 
 

@@ -1,8 +1,9 @@
 """Choose a solver for a batch of symmetric matrices.
 
 On the CPU, LAPACK threads inside one small matrix fight each other: a batch is split over workers that use one thread
-each (2 x faster at n = 128 on two cores). On CUDA: kernels of our own for float32 batches, cuSOLVER's batched solver for the
-rest, and torch's call where neither can be used (said once, and named in a run's manifest).
+each (2 x faster at n = 128 on two cores). On CUDA: kernels of our own for small float32 matrices and for larger ones in
+batches, cuSOLVER's batched solver for the rest, and torch's call where neither can be used (said once, and named in a run's
+manifest).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from layerscope.spectra import cusolver, tridiagonal
+from layerscope.spectra import cusolver, small, tridiagonal
 from layerscope.spectra.libraries import UnusableError
 from layerscope.spectra.threads import side_by_side
 
@@ -33,6 +34,8 @@ def solver_name(device: torch.device | str = "cpu") -> str:
     if where.type == "cuda" and torch.cuda.is_available():
         index = torch.cuda.current_device() if where.index is None else where.index
         names = []
+        if small.usable(index, 128) is None:
+            names.append("own register kernel (small float32 matrices)")
         if tridiagonal.usable(index) is None:
             names.append("own tridiagonal kernel (float32 batches)")
         if _cusolver_problem(index) is None:
@@ -120,6 +123,8 @@ def _solve_single_threaded(part: Tensor) -> Tensor:
 def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
     index = flat.device.index
     assert index is not None
+    if flat.dtype == torch.float32 and small.usable(index, flat.shape[-1]) is None:
+        return small.eigvalsh(flat)
     many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL and flat.shape[-1] <= tridiagonal.largest(index)
     if many and tridiagonal.usable(index, flat.shape[-1]) is None:
         return tridiagonal.eigvalsh(flat, overwrite)

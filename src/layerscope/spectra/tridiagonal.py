@@ -1,7 +1,8 @@
 """Eigenvalues of many float32 matrices on a GPU with kernels of our own: tridiagonal form, then bisection.
 
 cuSOLVER's batched solver spends most of its time where memory bandwidth should be the limit; one thread block per matrix with
-deferred updates comes closer to it (docs/scaling.md has the times). Used where NVRTC can compile it and a first solve is right.
+deferred updates comes closer to it (docs/scaling.md has the times). Used where NVRTC can compile it and a first solve is right,
+for matrices that `small.py` cannot take.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from layerscope.spectra.bisection_source import halvings
 from layerscope.spectra.kernels import launch, shared_memory
 from layerscope.spectra.libraries import UnusableError
 from layerscope.spectra.tridiagonal_source import PANEL, SOURCE
 
-_STEPS = 28  # halvings of the interval that holds all eigenvalues: float32 has no more to give
 _COPY_BYTES = 8 * 2**30
 _LARGEST_CHECKED = 2e-5
 
@@ -33,24 +34,40 @@ class Variant(NamedTuple):
     threads: int
     min_blocks: int
     rows: int
+    half: int = 0
+    ahead: int = 0
 
     @property
     def source(self) -> str:
         """The source with its macros set."""
-        names = ("THREADS", "MIN_BLOCKS", "ROWS")
+        names = ("THREADS", "MIN_BLOCKS", "ROWS", "HALF", "AHEAD")
         return "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)) + SOURCE
 
+    def shared(self, n: int) -> int:
+        """Bytes of shared memory for matrices of n rows: panels, a vector, and with `half` one more for every warp."""
+        width = -(-n // 4) * 4
+        return 4 * ((2 * PANEL + 1 + self.half * self.threads // 32) * width + 2 * PANEL + 32)
 
-def variant(n: int) -> Variant:
-    """The fastest found for matrices of n rows."""
+
+def variant(n: int, shared: int) -> Variant:
+    """The fastest found for matrices of n rows, with so many bytes of shared memory: half of each matrix is read, if they do."""
     if n <= 128:
         return Variant(128, 8, 4)
-    return Variant(256, 2, 8) if n <= 256 else Variant(512, 1, 8)
+    whole = Variant(256, 2, 8) if n <= 256 else Variant(512, 1, 8)
+    half = whole._replace(half=1, ahead=1)
+    return half if half.shared(n) <= shared // half.min_blocks - 1024 else whole
 
 
-def usable(index: int, n: int = 70) -> str | None:
+def usable(index: int, n: int = 512) -> str | None:
     """None if the kernels work on a device for matrices of n rows, else why not."""
-    return _tried(index, variant(n))
+    how = variant(n, shared_memory(index))
+    problem = _tried(index, how)
+    return _tried(index, how._replace(half=0, ahead=0)) if problem and how.half else problem
+
+
+def _chosen(index: int, n: int) -> Variant:
+    how = variant(n, shared_memory(index))
+    return how._replace(half=0, ahead=0) if how.half and _tried(index, how) else how
 
 
 @cache
@@ -71,10 +88,11 @@ def _tried(index: int, how: Variant) -> str | None:
 def eigvalsh(matrices: Tensor, overwrite: bool = False, how: Variant | None = None) -> Tensor:
     """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
     n = matrices.shape[-1]
+    how = how or _chosen(matrices.device.index, n)
     out = matrices.new_empty(matrices.shape[:-1])
     step = max(1, _COPY_BYTES // (4 * n * n))
     for start in range(0, len(matrices), step):
-        _solve(matrices[start : start + step], out[start : start + step], overwrite, how or variant(n))
+        _solve(matrices[start : start + step], out[start : start + step], overwrite, how)
     return out
 
 
@@ -84,14 +102,20 @@ def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: Variant) -> None
     # entries of order one: squares of very large or small ones would leave float32
     lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
     size = torch.maximum(lowest.abs(), highest.abs())
-    by = torch.where(size == 0, 1.0, size)  # NaN stays, and comes out
+    by = torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size))  # NaN stays, and comes out
     if overwrite and width == n and matrices.is_contiguous():
         copy = matrices.div_(by[:, None, None])
     else:
         copy = matrices.new_zeros(count, n, width) if width > n else matrices.new_empty(count, n, n)
         torch.div(matrices, by[:, None, None], out=copy[..., :n])
     diagonal, beside = (matrices.new_empty(count, n) for _ in range(2))
-    panels = 4 * ((2 * PANEL + 1) * width + 2 * PANEL + 32)
-    launch(how.source, "tridiagonal", count, how.threads, panels, [copy, diagonal, beside, n, width])
-    across = min(512, -(-n // 32) * 32)
-    launch(how.source, "bisect", count, across, 8 * n + 256, [diagonal, beside, by, out, n, _STEPS])
+    launch(how.source, "tridiagonal", count, how.threads, how.shared(n), [copy, diagonal, beside, n, width])
+    bisect(how, diagonal, beside, by, out)
+
+
+def bisect(how: Variant, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n), of whose `beside` the last entry is not used."""
+    count, n = out.shape
+    across = min(1024, -(-n // 32) * 32)
+    held = 8 * (-(-n // 16) * 16) + 256 + 4 * across
+    launch(how.source, "bisect", count, across, held, [diagonal, beside, scale, out, n, halvings(across)])

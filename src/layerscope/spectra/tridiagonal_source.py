@@ -2,12 +2,16 @@
 
 One thread block works on one matrix, so a batch keeps the whole chip busy. Columns are reduced in panels of PANEL: within a
 panel the matrix in memory stays as it is and the pending rank-2 updates live in shared memory (LAPACK's latrd); after it, one
-pass over the trailing matrix applies them. So each column costs one read of the trailing matrix, which limits the speed.
+pass over the trailing matrix applies them. So each column costs one read of the trailing matrix, which limits the speed: with
+HALF only its upper triangle is read and kept, each entry counting for its row and its column.
 """
+
+from layerscope.spectra.bisection_source import BISECTION
+from layerscope.spectra.upper_source import UPPER
 
 PANEL = 16
 
-SOURCE = r"""
+START = r"""
 #define PANEL 16
 #ifndef THREADS
 #define THREADS 512
@@ -18,14 +22,26 @@ SOURCE = r"""
 #ifndef ROWS
 #define ROWS 8        // of a tile of the update: 4 or 8
 #endif
+#ifndef HALF
+#define HALF 0        // 1: only the upper triangle; takes a copy of y for every warp
+#endif
+#ifndef AHEAD
+#define AHEAD 0       // 1: the next tile is on its way from memory to the second-level cache while one is worked on
+#endif
+
+#define MEET() __syncthreads()
 
 __device__ __forceinline__ float warp_sum(float x) {
   for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
   return x;
 }
 
-__device__ __forceinline__ float dot4(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+__device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
+  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s))));
+}
+"""
 
+REDUCTION = r"""
 // symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; diagonals and off-diagonals out
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
@@ -36,6 +52,9 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
   float* dots = y + ld;         // 2 PANEL
   float* part = dots + 2 * PANEL;
   float* part2 = part + 16;
+#if HALF
+  float* sums = part2 + 16;     // a vector for every warp
+#endif
   const int tid = threadIdx.x, threads = blockDim.x, lane = tid & 31, warp = tid >> 5, warps = threads >> 5;
   float* M = matrices + (size_t)blockIdx.x * n * ld;
   diagonal += (size_t)blockIdx.x * n;
@@ -52,7 +71,7 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
       float square = 0.f;
       for (int i = j + tid; i < n; i += threads) {
         float x = M[(size_t)j * ld + i];
-        for (int r = 0; r < c; ++r) x -= V[r * ld + i] * W[r * ld + j] + W[r * ld + i] * V[r * ld + j];
+        for (int r = 0; r < c; ++r) x = fmaf(-V[r * ld + i], W[r * ld + j], fmaf(-W[r * ld + i], V[r * ld + j], x));
         v[i] = x;
         if (i > j + 1) square += x * x;
       }
@@ -76,8 +95,12 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
       for (int i = j + tid; i < n; i += threads) v[i] = (reduced || i == j) ? 0.f : (i == j + 1 ? 1.f : v[i] * scale);
       __syncthreads();
       if (reduced) continue;
-      // y = A v over the trailing rows, four at a time; and the products of v with the panel so far
-      const int first = (j + 1) & ~3, rows = n - j - 1;
+      // y = A v over the trailing rows; and the products of v with the panel so far
+      const int first = (j + 1) & ~3;
+#if HALF
+      add_upper(M, v, sums + warp * ld, (j + 1) & ~7, n, ld, warp, warps, lane);
+#else
+      const int rows = n - j - 1;
       for (int g = warp * 4; g < rows; g += warps * 4) {
         const int i = j + 1 + g;
         const float* r0 = M + (size_t)i * ld;
@@ -88,10 +111,10 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
 #pragma unroll 2
         for (int k = first + lane * 4; k < ld; k += 128) {
           const float4 x = *(const float4*)(v + k);
-          s0 += dot4(*(const float4*)(r0 + k), x);
-          s1 += dot4(*(const float4*)(r1 + k), x);
-          s2 += dot4(*(const float4*)(r2 + k), x);
-          s3 += dot4(*(const float4*)(r3 + k), x);
+          s0 = dot4(*(const float4*)(r0 + k), x, s0);
+          s1 = dot4(*(const float4*)(r1 + k), x, s1);
+          s2 = dot4(*(const float4*)(r2 + k), x, s2);
+          s3 = dot4(*(const float4*)(r3 + k), x, s3);
         }
         s0 = warp_sum(s0);
         s1 = warp_sum(s1);
@@ -104,6 +127,7 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
           if (i + 3 < n) y[i + 3] = s3;
         }
       }
+#endif
       for (int r = warp; r < 2 * c; r += warps) {
         const float* row = r < c ? W + r * ld : V + (r - c) * ld;
         float s = 0.f;
@@ -114,8 +138,13 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
       __syncthreads();
       float along = 0.f;
       for (int i = j + 1 + tid; i < n; i += threads) {
+#if HALF
+        float s = 0.f;
+        for (int k = 0; k < warps; ++k) s += sums[k * ld + i];
+#else
         float s = y[i];
-        for (int r = 0; r < c; ++r) s -= V[r * ld + i] * dots[r] + W[r * ld + i] * dots[c + r];
+#endif
+        for (int r = 0; r < c; ++r) s = fmaf(-V[r * ld + i], dots[r], fmaf(-W[r * ld + i], dots[c + r], s));
         y[i] = s;
         along += s * v[i];
       }
@@ -131,11 +160,18 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
     // apply the panel to the trailing matrix: tiles of ROWS rows x 128 columns, one warp each
     const int next = start + PANEL;
     if (next < n) {
+#if HALF
+      for (int turn = 0; turn * warps * ROWS < n - next; ++turn)
+      for (int i = next + snake(turn, warp, warps) * ROWS, k = i + lane * 4; i < n && k < ld; k += 128) {
+#else
       const int across = (ld - next + 127) / 128, tiles = (n - next + ROWS - 1) / ROWS * across;
       for (int t = warp; t < tiles; t += warps) {
         const int i = next + t / across * ROWS, k = next + t % across * 128 + lane * 4;
         if (k >= ld) continue;
-        float4 sum[ROWS];
+#endif
+        float4 old[ROWS], sum[ROWS];  // read first: no load may pass a store, and one after the other would wait for memory
+#pragma unroll
+        for (int a = 0; a < ROWS; ++a) old[a] = *(const float4*)(M + (size_t)min(i + a, n - 1) * ld + k);
 #pragma unroll
         for (int a = 0; a < ROWS; ++a) sum[a] = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 2
@@ -150,22 +186,17 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
           }
 #pragma unroll
           for (int a = 0; a < ROWS; ++a) {
-            sum[a].x += vi[a] * wk.x + wi[a] * vk.x;
-            sum[a].y += vi[a] * wk.y + wi[a] * vk.y;
-            sum[a].z += vi[a] * wk.z + wi[a] * vk.z;
-            sum[a].w += vi[a] * wk.w + wi[a] * vk.w;
+            sum[a].x = fmaf(vi[a], wk.x, fmaf(wi[a], vk.x, sum[a].x));
+            sum[a].y = fmaf(vi[a], wk.y, fmaf(wi[a], vk.y, sum[a].y));
+            sum[a].z = fmaf(vi[a], wk.z, fmaf(wi[a], vk.z, sum[a].z));
+            sum[a].w = fmaf(vi[a], wk.w, fmaf(wi[a], vk.w, sum[a].w));
           }
         }
 #pragma unroll
         for (int a = 0; a < ROWS; ++a) {
           if (i + a < n) {
-            float4* at = (float4*)(M + (size_t)(i + a) * ld + k);
-            float4 old = *at;
-            old.x -= sum[a].x;
-            old.y -= sum[a].y;
-            old.z -= sum[a].z;
-            old.w -= sum[a].w;
-            *at = old;
+            const float4 was = old[a], by = sum[a];
+            *(float4*)(M + (size_t)(i + a) * ld + k) = make_float4(was.x - by.x, was.y - by.y, was.z - by.z, was.w - by.w);
           }
         }
       }
@@ -173,55 +204,18 @@ tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
     }
   }
 }
+"""
 
-// eigenvalues of tridiagonal matrices, ascending, one thread each: halve the interval, count the eigenvalues below its middle
-extern "C" __global__ void bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n, int steps) {
+EIGENVALUES = r"""
+extern "C" __global__ void __launch_bounds__(1024)
+bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n, int steps) {
   extern __shared__ __align__(16) float shared[];
-  float2* both = (float2*)shared;      // n: an entry of the diagonal, and the square of the one beside it before
-  float* part = shared + 2 * n;        // 64
-  const int tid = threadIdx.x, threads = blockDim.x, lane = tid & 31, warp = tid >> 5, warps = threads >> 5;
-  const float* d = diagonal + (size_t)blockIdx.x * n;
-  const float* e = beside + (size_t)blockIdx.x * n;
-  float low = 3e38f, high = -3e38f;
-  for (int i = tid; i < n; i += threads) {
-    const float before = i > 0 ? e[i - 1] : 0.f, after = i + 1 < n ? e[i] : 0.f;
-    const float reach = fabsf(before) + fabsf(after);
-    low = fminf(low, d[i] - reach);
-    high = fmaxf(high, d[i] + reach);
-    both[i] = make_float2(d[i], before * before);
-  }
-  for (int s = 16; s > 0; s >>= 1) {
-    low = fminf(low, __shfl_xor_sync(0xffffffffu, low, s));
-    high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, s));
-  }
-  if (lane == 0) {
-    part[warp] = low;
-    part[32 + warp] = high;
-  }
-  __syncthreads();
-  for (int i = 0; i < warps; ++i) {
-    low = fminf(low, part[i]);
-    high = fmaxf(high, part[32 + i]);
-  }
-  const float spread = fmaxf(fabsf(low), fabsf(high)) * 1e-6f;
-  low -= spread;
-  high += spread;
-  const float size = scale[blockIdx.x];
-  for (int index = tid; index < n; index += threads) {
-    float a = low, b = high;
-    for (int step = 0; step < steps; ++step) {
-      const float x = 0.5f * (a + b);
-      int below = 0;
-      float q = 1.f;
-      for (int i = 0; i < n; ++i) {
-        const float2 entry = both[i];
-        q = entry.x - x - __fdividef(entry.y, q);
-        if (fabsf(q) < 1e-30f) q = -1e-30f;
-        below += q < 0.f;
-      }
-      if (below <= index) a = x; else b = x;
-    }
-    out[(size_t)blockIdx.x * n + index] = 0.5f * (a + b) * size;
-  }
+  float2* both = (float2*)shared;                             // n, rounded up to 16
+  float* part = (float*)(both + (n + 15) / 16 * 16);          // 64
+  int* counts = (int*)(part + 64);                            // one for every thread
+  const size_t at = (size_t)blockIdx.x * n;
+  all_eigenvalues<1>(diagonal + at, beside + at, n, scale[blockIdx.x], steps, out + at, blockDim.x, both, counts, part);
 }
 """
+
+SOURCE = START + UPPER + REDUCTION + BISECTION + EIGENVALUES

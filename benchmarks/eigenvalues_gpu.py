@@ -1,0 +1,128 @@
+"""Eigenvalues of many matrices on a GPU: our two kernels and cuSOLVER, microseconds per matrix.
+
+Reduction to tridiagonal form and bisection apart: without halvings of intervals the register kernel only reduces, and the
+panels' bisection is a kernel of its own. Errors are against float64 on the CPU, of the largest eigenvalue, over the first
+matrices.
+
+    python benchmarks/eigenvalues_gpu.py                                   # small ones
+    python benchmarks/eigenvalues_gpu.py --n 192 256 512 --matrices 1600   # beyond registers
+    python benchmarks/eigenvalues_gpu.py --n 960 --matrices 528 --no-cusolver
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from layerscope.spectra import cusolver, small, tridiagonal
+from layerscope.spectra.kernels import launch, shared_memory
+
+_CHECKED = 50
+_SLOW = 5000  # matrices for cuSOLVER, whose time per matrix is the same and long
+
+
+def gram_matrices(count: int, n: int) -> Tensor:
+    """Gram matrices of centred unit rows, as prompts' are, with a decaying spectrum."""
+    generator = torch.Generator("cuda").manual_seed(n)
+    x = torch.randn(count, n, n, generator=generator, device="cuda") / torch.arange(1, n + 1, device="cuda") ** 0.5
+    x -= x.mean(1, keepdim=True)
+    x /= torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x @ x.mT
+
+
+def microseconds(solve: Callable[[], object], count: int, repeats: int) -> float:
+    """Median time per matrix."""
+    solve()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        solve()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return 1000 * statistics.median(times) / count
+
+
+def in_registers(matrices: Tensor, how: small.Variant, steps: int) -> Tensor:
+    """The register kernel with a number of halvings."""
+    out = matrices.new_empty(matrices.shape[:2])
+    launch(how.source, "small_eigenvalues", len(matrices), how.threads, 0, [matrices, out, matrices.shape[-1], steps])
+    return out
+
+
+def largest_error(found: Tensor, known: Tensor) -> str:
+    """Of the largest eigenvalue."""
+    return f"{float(((found.cpu() - known).abs().amax(-1) / known.abs().amax(-1)).max()):.1e}"
+
+
+def registers(matrices: Tensor, known: Tensor, how: small.Variant, repeats: int) -> list[str]:
+    """A row: whole, reduction alone, bisection by difference, error."""
+    try:
+        error = largest_error(in_registers(matrices[: len(known)], how, how.steps), known)
+    except RuntimeError as problem:
+        return [str(problem)[:40], "", "", ""]
+    whole, reduction = (microseconds(lambda s=s: in_registers(matrices, how, s), len(matrices), repeats) for s in (how.steps, 0))
+    return [f"{whole:.3f}", f"{reduction:.3f}", f"{whole - reduction:.3f}", error]
+
+
+def panels(n: int) -> list[tuple[str, tridiagonal.Variant]]:
+    """The other kernel: as it is chosen, and reading whole matrices."""
+    chosen = tridiagonal.variant(n, shared_memory(torch.cuda.current_device()))
+    whole = ("panels, whole matrices", chosen._replace(half=0, ahead=0))
+    if not chosen.half:
+        return [whole]
+    return [("panels, upper triangles, asked for ahead", chosen), ("panels, upper triangles", chosen._replace(ahead=0)), whole]
+
+
+def in_panels(matrices: Tensor, known: Tensor, how: tridiagonal.Variant, repeats: int) -> list[str]:
+    """A row: whole, the rest, bisection alone, error."""
+    count, n = matrices.shape[:2]
+    error = largest_error(tridiagonal.eigvalsh(matrices[: len(known)], how=how), known)
+    whole = microseconds(lambda: tridiagonal.eigvalsh(matrices, how=how), count, repeats)
+    some = [torch.rand(count, n, device="cuda") for _ in range(2)] + [torch.ones(count, device="cuda")]
+    out = torch.empty(count, n, device="cuda")
+    bisection = microseconds(lambda: tridiagonal.bisect(how, some[0], some[1], some[2], out), count, repeats)
+    return [f"{whole:.3f}", f"{whole - bisection:.3f}", f"{bisection:.3f}", error]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, nargs="+", default=[32, 64, 96, 128], help="rows of the matrices")
+    parser.add_argument("--matrices", type=int, default=25_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-cusolver", action="store_true", help="leave cuSOLVER out")
+    parser.add_argument(
+        "--blocks", action="store_true", help="also the register kernel for other numbers of blocks per processor"
+    )
+    args = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.matrices:,} matrices, microseconds per matrix\n")
+    print("| n | kernel | whole | reduction | bisection | largest error |\n|---|---|---|---|---|---|", flush=True)
+    for n in args.n:
+        matrices = gram_matrices(args.matrices, n)
+        known = torch.linalg.eigvalsh(matrices[: _CHECKED if n <= 256 else 3].cpu().double())
+        if n <= small.LARGEST:
+            chosen = small.variant(n)
+            tried = {32: (8, 12, 16, 20), 128: (2, 3, 4), 256: (1,)}[chosen.threads] if args.blocks else ()
+            others = [chosen._replace(min_blocks=b) for b in tried if b != chosen.min_blocks]
+            for how in (chosen, *others):
+                label = f"registers, {how.threads} threads, ≥ {how.min_blocks} blocks"
+                print("|", " | ".join([str(n), label, *registers(matrices, known, how, args.repeats)]), "|", flush=True)
+        for label, how in panels(n):
+            print("|", " | ".join([str(n), label, *in_panels(matrices, known, how, args.repeats)]), "|", flush=True)
+        if not args.no_cusolver:
+            some = matrices[:_SLOW]
+            error = largest_error(cusolver.eigvalsh(some[: len(known)]), known)
+            took = microseconds(lambda some=some: cusolver.eigvalsh(some), len(some), args.repeats)
+            print(f"| {n} | cusolverDnXsyevBatched | {took:.3f} | | | {error} |", flush=True)
+        del matrices
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""CUDA source that both of our eigen-solvers end with: all eigenvalues of a tridiagonal matrix by one thread block.
+
+Counts of eigenvalues below a point need no division: the characteristic polynomials of the leading parts follow from one
+another by two multiplications, their signs are collected in a word of bits, and changes of sign are counted there. Counts at
+points in equal distance, one for each thread, tell every eigenvalue its interval; from there on it is halved.
+"""
+
+# Of the interval that holds all eigenvalues. The reduction's rounding is far more than what is left; but many equal eigenvalues
+# (zeros of a matrix of low rank) are all off by the same, and an entropy adds that up.
+BITS = 28
+
+
+def halvings(points: int) -> int:
+    """How often an interval is halved after a first look at so many points."""
+    return BITS - points.bit_length() + 1
+
+
+BISECTION = r"""
+// How many eigenvalues lie below each x: changes of sign in the characteristic polynomials of the leading parts. Entries are
+// at most 1 and beside the diagonal not below 1e-9, so four steps neither overflow nor vanish: then both values are rescaled.
+template <int N>
+__device__ __forceinline__ void count_below(const float2* both, int padded, const float (&x)[N], int (&below)[N]) {
+  float p[N], before[N];
+  unsigned signs[N];
+#pragma unroll
+  for (int e = 0; e < N; ++e) p[e] = 1.f, before[e] = 0.f, signs[e] = 0u, below[e] = 0;
+#pragma unroll 1
+  for (int i = 0; i < padded; i += 16) {
+#pragma unroll
+    for (int t = 0; t < 16; t += 4) {
+      const float4 one = *(const float4*)(both + i + t), two = *(const float4*)(both + i + t + 2);
+      const float d[4] = {one.x, one.z, two.x, two.z}, b[4] = {one.y, one.w, two.y, two.w};
+#pragma unroll
+      for (int e = 0; e < N; ++e) {
+#pragma unroll
+        for (int o = 0; o < 4; ++o) {
+          const float next = fmaf(d[o] - x[e], p[e], -(b[o] * before[e]));
+          before[e] = p[e];
+          p[e] = next;
+          signs[e] = __funnelshift_l(__float_as_uint(next), signs[e], 1);
+        }
+        const float size = fmaxf(fabsf(p[e]), fabsf(before[e]));
+        const float by = __uint_as_float(0x7f000000u - (__float_as_uint(size) & 0x7f800000u));
+        p[e] *= by;
+        before[e] *= by;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < N; ++e) below[e] += __popc((signs[e] ^ (signs[e] >> 1)) & 0xffffu);
+  }
+}
+
+// Eigenvalues, ascending, times `size`, of the matrix with this diagonal and these entries beside it; N at a time by a thread.
+// In shared memory: both (n rounded up to 16), counts (N x threads), part (64). MEET() is a barrier of the block.
+template <int N>
+__device__ __forceinline__ void all_eigenvalues(const float* diagonal, const float* beside, int n, float size, int steps,
+                                                float* out, int threads, float2* both, int* counts, float* part) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, points = N * threads;
+  float low = 3e38f, high = -3e38f;
+  for (int i = tid; i < n; i += threads) {
+    const float reach = (i > 0 ? fabsf(beside[i - 1]) : 0.f) + (i + 1 < n ? fabsf(beside[i]) : 0.f);
+    low = fminf(low, diagonal[i] - reach);
+    high = fmaxf(high, diagonal[i] + reach);
+  }
+  for (int bit = 16; bit > 0; bit >>= 1) {
+    low = fminf(low, __shfl_xor_sync(0xffffffffu, low, bit));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, bit));
+  }
+  if (lane == 0) part[warp] = low, part[32 + warp] = high;
+  MEET();
+  for (int i = 0; i < threads / 32; ++i) low = fminf(low, part[i]), high = fmaxf(high, part[32 + i]);
+  // by a power of two, so that all eigenvalues are within -1 and 1
+  const unsigned power = min(max(__float_as_uint(fmaxf(fabsf(low), fabsf(high))) >> 23, 1u), 252u);
+  const float by = __uint_as_float((253u - power) << 23), back = __uint_as_float((power + 1u) << 23);
+  low = low * by - 1e-6f;
+  high = high * by + 1e-6f;
+  const int padded = (n + 15) / 16 * 16;
+  for (int i = tid; i < padded; i += threads) {
+    const float e = i > 0 && i < n ? beside[i - 1] * by : 0.f;
+    both[i] = i < n ? make_float2(diagonal[i] * by, fmaxf(e * e, 1e-18f)) : make_float2(2.f, 0.f);
+  }
+  MEET();
+  const float gap = (high - low) / (points + 1);
+  float x[N], a[N], b[N];
+  int below[N];
+#pragma unroll
+  for (int e = 0; e < N; ++e) x[e] = low + gap * (tid + e * threads + 1);
+  count_below<N>(both, padded, x, below);
+#pragma unroll
+  for (int e = 0; e < N; ++e) counts[tid + e * threads] = below[e];
+  MEET();
+  for (int index = tid; warp * 32 + index - tid < n; index += points) {
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      int left = -1, right = points;
+      while (right - left > 1) {
+        const int middle = (left + right) >> 1;
+        if (counts[middle] <= index + e * threads) left = middle; else right = middle;
+      }
+      a[e] = low + gap * (left + 1);
+      b[e] = right == points ? high : low + gap * (right + 1);
+    }
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+      for (int e = 0; e < N; ++e) x[e] = 0.5f * (a[e] + b[e]);
+      count_below<N>(both, padded, x, below);
+#pragma unroll
+      for (int e = 0; e < N; ++e)
+        if (below[e] <= index + e * threads) a[e] = x[e]; else b[e] = x[e];
+    }
+#pragma unroll
+    for (int e = 0; e < N; ++e)
+      if (index + e * threads < n) out[index + e * threads] = 0.5f * (a[e] + b[e]) * back * size;
+  }
+}
+"""
