@@ -27,7 +27,7 @@ from layerscope.data import Corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import make_config
 from layerscope.profiling.job import Job
-from layerscope.profiling.plan import make_plan
+from layerscope.profiling.planning import Planning
 from layerscope.profiling.reading import ReadAhead
 from layerscope.spectra import solver_name
 
@@ -106,7 +106,8 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     """The batches that the profile forms of prompts and views, on the GPU."""
     config = make_config(max_length=length, **settings)
     job = Job(model, corpus, config)
-    plan = make_plan(model, corpus.texts, length, job._shard_size())
+    with Planning(model, corpus.texts, length, job._shard_size()) as planning:
+        plan = planning.plan()
     tokens, batches = token_budget(model.device, model.width), []
     with ReadAhead(model, plan, plan.shards, config) as reading:
         for shard in plan.shards:

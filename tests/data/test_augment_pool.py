@@ -35,6 +35,7 @@ def test_no_process_outlives_the_pool() -> None:
     with ViewPool(2, seed=0, workers=2) as pool:
         children = list(pool._children)
         assert len(children) == 2
+        pool.close()  # and again when the block ends
     assert all(child.poll() is not None for child in children)
 
 
@@ -55,4 +56,22 @@ def test_token_ids_are_those_of_the_model(workers: int) -> None:
         for child in pool._children:
             child.kill()
             child.wait()
+        assert [row.tolist() for row in pool.make_ids(texts)] == wanted
+
+
+def test_a_worker_that_cannot_be_started_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr("layerscope.data.augment_pool._start", fails)
+    with ViewPool(2, seed=0, workers=3) as pool:
+        assert pool._children == []
+        assert pool.make(TEXTS) == make_views(TEXTS, 2, seed=0)
+
+
+def test_a_tokenizer_may_come_after_the_workers() -> None:
+    model, texts = tiny_model("gpt2"), [text.replace("\ud800", "") for text in TEXTS]
+    with ViewPool(2, seed=1, workers=2) as pool:
+        pool.set_tokenizer(model.tokenizer.backend_tokenizer.to_str(), 9)
+        wanted = model.tokenize([view for views in make_views(texts, 2, seed=1) for view in views], 9).ids
         assert [row.tolist() for row in pool.make_ids(texts)] == wanted

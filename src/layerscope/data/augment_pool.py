@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -54,13 +55,34 @@ class ViewPool:
         self.tokenizer, self.max_length = tokenizer, max_length
         self._own_tokenizer: Any = None
         count = min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers  # the GPU's host has work too
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._count = count if augmenter == "builtin" and count > 1 and sys.executable else 0
         self._mine = threading.local()
-        if augmenter == "builtin" and count > 1 and sys.executable:
-            self._children = [_start() for _ in range(count)]
-        self._free = list(self._children)
-        self._threads = ThreadPoolExecutor(max(1, len(self._children)), thread_name_prefix="layerscope-views")
         self._lock = threading.Lock()
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()
+        self._starter = threading.Thread(target=self._start_all, name="layerscope-starting-views")
+        self._starter.start()  # in the background: each worker takes some milliseconds
+        self._threads = ThreadPoolExecutor(max(1, self._count), thread_name_prefix="layerscope-views")
+
+    def set_tokenizer(self, tokenizer: str | None, max_length: int | None) -> None:
+        """Give the pool its tokenizer, before any views are asked for."""
+        self.tokenizer, self.max_length = tokenizer, max_length if tokenizer is not None else None
+
+    def _start_all(self) -> None:
+        for _ in range(self._count):
+            child = None
+            try:
+                child = _start()
+                self._started.append(child)
+            except Exception as error:
+                log.warning("a process that makes views could not be started (%s)", error)
+            self._free.put(child)  # whoever waits for a worker must hear that there is none
+
+    @property
+    def _children(self) -> list[subprocess.Popen[bytes]]:
+        """The workers, once all are started."""
+        self._starter.join()
+        return self._started
 
     def __enter__(self) -> Self:
         return self
@@ -82,13 +104,13 @@ class ViewPool:
 
     def make(self, texts: Sequence[str]) -> list[list[str]]:
         """For every text its views, in order. For pools without a tokenizer."""
-        if not self._children:
+        if not self._count:
             return make_views(texts, self.n_views, self.seed, self.augmenter)
         return [views for made in self._threads.map(self._views, _parts(texts)) for views in made]
 
     def make_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The token ids of every text's views, view by view. For pools with a tokenizer."""
-        if not self._children:
+        if not self._count:
             return self._ids_here(list(texts))
         return [ids for made in self._threads.map(self._ids, _parts(texts)) for ids in made]
 
@@ -123,8 +145,10 @@ class ViewPool:
         """Send texts to this thread's worker; returns where its answer comes from."""
         child: Any = getattr(self._mine, "child", None)
         if child is None:  # each thread keeps one worker for itself
-            with self._lock:
-                child = self._mine.child = self._free.pop()
+            if not hasattr(self._mine, "child"):
+                self._mine.child = child = self._free.get()
+            if child is None:
+                raise OSError("it could not be started")
             if self.tokenizer is not None:
                 child.stdin.write(json.dumps({"tokenizer": self.tokenizer, "max_length": self.max_length}).encode() + b"\n")
         child.stdin.write(json.dumps({"texts": texts, "views": self.n_views, "seed": self.seed}).encode() + b"\n")

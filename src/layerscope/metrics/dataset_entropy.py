@@ -70,8 +70,7 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         """(value, standard error), NaN where no vector has a direction."""
         o, quantity = self.options, self._quantity()
         if quantity.of_sums is not None and summable(data, o.clamp_gram):
-            sums = pooled_sums(data, self.rows(), o.group)
-            return (math.nan, math.nan) if sums.empty else sums.evaluate(quantity.of_sums)
+            return pooled_sums(data, self.rows(), o.group).evaluate(quantity.of_sums)
         spectrum = pooled_spectrum(data, self.rows(), o.group, o.clamp_gram)
         return (math.nan, math.nan) if float(spectrum.eigenvalues[-1]) <= 0 else spectrum.evaluate(quantity)
 

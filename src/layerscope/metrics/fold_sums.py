@@ -6,8 +6,10 @@ decomposition, where solving 20 more matrices would take ten times as long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,21 +40,47 @@ def effective_rank_of_sums(sums: Tensor) -> Tensor:
     return (sums[..., 2].log() - sums[..., 3] / (2 * sums[..., 2])).clamp(min=0).exp()
 
 
+def entropy_rank_of_sums(sums: Tensor) -> Tensor:
+    """exp(S_1), from the same sums."""
+    return entropy_of_sums(sums).exp()
+
+
+class SumsOfMany:
+    """The power sums of several spectra (B, 4), and of those without each fold (B, folds, 4).
+
+    On a GPU they may still be on their way: nobody waits for them before a value is asked for.
+    """
+
+    def __init__(self, whole: Tensor, without: Tensor) -> None:
+        self._there = whole, without
+        self._values: dict[OfSums, tuple[list[float], list[list[float]]]] = {}
+
+    @cached_property
+    def _here(self) -> tuple[Tensor, Tensor]:
+        whole, without = self._there
+        return whole.cpu(), without.cpu()
+
+    def evaluate(self, function: OfSums, index: int) -> tuple[float, float]:
+        """(value, standard error) of a function of one spectrum's sums; NaN where no vector has a direction."""
+        whole, without = self._here
+        if function not in self._values:  # of all at once: single numbers are slow
+            self._values[function] = function(whole).tolist(), function(without).tolist()
+        values, left_out = self._values[function]
+        if not float(whole[index, 0]) > 0:
+            return math.nan, math.nan
+        return values[index], standard_error(left_out[index])
+
+
 @dataclass(frozen=True)
 class FoldSums:
-    """The power sums of a spectrum (4,), and of those without each fold (folds, 4)."""
+    """One data's place among the sums of many."""
 
-    whole: Tensor
-    without: Tensor
-
-    @property
-    def empty(self) -> bool:
-        """Whether no vector has a direction."""
-        return not float(self.whole[0]) > 0
+    many: SumsOfMany
+    index: int
 
     def evaluate(self, function: OfSums) -> tuple[float, float]:
-        """(value, standard error) of a function of the sums."""
-        return float(function(self.whole)), standard_error(function(self.without).tolist())
+        """(value, standard error) of a function of the sums; NaN where no vector has a direction."""
+        return self.many.evaluate(function, self.index)
 
 
 def summable(data: PooledRows, clamp: bool) -> bool:
@@ -70,9 +98,9 @@ def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation, group: i
         most = max(1, _GRAM_BYTES // (8 * n * n)) if left[0].on_gpu else 1
         some = [data for data in left if len(data) == n and data.device == left[0].device][:most]
         grams = torch.stack([whole_matrix(data, rows, group, False) for data in some])
-        whole, without = (sums.cpu() for sums in sums_without(grams, fold_members(n, grams.device)))
+        sums = SumsOfMany(*sums_without(grams, fold_members(n, grams.device)))
         for i, data in enumerate(some):
-            data._memo["sums", rows, group] = FoldSums(whole[i], without[i])
+            data._memo["sums", rows, group] = FoldSums(sums, i)
         left = [data for data in left if ("sums", rows, group) not in data._memo]
 
 

@@ -46,29 +46,38 @@ def interval(estimate: Estimate, seed: int = 0) -> tuple[float, float]:
 def many_intervals(estimates: Sequence[Estimate], seed: int = 0) -> list[tuple[float, float]]:
     """The 95 % intervals of several estimates: resamples of the same prompts are drawn once for all of them."""
     out = [(math.nan, math.nan)] * len(estimates)
-    drawn: dict[int, list[tuple[int, np.ndarray]]] = defaultdict(list)
+    by_count: dict[int, list[int]] = defaultdict(list)
     for i, estimate in enumerate(estimates):
-        g = estimate.influence
         if not math.isfinite(estimate.value):
             continue
         if estimate.se is not None:
             half = _student(estimate.df) * estimate.se
             if math.isfinite(half):
                 out[i] = estimate.value - half, estimate.value + half
-        elif g is not None and len(g) >= 2 and np.isfinite(g).all():
-            # The bootstrap's variance is (n − 1)/n of the sample's: undo that, it shows for a handful of prompts.
-            g = (g - g.mean()) * math.sqrt(len(g) / (len(g) - 1))
-            if len(g) > _LARGEST_DRAWN:
-                half = _Z95 * float(np.sqrt(np.square(g).sum()))
-                out[i] = estimate.value - half, estimate.value + half
-            else:
-                drawn[len(g)].append((i, g))
-    for n, group in drawn.items():
-        shifts = _weights(n, seed) @ np.stack([g for _, g in group], axis=1)
-        ends = np.quantile(shifts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        for (i, _), low, high in zip(group, *ends, strict=True):
-            out[i] = estimates[i].value + float(low), estimates[i].value + float(high)
+        elif estimate.influence is not None and len(estimate.influence) >= 2:
+            by_count[len(estimate.influence)].append(i)
+    for n, group in by_count.items():
+        for some in [group] if n <= _LARGEST_DRAWN else [[i] for i in group]:  # of many prompts, one estimate at a time
+            for i, low, high in zip(some, *_shifts([estimates[i] for i in some], n, seed), strict=True):
+                if not math.isnan(low):
+                    out[i] = estimates[i].value + low, estimates[i].value + high
     return out
+
+
+def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float]]:
+    """How far resampling n prompts moves each of some estimates down and up; NaN where an influence is not finite."""
+    g = np.stack([estimate.influence for estimate in estimates if estimate.influence is not None])
+    usable = np.isfinite(g).all(1)
+    # The bootstrap's variance is (n − 1)/n of the sample's: undo that, it shows for a handful of prompts.
+    g = g[usable] if not usable.all() else g
+    g = (g - g.mean(1, keepdims=True)) * math.sqrt(n / (n - 1))
+    ends = np.full((2, len(estimates)), math.nan)
+    if n > _LARGEST_DRAWN:
+        half = _Z95 * np.sqrt(np.square(g).sum(1))
+        ends[:, usable] = -half, half
+    elif len(g):
+        ends[:, usable] = np.quantile(_weights(n, seed) @ np.ascontiguousarray(g.T), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return ends.tolist()
 
 
 def _student(df: int | None) -> float:

@@ -21,8 +21,9 @@ def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
     n = int(defined.sum())
     if n == 0:
         return Estimate(math.nan, 0, width, undefined=len(values))
-    mean = float(values[defined].mean())
-    return Estimate(mean, n, width, (values[defined] - mean) / n, undefined=len(values) - n)
+    kept = values if n == len(values) else values[defined]
+    mean = float(kept.mean())
+    return Estimate(mean, n, width, (kept - mean) / n, undefined=len(values) - n)
 
 
 class PromptMean(Metric[PromptValues]):
@@ -81,7 +82,6 @@ class PromptEntropy(PromptMean):
 
     def normalized(self, data: PromptValues, raw: Estimate, normalization: Normalization) -> Estimate:
         """Each prompt by its own number of tokens, then the mean."""
-        values, tokens = data.ordered()
-        sizes, which = np.unique(tokens, return_inverse=True)
+        values, (sizes, which) = data.ordered()[0], data.sizes()
         by = np.array([normalizer(normalization, int(t), data.width or 0) for t in sizes])
         return mean_over_prompts(values / by[which], data.width or 0)

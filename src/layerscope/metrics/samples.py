@@ -44,19 +44,21 @@ class PromptValues:
     def __init__(self, width: int | None = None) -> None:
         self.width = width
         self._ordered: tuple[np.ndarray, np.ndarray] | None = None
+        self._sizes: tuple[np.ndarray, np.ndarray] | None = None
+        self._sorted_keys: np.ndarray | None = None
         self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
 
     def update(self, values: Any, tokens: Any, keys: Any = None, width: int | None = None) -> None:
         """Add per-prompt `values` (NaN: undefined) computed from `tokens` rows each."""
         self.width = width if width is not None else self.width
-        self._ordered = None
+        self._ordered = self._sizes = self._sorted_keys = None
         block = _array(values, 1).astype(np.float64)
         self._blocks.append((block, _array(tokens, 1).astype(np.int64), _keys(keys, len(block))))
 
     def merge(self, other: PromptValues) -> None:
         """Add another container's prompts."""
         self.width = self.width if self.width is not None else other.width
-        self._ordered = None
+        self._ordered = self._sizes = self._sorted_keys = None
         self._blocks += other._blocks
 
     def __len__(self) -> int:
@@ -67,6 +69,25 @@ class PromptValues:
         if self._ordered is None:
             self._ordered = self._sorted()
         return self._ordered
+
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of rows that occur, and which of them each prompt has, in canonical order."""
+        if self._sizes is None:
+            self._sizes = np.unique(self.ordered()[1], return_inverse=True)
+        return self._sizes
+
+    def with_values(self, values: np.ndarray) -> PromptValues:
+        """The same prompts with other values, given in canonical order: nothing is sorted or counted again."""
+        tokens, sizes = self.ordered()[1], self.sizes()
+        values = _array(values, 1).astype(np.float64, copy=False)
+        if len(values) != len(tokens):
+            raise ValueError(f"{len(values)} values for {len(tokens)} prompts")
+        if self._sorted_keys is None and all(b[2] is not None for b in self._blocks):
+            self._sorted_keys = np.sort(np.concatenate([b[2] for b in self._blocks])) if self._blocks else None
+        other = PromptValues(self.width)
+        other._blocks = [(values, tokens, self._sorted_keys)]
+        other._ordered, other._sizes, other._sorted_keys = (values, tokens), sizes, self._sorted_keys
+        return other
 
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
         if not self._blocks:
@@ -101,6 +122,7 @@ class _Vectors:
     def __init__(self) -> None:
         self._blocks: list[tuple[np.ndarray | Tensor, np.ndarray | None]] = []
         self._memo: dict[Any, Any] = {}
+        self._by_keys: dict[Any, Any] = {}  # what follows from the order of the prompts alone
 
     def update(self, vectors: Any, keys: Any = None) -> None:
         """Add vectors, one per prompt along the first axis. Those on a GPU stay there, and are measured there."""
@@ -111,7 +133,7 @@ class _Vectors:
             block = vectors.detach() if on_gpu else _array(vectors, self.ndim)
         self._check_shape(block)
         self._blocks.append((block, _keys(keys, len(block))))
-        self._memo.clear()
+        self._memo, self._by_keys = {}, {}
 
     def _check_shape(self, block: np.ndarray | Tensor) -> None:
         if self._blocks and block.shape[1:] != self._blocks[0][0].shape[1:]:
@@ -122,7 +144,14 @@ class _Vectors:
         for block, _ in other._blocks[:1]:
             self._check_shape(block)
         self._blocks += other._blocks
-        self._memo.clear()
+        self._memo, self._by_keys = {}, {}
+
+    def share_order(self, found: dict[Any, Any]) -> None:
+        """Keep what follows from the keys alone in `found`, for vectors of the same prompts, by key, in the same blocks."""
+        lengths = [len(block) for block, _ in self._blocks]
+        if found.setdefault("blocks", lengths) != lengths or any(keys is None for _, keys in self._blocks):
+            raise ValueError("the vectors are not those of the same prompts by key, or came in other blocks")
+        self._by_keys = found
 
     def __len__(self) -> int:
         return sum(len(b[0]) for b in self._blocks)
@@ -145,13 +174,13 @@ class _Vectors:
 
     def order(self) -> np.ndarray:
         """Positions of the samples (in order of arrival) that put them into canonical order."""
-        if "order" not in self._memo:
+        if "order" not in self._by_keys:
             if all(keys is not None for _, keys in self._blocks):
                 sort = np.concatenate([keys for _, keys in self._blocks]) if self._blocks else np.empty(0)
-                self._memo["order"] = np.argsort(sort, kind="stable")
+                self._by_keys["order"] = np.argsort(sort, kind="stable")
             else:
-                self._memo["order"] = self._order_by_values()
-        return self._memo["order"]
+                self._by_keys["order"] = self._order_by_values()
+        return self._by_keys["order"]
 
     def _order_by_values(self) -> np.ndarray:
         """By the first few coordinates, which nearly always tell vectors apart; where they do not, by all of them."""
@@ -190,17 +219,21 @@ class _Vectors:
         if self.device.type == "cpu":
             whole = np.concatenate([np.asarray(b, dtype=np.float64) for b in blocks])
             return torch.from_numpy(whole[self.order()])
-        if "order_there" not in self._memo:
-            self._memo["order_there"] = torch.from_numpy(self.order()).to(self.device)
-        return torch.cat([_doubles(b) for b in blocks])[self._memo["order_there"]]
+        return torch.cat([_doubles(b) for b in blocks])[self._order_there()]
+
+    def _order_there(self) -> Tensor:
+        """The canonical order, where the vectors are."""
+        if ("order", self.device) not in self._by_keys:
+            self._by_keys["order", self.device] = torch.from_numpy(self.order()).to(self.device)
+        return self._by_keys["order", self.device]
 
     def _fold_numbers(self) -> np.ndarray:
         """The fold of each sample in order of arrival: every `n_folds`-th in canonical order is in the same one."""
-        if "folds" not in self._memo:
+        if "folds" not in self._by_keys:
             rank = np.empty(len(self), dtype=np.int64)
             rank[self.order()] = np.arange(len(self))
-            self._memo["folds"] = (rank % n_folds(len(self))).astype(np.int8)
-        return self._memo["folds"]
+            self._by_keys["folds"] = (rank % n_folds(len(self))).astype(np.int8)
+        return self._by_keys["folds"]
 
     def fold_blocks(self, index: int) -> Iterator[Tensor]:
         """The samples of one fold, float64, a block at a time. Only they are read."""
@@ -214,11 +247,21 @@ class _Vectors:
 
     def blocks_by_fold(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Float64 blocks in order of arrival, each with the rows of every fold in it."""
-        numbers, start = self._fold_numbers(), 0
+        start = 0
         for z in self.blocks():
-            here = numbers[start : start + len(z)]
-            yield z, [torch.from_numpy(np.flatnonzero(here == k)).to(z.device) for k in range(n_folds(len(self)))]
+            yield z, self._members(start, len(z), z.device)
             start += len(z)
+
+    def _members(self, start: int, count: int, device: torch.device) -> list[Tensor]:
+        """The rows of every fold among `count` samples, in order of arrival."""
+        key = ("members", start, count, device)
+        if key in self._by_keys:
+            return self._by_keys[key]
+        here = self._fold_numbers()[start : start + count]
+        members = [torch.from_numpy(np.flatnonzero(here == k)).to(device) for k in range(n_folds(len(self)))]
+        if device.type == "cuda":  # sent there once for all sites; here there may be many small blocks
+            self._by_keys[key] = members
+        return members
 
     def to_canonical(self, per_sample: np.ndarray) -> np.ndarray:
         """Numbers in order of arrival, put into canonical order."""

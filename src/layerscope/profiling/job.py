@@ -25,7 +25,7 @@ from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling.config import ProfileConfig, make_config
-from layerscope.profiling.encoding import encode
+from layerscope.profiling.encoding import encode, encode_held
 from layerscope.profiling.held import HeldShards, fits
 from layerscope.profiling.images import image_settings, open_image_set, wants_images
 from layerscope.profiling.manifest import make_manifest, now
@@ -222,9 +222,13 @@ class Job:
     def run(self, store: ShardStore | HeldShards, bar: Progress, shard_size: int | None = None) -> Run:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
-        items = self.corpus if isinstance(self.corpus, ImageSet) else self.corpus.texts
-        plan = make_plan(self.model, items, self.config.max_length, shard_size or self._shard_size())
-        encoder_facts = encode(self, plan, store, bar)
+        size = shard_size or self._shard_size()
+        if isinstance(store, HeldShards) and self.recipe is None and not isinstance(self.corpus, ImageSet):
+            plan, encoder_facts = encode_held(self, self.corpus.texts, store, bar, size)
+        else:
+            items = self.corpus if isinstance(self.corpus, ImageSet) else self.corpus.texts
+            plan = make_plan(self.model, items, self.config.max_length, size)
+            encoder_facts = encode(self, plan, store, bar)
         if isinstance(self.model, ImageModel):
             self.model.reader.close()  # its processes have done their work
         encoded = time.perf_counter()

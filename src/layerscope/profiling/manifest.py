@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,7 @@ def _precision(device: torch.device, options: Options) -> str:
     return f"states as the model gives them; {reduced}; pooled vectors in float32"
 
 
+@cache  # looking it up on the disk takes a while
 def _version(package: str) -> str | None:
     try:
         return version(package)

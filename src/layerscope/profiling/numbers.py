@@ -13,6 +13,7 @@ import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.capture.reduce import TOKEN_FIELDS
+from layerscope.metrics import PromptValues
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
 
 if TYPE_CHECKING:
@@ -86,6 +87,23 @@ class PromptNumbers:
     def block(self, field: str, start: int, stop: int) -> np.ndarray:
         """One field's numbers of some prompts (sites, prompts)."""
         return np.stack([self.row(field, site, start, stop) for site in range(self.sites)])
+
+
+class PromptOrder:
+    """The canonical order of prompts (by key) and their token counts, found once for all sites and metrics."""
+
+    def __init__(self, prompts: np.ndarray, plan: Plan, width: int) -> None:
+        keys, tokens = plan.keys[prompts], plan.lengths[prompts]
+        self._order = np.argsort(keys, kind="stable")
+        self._like = {}
+        for sink, left_out in (("keep", 0), ("drop", 1)):
+            these = PromptValues(width)
+            these.update(np.zeros(len(keys)), tokens[self._order] - left_out, keys[self._order])
+            self._like[sink] = these.with_values(np.broadcast_to(0.0, len(keys)))  # without what `these` holds beside
+
+    def values(self, numbers: np.ndarray, sink: str) -> PromptValues:
+        """One number per prompt, given in the order of the shards; of the tokens but for the sink where that is dropped."""
+        return self._like[sink].with_values(numbers[self._order])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from layerscope.data.images.imageset import ImageSet
 from layerscope.errors import DataError
 from layerscope.models import ImageModel, LoadedModel
+from layerscope.profiling.tokens import read_tokens
 
 _CHUNK = 2000  # texts tokenised at once while planning
 _TOKENS_KEPT = 2_000_000  # 8 MB: more are made again when they are needed
@@ -24,9 +25,10 @@ class TokenIds:
 
     tokens: np.ndarray
     starts: np.ndarray
+    lengths: np.ndarray
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return self.tokens[self.starts[index] : self.starts[index + 1]]
+        return self.tokens[self.starts[index] : self.starts[index] + self.lengths[index]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Plan:
     no_tokens: int
     max_length: int
     shards: list[np.ndarray]
-    ids: TokenIds | list[np.ndarray] | None = None  # token ids of every text, where they take little memory
+    ids: TokenIds | Mapping[int, np.ndarray] | list[np.ndarray] | None = (
+        None  # token ids of every text, where they take little memory
+    )
     images: ImageSet | None = None
 
     @property
@@ -61,25 +65,65 @@ def make_plan(model: LoadedModel, texts: Sequence[str] | ImageSet, max_length: i
     """Tokenise once for the lengths and cut the prompts, longest first, into shards."""
     if isinstance(texts, ImageSet):
         return _plan_images(model, texts, shard_size)
-    limit = max_length if model.max_length is None else min(max_length, model.max_length)
-    lengths = np.zeros(len(texts), dtype=np.int64)
-    truncated = np.zeros(len(texts), dtype=bool)
+    limit = token_limit(model, max_length)
+    return plan_texts(model, texts, limit, shard_size, [read_part(model, texts, np.arange(len(texts)), limit)])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some texts by number, how many tokens each has, which were cut, and their token ids if there are not too many."""
+
+    prompts: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+    tokens: np.ndarray | None
+
+
+def token_limit(model: LoadedModel, max_length: int) -> int:
+    """The most tokens that are read of a text."""
+    return max_length if model.max_length is None else min(max_length, model.max_length)
+
+
+def read_part(model: LoadedModel, texts: Sequence[str], prompts: np.ndarray, limit: int) -> Part:
+    """Tokenise some texts, given by number."""
+    lengths = np.zeros(len(prompts), dtype=np.int64)
+    truncated = np.zeros(len(prompts), dtype=bool)
     kept: list[np.ndarray] | None = []  # one array per chunk: an array per text would cost more than its tokens
-    for start in range(0, len(texts), _CHUNK):
-        tokens = model.tokenize(list(texts[start : start + _CHUNK]), limit)
-        lengths[start : start + _CHUNK] = [len(ids) for ids in tokens.ids]
-        truncated[start : start + _CHUNK] = tokens.truncated
+    for start in range(0, len(prompts), _CHUNK):
+        read = read_tokens(model, [texts[i] for i in prompts[start : start + _CHUNK].tolist()], limit)
+        lengths[start : start + _CHUNK] = read.lengths
+        truncated[start : start + _CHUNK] = read.truncated
         if kept is not None:
-            kept.append(np.fromiter((token for ids in tokens.ids for token in ids), dtype=np.int32))
+            kept.append(read.tokens)
             kept = kept if lengths.sum() <= _TOKENS_KEPT else None
+    return Part(prompts, lengths, truncated, None if kept is None else np.concatenate([np.empty(0, np.int32), *kept]))
+
+
+def plan_texts(model: LoadedModel, texts: Sequence[str], limit: int, shard_size: int, parts: Sequence[Part]) -> Plan:
+    """The plan of all texts: of two parts, the first is a shard of its own."""
+    prompts, lengths, truncated = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("prompts", "lengths", "truncated")
+    )
+    starts = np.cumsum(lengths) - lengths
+    back = np.empty(len(prompts), dtype=np.int64)  # from the order of reading to that of the texts
+    back[prompts] = np.arange(len(prompts))
+    tokens = [p.tokens for p in parts if p.tokens is not None]
+    kept = len(tokens) == len(parts) and lengths.sum() <= _TOKENS_KEPT
+    lengths, truncated = lengths[back], truncated[back]
     keys = np.array([text_key(text) for text in texts], dtype=np.uint64)
     usable = np.flatnonzero(lengths > 0)
     if len(usable) == 0:
         raise DataError(f"the tokenizer of {model.name} finds no token in any of the {len(texts)} texts.")
-    # Longest first: memory that will not do is found out at once. Ties by key, so that order never matters.
-    order = usable[np.lexsort((keys[usable], -lengths[usable]))]
-    shards = [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
-    ids = None if kept is None else TokenIds(np.concatenate(kept), np.concatenate([[0], np.cumsum(lengths)]))
+    shards = []
+    for part in parts:
+        some = part.prompts[part.lengths > 0]
+        if part is not parts[-1]:
+            shards.append(some)
+            continue
+        # Longest first: memory that will not do is found out at once. Ties by key, so that order never matters.
+        order = some[np.lexsort((keys[some], -lengths[some]))]
+        shards += [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
+    ids = TokenIds(tokens[0] if len(tokens) == 1 else np.concatenate(tokens), starts[back], lengths) if kept else None
     return Plan(texts, keys, lengths, truncated, len(texts) - len(usable), limit, shards, ids)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,10 @@ from layerscope.capture import Site
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
 from layerscope.metrics.jackknife import FOLDS
 from layerscope.profiling.config import ProfileConfig
-from layerscope.profiling.numbers import PromptNumbers
+from layerscope.profiling.numbers import PromptNumbers, PromptOrder
 from layerscope.profiling.plan import Plan
 from layerscope.spectra import side_by_side
+from layerscope.spectra.threads import workers_pool
 from layerscope.store import Shard, StoredVectors
 
 COLUMNS = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
@@ -34,7 +37,20 @@ _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a mach
 _BYTES_HELD = 8 * 2**20  # of one site's pooled vectors
 _SHARE_OF_MEMORY = 0.4  # of what is free on a GPU, for the sites that are worked on together
 
-_Row = tuple[list[Any], Estimate]  # where a value belongs, and the value
+_HEAD_START = 0.004  # seconds in which a GPU is given its work: two threads that want Python at once hold each other up
+_NUMBERS_HELD = 2**21  # influences of per-prompt means: those of a few sites wait for their intervals together
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A metric at one site: its raw value, and the value, interval and count under each normalisation."""
+
+    raw: Estimate  # without its influences, which may take much memory
+    rows: list[list[Any]]
+
+
+_Site = dict[tuple[str, str], _Measured]  # by metric and sink
+_Estimates = tuple[Estimate, list[Estimate]]  # raw, and under each normalisation
 
 
 class TableBuilder:
@@ -48,40 +64,48 @@ class TableBuilder:
         self.undefined: dict[str, dict[str, int]] = defaultdict(dict)
         self.flat: dict[str, int] = {}
         self.warnings: list[str] = []
+        self._metrics = [get_metric(name)(config.options) for name in config.metrics]
 
     def build(
         self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None, numbers: PromptNumbers | None = None
     ) -> pd.DataFrame:
         """The tidy table, one row per site, metric, normalisation and sink setting. `numbers`: what the shards' values are."""
         self._numbers = PromptNumbers.of(shards) if numbers is None else numbers
+        self._order = PromptOrder(self._numbers.prompts, self.plan, self.width)
+        self._found: dict[Any, Any] = {}  # the order of the vectors, the same at every site
         rows: list[list[Any]] = []
-        for site_rows in self._on_gpu(shards) if self.device is not None else self._on_cpu(shards):
-            rows += site_rows
+        measured = self._on_gpu(shards) if self.device is not None else self._on_cpu(shards)
+        for index, found in enumerate(measured):
+            rows += self._site_rows(index, found)
             advance(1)
-        return pd.DataFrame(rows, columns=COLUMNS)
+        del self._order, self._found  # they grow with the prompts
+        return pd.DataFrame({name: list(column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True)})
 
-    def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[list[list[Any]]]:
+    def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites side by side, one thread each."""
 
-        def rows_of(index: int) -> list[list[Any]]:
-            return self._with_intervals(self._site_estimates(index, *self._site_data(index, shards)))
+        def measure(index: int) -> _Site:
+            return self._with_intervals([self._site_estimates(index, self._site_data(index, shards))])[0]
 
-        return side_by_side("sites", rows_of, range(len(self.sites)), _SITES_AT_ONCE)
+        return side_by_side("sites", measure, range(len(self.sites)), _SITES_AT_ONCE)
 
-    def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[list[list[Any]]]:
-        """Sites one after the other, what is costly for as many of them together as memory allows."""
+    def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
+        """Sites one after the other, what is costly for as many of them together as memory allows.
+
+        The host's own work, the means of per-prompt numbers, is done in a thread while the GPU does its own.
+        """
         group = self._sites_together(sum(len(shard.prompts) for shard in shards))
         for start in range(0, len(self.sites), group):
             indices = range(start, min(start + group, len(self.sites)))
-            data = {i: self._site_data(i, shards) for i in indices}
-            for name in self.config.metrics:
-                metric = get_metric(name)(self.config.options)
+            data = deque(self._site_data(i, shards) for i in indices)
+            queued = threading.Event()
+            means = workers_pool("means", 1).submit(self._means, indices, queued)
+            for metric in self._metrics:
                 if metric.info.level != "tokens":
-                    metric.prepare([data[i][metric.info.level == "views"] for i in indices])
-            estimates = [self._site_estimates(i, *data.pop(i)) for i in indices]
-            every = iter(self._with_intervals([row for site in estimates for row in site]))
-            for site in estimates:
-                yield [next(every) for _ in site]
+                    metric.prepare([site[metric.info.level == "views"] for site in data])
+            queued.set()
+            vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
+            yield from ({**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means.result(), vectors, strict=True))
 
     def _sites_together(self, prompts: int) -> int:
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -105,51 +129,77 @@ class TableBuilder:
             pooled.update(block[:, 0], keys)
             if block.shape[1] > 1:
                 views.update(block[:, 1:], keys)
+        pooled.share_order(self._found)
+        if len(views):
+            views.share_order(self._found)
         return pooled, views
 
-    def _site_estimates(self, index: int, pooled: PooledRows, views: ViewRows) -> list[_Row]:
-        rows, site = [], self.sites[index]
-        for name in self.config.metrics:
-            metric = get_metric(name)(self.config.options)
+    def _means(self, indices: Sequence[int], queued: threading.Event) -> list[_Site]:
+        """Metrics that are means over prompts at some sites; a few sites' intervals are drawn together."""
+        queued.wait(_HEAD_START)
+        infos = [metric.info for metric in self._metrics if metric.info.level == "tokens"]
+        each = len(self._numbers.prompts) * sum(len(info.sinks) * len(info.normalizations) for info in infos)
+        at_once = max(1, _NUMBERS_HELD // max(1, each))
+        out: list[_Site] = []
+        for start in range(0, len(indices), at_once):
+            some = indices[start : start + at_once]
+            out += self._with_intervals([self._site_estimates(index, None) for index in some])
+        return out
+
+    def _site_estimates(
+        self, index: int | None, vectors: tuple[PooledRows, ViewRows] | None
+    ) -> dict[tuple[str, str], _Estimates]:
+        """Metrics that are means over prompts at a site, if its index is given, and metrics of its vectors, if they are."""
+        made: dict[tuple[str, str], _Estimates] = {}
+        for metric in self._metrics:
+            name, level = metric.info.name, metric.info.level
             for sink in metric.info.sinks:
-                if metric.info.level == "tokens":
-                    data: Any = self._prompt_values(name, sink, index)
-                else:
-                    data = pooled if metric.info.level == "pooled" else views
-                rows += self._metric_rows(metric, data, site, sink)
+                if level == "tokens" and index is not None:
+                    made[name, sink] = self._estimates(metric, self._prompt_values(name, sink, index))
+                elif level != "tokens" and vectors is not None:
+                    made[name, sink] = self._estimates(metric, vectors[level == "views"])
+        return made
+
+    def _with_intervals(self, sites: list[dict[tuple[str, str], _Estimates]]) -> list[_Site]:
+        every = [estimate for site in sites for _, estimates in site.values() for estimate in estimates]
+        ends = iter(many_intervals(every, self.config.options.seed))
+        return [
+            {
+                key: _Measured(replace(raw, influence=None), [[e.value, *next(ends), e.n] for e in estimates])
+                for key, (raw, estimates) in site.items()
+            }
+            for site in sites
+        ]
+
+    def _prompt_values(self, name: str, sink: str, index: int) -> PromptValues:
+        values = self._numbers.row(_TOKEN_SOURCES[name].format(sink), index)
+        return self._order.values((values == 0).astype(float) if name == "sink_first" else values, sink)
+
+    def _estimates(self, metric: Any, data: Any) -> _Estimates:
+        if metric.info.level == "views" and len(data) < 2:
+            raw = Estimate(math.nan, len(data), self.width, undefined=len(data))
+        else:
+            raw = metric.estimate(data)
+        return raw, [raw if by == "raw" else metric.normalized(data, raw, by) for by in metric.info.normalizations]
+
+    def _site_rows(self, index: int, found: _Site) -> list[list[Any]]:
+        """The rows of a site; what a reader must be told about it is noted."""
+        rows: list[list[Any]] = []
+        site = self.sites[index]
+        for metric in self._metrics:
+            info = metric.info
+            for sink in info.sinks:
+                measured = found[info.name, sink]
+                if measured.raw.undefined:
+                    label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
+                    self.undefined[label][site.name] = measured.raw.undefined
+                self._check_bounds(info, measured.raw, site, self.config.options)
+                for normalization, numbers in zip(info.normalizations, measured.rows, strict=True):
+                    rows.append([site.name, site.layer, site.depth, info.name, normalization, sink, *numbers])
         if "curvature" in self.config.metrics:
             flat = int(np.nansum(self._numbers.row("flat", index)))
             if flat:
                 self.flat[site.name] = flat
-        return rows
-
-    def _with_intervals(self, rows: list[_Row]) -> list[list[Any]]:
-        ends = many_intervals([estimate for _, estimate in rows], self.config.options.seed)
-        return [[*place, e.value, low, high, e.n] for (place, e), (low, high) in zip(rows, ends, strict=True)]
-
-    def _prompt_values(self, name: str, sink: str, index: int) -> PromptValues:
-        data = PromptValues(self.width)
-        prompts = self._numbers.prompts
-        values = self._numbers.row(_TOKEN_SOURCES[name].format(sink), index)
-        if name == "sink_first":
-            values = (values == 0).astype(float)
-        data.update(values, self.plan.lengths[prompts] - (1 if sink == "drop" else 0), self.plan.keys[prompts])
-        return data
-
-    def _metric_rows(self, metric: Any, data: Any, site: Site, sink: str) -> list[_Row]:
-        info, options = metric.info, self.config.options
-        if info.level == "views" and len(data) < 2:
-            raw = Estimate(math.nan, len(data), self.width, undefined=len(data))
-        else:
-            raw = metric.estimate(data)
-        label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
-        if raw.undefined:
-            self.undefined[label][site.name] = raw.undefined
-        self._check_bounds(info, raw, site, options)
-        rows = []
-        for normalization in info.normalizations:
-            estimate = raw if normalization == "raw" else metric.normalized(data, raw, normalization)
-            rows.append(([site.name, site.layer, site.depth, info.name, normalization, sink], estimate))
         return rows
 
     def _check_bounds(self, info: Any, raw: Estimate, site: Site, options: Options) -> None:

@@ -1,0 +1,54 @@
+"""Tokens straight from a tokenizer's core are those that the model gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerscope.models import LoadedModel
+from layerscope.profiling import tokens
+from layerscope.profiling.tokens import read_tokens
+from tests.tiny import tiny_model
+
+TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
+
+
+def same_tokens(model: LoadedModel, texts: list[str], limit: int) -> None:
+    wanted, read = model.tokenize(texts, limit), read_tokens(model, texts, limit)
+    assert read.tokens.dtype == np.int32
+    assert read.lengths.tolist() == [len(ids) for ids in wanted.ids]
+    assert read.truncated.tolist() == wanted.truncated
+    assert read.tokens.tolist() == [token for ids in wanted.ids for token in ids]
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "bert"])
+@pytest.mark.parametrize("limit", [2, 12, 64])
+def test_the_core_gives_the_models_tokens(family: str, limit: int) -> None:
+    model = tiny_model(family)
+    odd = ["", " ", "naïve — 漢字 🙂", "</s> [MASK] <pad>", "x" * 500]
+    same_tokens(model, odd + TEXTS, limit)
+    same_tokens(model, odd, limit)
+    assert tokens._core(model, TEXTS, limit) is not None
+
+
+def test_a_tokenizer_with_ways_of_its_own_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt_neox")
+
+    class Shouting(type(model._tokenizer)):  # type: ignore[misc]
+        def _encode_plus(self, text: Any, *given: Any, **named: Any) -> Any:
+            return super()._encode_plus([t.upper() for t in text], *given, **named)
+
+    model._tokenizer.__class__ = Shouting
+    assert tokens._core(model, TEXTS, 24) is None
+    same_tokens(model, TEXTS, 24)
+
+
+def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt_neox")
+    tokenize = model.tokenize
+    monkeypatch.setattr(tokens, "_is_plain", lambda *_: True)
+    model.tokenize = lambda texts, limit=None: tokenize([t[::-1] for t in texts], limit)  # type: ignore[method-assign]
+    assert tokens._core(model, TEXTS, 24) is None
+    same_tokens(model, TEXTS, 24)
