@@ -66,6 +66,70 @@ def test_norms_that_do_something_else_are_left_alone() -> None:
     assert normed._kind_of(nn.Identity(), states) is None
 
 
+class _Gained(LlamaRMSNorm):
+    """An RMS norm that scales once more, by what is 1 at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states) * self.gain
+
+
+class _Halved(LlamaRMSNorm):
+    """One whose ε is four times what it says."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states / 2)
+
+
+class _RoundedLayer(nn.LayerNorm):
+    """A layer norm that is stored before it is scaled."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return nn.functional.layer_norm(states, states.shape[-1:], eps=self.eps) * self.weight + self.bias
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        _Gained(64).bfloat16(),
+        _Halved(64).bfloat16(),
+        _RoundedLayer(64).bfloat16(),
+        LlamaRMSNorm(64),  # its weights are float32: so is its result
+        nn.RMSNorm(64).bfloat16(),  # an epsilon that depends on the states' type
+        nn.LayerNorm(64, elementwise_affine=False),
+        nn.Sequential(nn.LayerNorm(64)).bfloat16(),
+        nn.LayerNorm(64, device="meta").bfloat16(),  # offloaded
+        nn.LayerNorm(32).bfloat16(),  # a shard
+        nn.utils.parametrize.register_parametrization(nn.LayerNorm(64).bfloat16(), "weight", nn.Identity()),
+    ],
+    ids=lambda norm: type(norm).__name__,
+)
+def test_norms_that_look_the_same_are_left_alone(norm: nn.Module) -> None:
+    assert normed._kind_of(norm, torch.randn(1, 4, 64).bfloat16()) is None
+
+
+def test_the_kind_does_not_depend_on_the_present_weights() -> None:
+    norm = LlamaRMSNorm(64).bfloat16()  # all ones: rounded before or after scaling is the same
+    assert normed._kind_of(norm, torch.randn(1, 4, 64).bfloat16()) == "rms-rounded"
+    assert norm.weight.requires_grad
+    assert (norm.weight == 1).all()
+
+
+def test_states_and_masks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "is_cuda", True)
+    states, mask = torch.randn(2, 8, 64).bfloat16(), torch.ones(2, 8, dtype=torch.bool)
+    assert normed._fits(states, None)
+    assert normed._fits(states, mask)
+    odd = torch.randn(65).bfloat16()[1:].view(1, 1, 64)
+    for some in (states.float(), states[0], states[:, :, :62], states[:, :4], states[:0], odd):
+        assert not normed._fits(some, None)
+    for other in (mask.long(), mask[:, :4], mask[:1]):
+        assert not normed._fits(states, other)
+
+
 def test_not_a_number_stays_one() -> None:
     norm = norms(64)["layer"].bfloat16()
     states = torch.randn(2, 5, 64).bfloat16()

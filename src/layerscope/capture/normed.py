@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from layerscope.capture.normed_source import SOURCE
 from layerscope.spectra.kernels import launch
@@ -24,8 +25,11 @@ _KINDS: dict[Kind, int] = {"layer": 0, "rms": 1, "rms-rounded": 2, "none": 3}
 _THREADS = 256
 _WIDEST = 8192
 _LONGEST = 1024
+_NEAR = 0.05  # units of the last place, of a sum: how far a norm's own result may be from ours
 _NO_NORM = nn.Identity()
-_known: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype, int], Kind | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = WeakKeyDictionary()
+
+Weights = dict[str, Tensor]
 
 
 class CentredStates(NamedTuple):
@@ -43,7 +47,7 @@ class CentredStates(NamedTuple):
 
 def normed_sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor | None:
     """Sums over the real tokens (B, D), float64, of norm(states); None where it must be done step by step."""
-    if not _fits(states):
+    if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
     return None if kind is None else _sums(states, mask, norm, kind)
@@ -51,25 +55,30 @@ def normed_sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor 
 
 def centred_states(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> CentredStates | None:
     """What token measures need of norm(states), or of the states themselves; None where it must be done step by step."""
-    if not _fits(states) or states.shape[1] > _LONGEST:
+    if not _fits(states, mask) or states.shape[1] > _LONGEST:
         return None
     kind = _kind_of(norm, states)
     return None if kind is None else _centred(states, mask, norm, kind)
 
 
-def _fits(states: Tensor) -> bool:
+def _fits(states: Tensor, mask: Tensor | None) -> bool:
     width = states.shape[-1]
-    half = states.is_cuda and states.dtype in (torch.bfloat16, torch.float16)
-    return half and states.is_contiguous() and width % 4 == 0 and width <= _WIDEST
+    if not states.is_cuda or states.dtype not in (torch.bfloat16, torch.float16) or states.ndim != 3 or not states.numel():
+        return False
+    if mask is not None and (mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device):
+        return False
+    return states.is_contiguous() and states.data_ptr() % 8 == 0 and width % 4 == 0 and width <= _WIDEST
 
 
-def _sums(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind) -> Tensor:
+def _sums(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None) -> Tensor:
     out = states.new_empty(len(states), states.shape[-1], dtype=torch.float64)
-    _run("normed_sums", states, mask, norm, kind, [out], 0)
+    _run("normed_sums", states, mask, norm, kind, [out], 0, weights)
     return out
 
 
-def _centred(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind) -> CentredStates:
+def _centred(
+    states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None
+) -> CentredStates:
     texts, tokens, width = states.shape
     made = CentredStates(
         states.new_empty(texts, width, dtype=torch.float64),
@@ -78,15 +87,22 @@ def _centred(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: 
         states.new_empty(texts, dtype=torch.long),
         states.new_empty(texts, tokens, width, dtype=torch.float32),
     )
-    _run("centred_states", states, mask, norm, kind, list(made), 12 * tokens)
+    _run("centred_states", states, mask, norm, kind, list(made), 12 * tokens, weights)
     return made
 
 
 def _run(
-    name: str, states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, out: list[Tensor], shared: int
+    name: str,
+    states: Tensor,
+    mask: Tensor | None,
+    norm: nn.Module | None,
+    kind: Kind,
+    out: list[Tensor],
+    shared: int,
+    weights: Weights | None,
 ) -> None:
     texts, tokens, width = states.shape
-    weight, bias, epsilon = _settings(norm, states)
+    weight, bias, epsilon = _settings(norm, states, weights)
     given = [states, states if mask is None else mask.contiguous(), weight, bias]
     numbers = [epsilon, tokens, width, int(states.dtype == torch.float16), int(mask is not None), _KINDS[kind]]
     launch(_source(width), name, texts, _THREADS, shared, [*given, *out, *numbers])
@@ -98,43 +114,94 @@ def _source(width: int) -> str:
     return f"#define COLUMNS {columns}\n{SOURCE}"
 
 
-def _settings(norm: nn.Module | None, states: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Weight and bias of a norm, float32 on its device, and the bits of its ε."""
+def _settings(norm: nn.Module | None, states: Tensor, weights: Weights | None) -> tuple[Tensor, Tensor, int]:
+    """Weight and bias of a norm, or those to try it with, float32, and the bits of its ε."""
     if norm is None:
         nothing = states.new_zeros(states.shape[-1], dtype=torch.float32)
         return nothing, nothing, 0
-    weight, bias = norm.weight, getattr(norm, "bias", None)
-    assert isinstance(weight, Tensor)
     held = [name for name in ("eps", "variance_epsilon", "epsilon") if isinstance(getattr(norm, name, None), float)]
     if not held:
         raise UnusableError("a norm without an epsilon")
     (bits,) = struct.unpack("i", struct.pack("f", getattr(norm, held[0])))
-    scale = weight.detach().float().contiguous()
-    return scale, torch.zeros_like(scale) if bias is None else bias.detach().float().contiguous(), bits
+    given = _weights(norm) if weights is None else weights
+    scale = _as_floats(given["weight"])
+    return scale, _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale), bits
+
+
+def _weights(norm: nn.Module) -> Weights:
+    return {name: value for name, value in norm._parameters.items() if value is not None}
+
+
+def _as_floats(weight: Tensor) -> Tensor:
+    """As the kernels read them: float32, four at a time."""
+    floats = weight.detach().float().contiguous()
+    return floats if floats.data_ptr() % 16 == 0 else floats.clone()
 
 
 def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
     """Which of the kinds a module computes, tried once; None if none of them, or if the kernel cannot be used."""
+    weights = {} if norm is None else _weights(norm)
+    if norm is not None and (norm._modules or not _plain(weights, states)):  # or a wrapper, whose weights are elsewhere
+        return None
     held = _known.setdefault(_NO_NORM if norm is None else norm, {})
-    key = states.dtype, states.device.index or 0
+    key = states.dtype, states.device.index or 0, *(value.dtype for value in weights.values())
     if key not in held:
         held[key] = _find_kind(norm, states)
     return held[key]
 
 
+def _plain(weights: Weights, states: Tensor) -> bool:
+    """Whether a norm has a weight and at most a bias, all of them here: not on another device, offloaded or a shard of one."""
+    if "weight" not in weights or not weights.keys() <= {"weight", "bias"}:
+        return False
+    return all(
+        type(value) in (Tensor, nn.Parameter) and value.device == states.device and value.shape == states.shape[-1:]
+        for value in weights.values()
+    )
+
+
 @torch.inference_mode()
 def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
+    """Tried with weights of our own: its present ones may be all the same, and those of a model in training change."""
     try:
-        generator = torch.Generator().manual_seed(0)
-        given = torch.randn(2, 19, states.shape[-1], generator=generator)
-        given = ((given + 0.5) * torch.tensor([0.1, 30.0])[:, None, None]).to(states.device, states.dtype)
-        mask = torch.arange(19, device=states.device).expand(2, -1) < torch.tensor([[19], [11]], device=states.device)
-        want = torch.where(mask.unsqueeze(-1), given if norm is None else norm(given), 0).sum(1, dtype=torch.float64)
+        generator, width = torch.Generator().manual_seed(0), states.shape[-1]
+        given = torch.randn(3, 19, width, generator=generator)
+        given = ((given + 0.5) * torch.tensor([0.1, 30.0, 0.001])[:, None, None]).to(states.device, states.dtype)
+        mask = torch.arange(19, device=states.device).expand(3, -1) < torch.tensor([[19], [11], [17]], device=states.device)
+        weights = {
+            name: (1 + 0.3 * torch.randn(width, generator=generator)).to(value.device, value.dtype)
+            for name, value in ({} if norm is None else _weights(norm)).items()
+        }
+        after = given if norm is None else functional_call(norm, weights, (given,))
+        if after.dtype != states.dtype:
+            return None
+        after = torch.where(mask.unsqueeze(-1), after, 0).double()
+        want = after.sum(1)
         # at most a few elements may be rounded the other way: a sum of rows rounded once more often is further off than that
-        unit = want.abs().mean() * torch.finfo(states.dtype).eps
+        unit = want.abs().mean(-1) * torch.finfo(states.dtype).eps
         kinds = [kind for kind in _KINDS if (kind == "none") == (norm is None)]
-        errors = {kind: float((_sums(given, mask, norm, kind) - want).abs().mean() / unit) for kind in kinds}
+        errors = {kind: _off_by(_sums(given, mask, norm, kind, weights), want, unit) for kind in kinds}
         best = min(errors, key=errors.__getitem__)
-        return best if errors[best] < 0.05 else None
-    except (UnusableError, OSError, AttributeError, RuntimeError, AssertionError):
+        seen = _centred(given, mask, norm, best, weights)
+        right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centred(seen, given, mask, after)
+        return best if right else None
+    except (UnusableError, OSError, AttributeError, RuntimeError, AssertionError, KeyError, TypeError):
         return None
+
+
+def _off_by(sums: Tensor, want: Tensor, unit: Tensor) -> float:
+    return float(((sums - want).abs().mean(-1) / unit).max())
+
+
+def _is_centred(seen: CentredStates, given: Tensor, mask: Tensor, after: Tensor) -> bool:
+    """Whether the other kernel's results are those of the same states."""
+    at = torch.arange(len(given), device=given.device)
+    mean = (after.sum(1) - after[at, seen.largest]) / (mask.sum(-1, keepdim=True) - 1)
+    centred = torch.where(mask.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
+    before, norms = torch.linalg.vector_norm(given.double(), dim=-1), torch.linalg.vector_norm(after, dim=-1)
+    return (
+        torch.equal(seen.largest, seen.before.masked_fill(~mask, -1.0).argmax(-1))
+        and torch.allclose(seen.before, before, rtol=1e-4)
+        and torch.allclose(seen.norms, norms, rtol=1e-2)
+        and bool((seen.centred - centred).abs().mean() < 1e-3 * centred.abs().mean())
+    )

@@ -237,7 +237,7 @@ def _whiten(noise: Tensor, what: Tensor, by_prompts: bool) -> Tensor:
 def _solver(noise: Tensor) -> Callable[[Tensor], Tensor]:
     """Multiplication by L⁻¹, noise = L Lᵀ: by products of matrices where a GPU is fast at them (its triangular solver is not)."""
     if noise.is_cuda and noise.ndim == 3 and fast_doubles(noise.device):
-        factor = inverse_factor(noise.clone())
+        factor = inverse_factor(noise.clone(memory_format=torch.contiguous_format))
         return lambda what: factor @ what
     factor = torch.linalg.cholesky(noise)
     return lambda what: torch.linalg.solve_triangular(factor, what, upper=False)

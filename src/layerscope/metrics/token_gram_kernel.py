@@ -199,12 +199,12 @@ def usable(index: int) -> bool:
         # a square's corners and a far token: turns of a right angle, and without the far one the same
         rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device)
         rows = rows - rows[:4].mean(0)
-        gram = (rows @ rows.T).unsqueeze(0)
+        gram = (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)  # not a product, which may be rounded to TF32
         norms = torch.linalg.vector_norm(rows, dim=-1).double().unsqueeze(0)
         out = torch.empty_like(gram), torch.empty_like(gram)
         found = measure_gram(gram, norms, None, torch.tensor([4], device=device), torch.float32, Options(), out)
         unit = rows[:4] / torch.linalg.vector_norm(rows[:4], dim=-1, keepdim=True)
         right = abs(float(found.curvature[1, 0]) - math.pi / 2) < 1e-6 and float(found.flat[0]) == 0
-        return right and torch.allclose(out[1][0, :4, :4], unit @ unit.T, atol=1e-6)
+        return right and torch.allclose(out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6)
     except (UnusableError, OSError, AttributeError, RuntimeError):
         return False

@@ -87,7 +87,9 @@ def token_sums(states: Tensor, mask: Tensor | None) -> Tensor | None:
     """Sums over the real tokens (B, D), float64, of half-precision states (B, T, D); None where the kernel cannot be used."""
     if not states.is_cuda or states.dtype not in (torch.bfloat16, torch.float16) or states.shape[-1] % 4:
         return None
-    if not states.is_contiguous() or not usable(states.device.index):
+    if mask is not None and (mask.shape != states.shape[:2] or mask.dtype != torch.bool or mask.device != states.device):
+        return None
+    if not states.is_contiguous() or states.data_ptr() % 8 or not states.numel() or not usable(states.device.index):
         return None
     return _token_sums(states, mask)
 

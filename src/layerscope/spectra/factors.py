@@ -79,7 +79,7 @@ def log_determinant(factors: Tensor) -> Tensor:
 
 
 def _leaf(a: Tensor) -> None:
-    if a.is_cuda and usable(a.device.index):
+    if a.is_cuda and a.dtype == torch.float64 and a.stride(-1) == 1 and usable(a.device.index):
         _leaf_kernel(a)
         return
     factors, info = torch.linalg.cholesky_ex(a)
