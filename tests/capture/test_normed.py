@@ -142,7 +142,7 @@ def test_not_a_number_stays_one() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["layer", "rms-rounded", None])
-@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (16, 64), (37, 1028)])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 64), (16, 64), (70, 64), (37, 1028)])
 def test_states_seen_from_their_mean(tokens: int, width: int, name: str | None, dtype: torch.dtype) -> None:
     norm = None if name is None else norms(width)[name].to(dtype).eval()
     states = (torch.randn(3, tokens, width, generator=torch.Generator().manual_seed(4)) + 2).to(dtype)

@@ -63,6 +63,17 @@ def test_the_same_as_step_by_step(tokens: int, kind: str, dtype: torch.dtype, ke
     assert len(kernel) == 6
 
 
+def test_a_long_prompt(kernel: list[int], monkeypatch: Any) -> None:
+    given = states("plain", 1, 200, 210)
+    sink = find_sink(given).position
+    got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
+    monkeypatch.setattr("layerscope.metrics.tokens.usable_for", lambda *_: False)
+    want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
+    for name in ("keep", "drop"):
+        torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)
+        torch.testing.assert_close(got.curvature[name], want.curvature[name], rtol=1e-6, atol=1e-6)
+
+
 def test_only_what_is_asked_for(kernel: list[int]) -> None:
     given = states("plain", 2, 9, 16)
     sink = find_sink(given).position

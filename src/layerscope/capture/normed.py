@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from layerscope.capture.normed_source import SOURCE
+from layerscope.capture.normed_source import CHUNK, SOURCE
+from layerscope.metrics.token_norms import largest_token
 from layerscope.spectra.kernels import launch
 from layerscope.spectra.libraries import UnusableError
 
@@ -24,7 +25,6 @@ Kind = Literal["layer", "rms", "rms-rounded", "none"]
 _KINDS: dict[Kind, int] = {"layer": 0, "rms": 1, "rms-rounded": 2, "none": 3}
 _THREADS = 256
 _WIDEST = 8192
-_LONGEST = 1024
 _NEAR = 0.05  # units of the last place, of a sum: how far a norm's own result may be from ours
 _NO_NORM = nn.Identity()
 _known: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = WeakKeyDictionary()
@@ -55,7 +55,7 @@ def normed_sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor 
 
 def centred_states(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> CentredStates | None:
     """What token measures need of norm(states), or of the states themselves; None where it must be done step by step."""
-    if not _fits(states, mask) or states.shape[1] > _LONGEST:
+    if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
     return None if kind is None else _centred(states, mask, norm, kind)
@@ -71,41 +71,48 @@ def _fits(states: Tensor, mask: Tensor | None) -> bool:
 
 
 def _sums(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None) -> Tensor:
-    out = states.new_empty(len(states), states.shape[-1], dtype=torch.float64)
-    _run("normed_sums", states, mask, norm, kind, [out], 0, weights)
-    return out
+    given = _given(states, mask, norm, weights)
+    return _sum_chunks(states, given, mask is not None, kind, [states] * 4, full=False)
 
 
 def _centred(
     states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None
 ) -> CentredStates:
     texts, tokens, width = states.shape
-    made = CentredStates(
-        states.new_empty(texts, width, dtype=torch.float64),
-        states.new_empty(texts, tokens, dtype=torch.float64),
-        states.new_empty(texts, tokens, dtype=torch.float64),
-        states.new_empty(texts, dtype=torch.long),
-        states.new_empty(texts, tokens, width, dtype=torch.float32),
-    )
-    _run("centred_states", states, mask, norm, kind, list(made), 12 * tokens, weights)
-    return made
+    given = _given(states, mask, norm, weights)
+    means, scales = (states.new_empty(texts, tokens, dtype=torch.float32) for _ in range(2))
+    before, norms = (states.new_empty(texts, tokens, dtype=torch.float64) for _ in range(2))
+    total = _sum_chunks(states, given, mask is not None, kind, [means, scales, before, norms], full=True)
+    largest = largest_token(before, mask)
+    centred = states.new_empty(texts, tokens, width, dtype=torch.float32)
+    tensors = [*given[0], total, means, scales, largest, centred]
+    _run("centred_states", states, [*tensors, *_numbers(states, mask is not None, kind)])
+    return CentredStates(total, before, norms, largest, centred)
 
 
-def _run(
-    name: str,
-    states: Tensor,
-    mask: Tensor | None,
-    norm: nn.Module | None,
-    kind: Kind,
-    out: list[Tensor],
-    shared: int,
-    weights: Weights | None,
-) -> None:
+def _sum_chunks(
+    states: Tensor, given: tuple[list[Tensor], int], masked: bool, kind: Kind, found: list[Tensor], full: bool
+) -> Tensor:
+    """Sums over tokens (B, D); with `full`, what is found of each token goes to the tensors given for it."""
     texts, tokens, width = states.shape
+    out = states.new_empty(texts, -(-tokens // CHUNK), width, dtype=torch.float64)
+    _run("normed_sums", states, [*given[0], out, *found, given[1], *_numbers(states, masked, kind), int(full)])
+    return out.sum(1) if out.shape[1] > 1 else out.squeeze(1)
+
+
+def _run(name: str, states: Tensor, arguments: list[Tensor | int]) -> None:
+    texts, tokens, width = states.shape
+    launch(_source(width), name, texts * -(-tokens // CHUNK), _THREADS, 0, arguments)
+
+
+def _given(states: Tensor, mask: Tensor | None, norm: nn.Module | None, weights: Weights | None) -> tuple[list[Tensor], int]:
     weight, bias, epsilon = _settings(norm, states, weights)
-    given = [states, states if mask is None else mask.contiguous(), weight, bias]
-    numbers = [epsilon, tokens, width, int(states.dtype == torch.float16), int(mask is not None), _KINDS[kind]]
-    launch(_source(width), name, texts, _THREADS, shared, [*given, *out, *numbers])
+    return [states, states if mask is None else mask.contiguous(), weight, bias], epsilon
+
+
+def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
+    _, tokens, width = states.shape
+    return [tokens, width, int(states.dtype == torch.float16), int(masked), _KINDS[kind]]
 
 
 @cache

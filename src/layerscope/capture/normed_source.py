@@ -1,10 +1,13 @@
 """CUDA source of the two kernels behind `normed.py`: states under the final norm, summed, or seen from their mean.
 
 A norm's result is rounded as the model would store it, so that what is summed is what the model has. Sums run over sixteen tokens
-in float32, then in float64.
+in float32, then in float64. A block has CHUNK tokens of a text: long texts alone would leave most of the chip idle.
 """
 
+CHUNK = 64
+
 SOURCE = r"""
+#define CHUNK 64
 typedef unsigned short u16;
 #define LAYER 0
 #define ROUNDED 2  // an RMS norm that stores the state before it is scaled; 1 is one that does not
@@ -72,83 +75,31 @@ __device__ __forceinline__ float4 normed(ushort4 x, float4 weight, float4 bias, 
   return y;
 }
 
-// one text a block, sixteen tokens at a time: a warp finds a token's mean and scale, then every thread sums its columns
+// sums of CHUNK tokens of a text, sixteen at a time: a warp finds a token's mean and scale, then every thread sums its columns.
+// With `full`, what is found of each token is kept, and its norms: as it came, and under the norm.
 extern "C" __global__ void __launch_bounds__(256)
-normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, int epsilon,
-            int tokens, int width, int half, int masked, int kind) {
-  __shared__ float mean[16], scale[16];
+normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, float* means,
+            float* scales, double* before, double* after, int epsilon, int tokens, int width, int half, int masked, int kind,
+            int full) {
+  __shared__ float mean[16], scale[16], size[16], part[16 * 8];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const u16* at = states + (size_t)blockIdx.x * tokens * width;
-  const unsigned char* real = mask + (size_t)blockIdx.x * tokens;
+  const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
+  const int end = min(begin + CHUNK, tokens);
+  const u16* at = states + (size_t)text * tokens * width;
+  const unsigned char* real = mask + (size_t)text * tokens;
   const float eps = __int_as_float(epsilon);
   double total[COLUMNS * 4];
 #pragma unroll
   for (int c = 0; c < COLUMNS * 4; ++c) total[c] = 0.;
-  for (int start = 0; start < tokens; start += 16) {
-    for (int i = warp; i < 16 && start + i < tokens; i += 8) {
+  for (int start = begin; start < end; start += 16) {
+    const int many = min(16, end - start);
+    for (int i = warp; i < many; i += 8) {
       float squares, centre, by;
       statistics(at + (size_t)(start + i) * width, width, half, kind, eps, &squares, &centre, &by);
       if (lane == 0) {
         mean[i] = centre;
         scale[i] = by;
-      }
-    }
-    __syncthreads();
-    const int many = min(16, tokens - start);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      const int k = (c * 256 + tid) * 4;
-      if (k < width) {
-        const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
-        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-        for (int i = 0; i < many; ++i) {
-          if (masked && !real[start + i]) continue;
-          const ushort4 x = *(const ushort4*)(at + (size_t)(start + i) * width + k);
-          const float4 y = normed(x, w, b, mean[i], scale[i], half, kind);
-          sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
-        }
-        total[c * 4] += sum.x, total[c * 4 + 1] += sum.y, total[c * 4 + 2] += sum.z, total[c * 4 + 3] += sum.w;
-      }
-    }
-    __syncthreads();
-  }
-#pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
-    const int k = (c * 256 + tid) * 4;
-    if (k < width)
-      for (int e = 0; e < 4; ++e) out[(size_t)blockIdx.x * width + k + e] = total[c * 4 + e];
-  }
-}
-
-// the same with what token measures need: norms of the states as they came and under the norm, the largest token, and the
-// states under the norm seen from the mean of all but that token. A text's tokens are gone through twice.
-extern "C" __global__ void __launch_bounds__(256)
-centred_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, double* before,
-               double* after, long long* largest, float* centred, int epsilon, int tokens, int width, int half, int masked,
-               int kind) {
-  extern __shared__ __align__(16) float shared[];
-  float* mean = shared;            // tokens
-  float* scale = mean + tokens;    // tokens
-  float* size = scale + tokens;    // tokens: norms of the states as they came
-  __shared__ float part[16 * 8];
-  __shared__ int sink, many_real;
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const u16* at = states + (size_t)blockIdx.x * tokens * width;
-  const unsigned char* real = mask + (size_t)blockIdx.x * tokens;
-  const float eps = __int_as_float(epsilon);
-  double total[COLUMNS * 4];
-#pragma unroll
-  for (int c = 0; c < COLUMNS * 4; ++c) total[c] = 0.;
-  for (int start = 0; start < tokens; start += 16) {
-    const int many = min(16, tokens - start);
-    for (int i = warp; i < many; i += 8) {
-      float squares, centre, by;
-      statistics(at + (size_t)(start + i) * width, width, half, kind, eps, &squares, &centre, &by);
-      if (lane == 0) {
-        mean[start + i] = centre;
-        scale[start + i] = by;
-        size[start + i] = sqrtf(squares);
+        size[i] = sqrtf(squares);
       }
     }
     __syncthreads();
@@ -165,70 +116,78 @@ centred_states(const u16* states, const unsigned char* mask, const float* weight
         for (int i = 0; i < 16; ++i) {
           if (i >= many || (masked && !real[start + i])) continue;
           const ushort4 x = *(const ushort4*)(at + (size_t)(start + i) * width + k);
-          const float4 y = normed(x, w, b, mean[start + i], scale[start + i], half, kind);
+          const float4 y = normed(x, w, b, mean[i], scale[i], half, kind);
           sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
-          square[i] += (y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w);
+          if (full) square[i] += (y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w);
         }
         total[c * 4] += sum.x, total[c * 4 + 1] += sum.y, total[c * 4 + 2] += sum.z, total[c * 4 + 3] += sum.w;
       }
     }
+    if (full) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float s = warp_sum(square[i]);
-      if (lane == 0) part[i * 8 + warp] = s;
+      for (int i = 0; i < 16; ++i) {
+        const float s = warp_sum(square[i]);
+        if (lane == 0) part[i * 8 + warp] = s;
+      }
     }
     __syncthreads();
-    if (tid < many) {
+    if (full && tid < many) {
       float s = 0.f;
       for (int i = 0; i < 8; ++i) s += part[tid * 8 + i];
-      const bool there = !masked || real[start + tid];
-      after[(size_t)blockIdx.x * tokens + start + tid] = sqrtf(s);
-      before[(size_t)blockIdx.x * tokens + start + tid] = size[start + tid];
-      if (!there) size[start + tid] = -1.f;
+      const size_t token = (size_t)text * tokens + start + tid;
+      means[token] = mean[tid];
+      scales[token] = scale[tid];
+      before[token] = size[tid];
+      after[token] = sqrtf(s);
     }
+    __syncthreads();
   }
-  __syncthreads();
-  if (warp == 0) {  // the first of the largest, as torch has it: NaN is larger than any number
-    float best = -2.f;
-    int where = 0x7fffffff, count = 0;
-    for (int i = lane; i < tokens; i += 32) {
-      const float x = size[i];
-      count += x != -1.f;
-      if (x > best || (x != x && best == best)) best = x, where = i;
-    }
-    for (int s = 16; s > 0; s >>= 1) {
-      const float other = __shfl_xor_sync(0xffffffffu, best, s);
-      const int there = __shfl_xor_sync(0xffffffffu, where, s);
-      count += __shfl_xor_sync(0xffffffffu, count, s);
-      const bool nan = other != other, mine = best != best;
-      const bool larger = nan ? !mine || there < where : !mine && (other > best || (other == best && there < where));
-      if (larger) best = other, where = there;
-    }
-    if (lane == 0) {
-      sink = where;
-      many_real = count;
-      largest[blockIdx.x] = where;
-    }
+#pragma unroll
+  for (int c = 0; c < COLUMNS; ++c) {
+    const int k = (c * 256 + tid) * 4;
+    if (k < width)
+      for (int e = 0; e < 4; ++e) out[(size_t)blockIdx.x * width + k + e] = total[c * 4 + e];
   }
+}
+
+// CHUNK tokens of a text under the norm, seen from the mean of all its tokens but the largest
+extern "C" __global__ void __launch_bounds__(256)
+centred_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, const double* total,
+               const float* means, const float* scales, const long long* largest, float* centred, int tokens, int width, int half,
+               int masked, int kind) {
+  __shared__ int counted[8];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
+  const int end = min(begin + CHUNK, tokens);
+  const u16* at = states + (size_t)text * tokens * width;
+  const unsigned char* real = mask + (size_t)text * tokens;
+  const float* mean = means + (size_t)text * tokens;
+  const float* scale = scales + (size_t)text * tokens;
+  int count = 0;
+  for (int i = tid; i < tokens; i += 256) count += !masked || real[i];
+  for (int s = 16; s > 0; s >>= 1) count += __shfl_xor_sync(0xffffffffu, count, s);
+  if (lane == 0) counted[warp] = count;
   __syncthreads();
-  const int others = max(many_real - 1, 1);
+  count = 0;
+  for (int i = 0; i < 8; ++i) count += counted[i];
+  const int others = max(count - 1, 1), sink = (int)largest[text];
 #pragma unroll
   for (int c = 0; c < COLUMNS; ++c) {
     const int k = (c * 256 + tid) * 4;
     if (k < width) {
       const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
       const float4 far = normed(*(const ushort4*)(at + (size_t)sink * width + k), w, b, mean[sink], scale[sink], half, kind);
-      for (int e = 0; e < 4; ++e) out[(size_t)blockIdx.x * width + k + e] = total[c * 4 + e];
-      const float4 m = make_float4((float)((total[c * 4] - far.x) / others), (float)((total[c * 4 + 1] - far.y) / others),
-                                   (float)((total[c * 4 + 2] - far.z) / others), (float)((total[c * 4 + 3] - far.w) / others));
-#pragma unroll 4
-      for (int i = 0; i < tokens; ++i) {
+      const double* sum = total + (size_t)text * width + k;
+      const float4 m = make_float4((float)((sum[0] - far.x) / others), (float)((sum[1] - far.y) / others),
+                                   (float)((sum[2] - far.z) / others), (float)((sum[3] - far.w) / others));
+#pragma unroll 8
+      for (int i = begin; i < end; ++i) {
         float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
         if (!masked || real[i]) {
           y = normed(*(const ushort4*)(at + (size_t)i * width + k), w, b, mean[i], scale[i], half, kind);
           y.x -= m.x, y.y -= m.y, y.z -= m.z, y.w -= m.w;
         }
-        *(float4*)(centred + ((size_t)blockIdx.x * tokens + i) * width + k) = y;
+        *(float4*)(centred + ((size_t)text * tokens + i) * width + k) = y;
       }
     }
   }

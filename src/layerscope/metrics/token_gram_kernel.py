@@ -18,7 +18,7 @@ from layerscope.spectra.kernels import launch
 from layerscope.spectra.libraries import UnusableError
 
 LONGEST = 1024
-_THREADS = 256
+_THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a time: more threads for each
 
 SOURCE = r"""
 __device__ __forceinline__ float warp_sum(float x) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ double warp_sum(double x) {
 }
 
 // gram (n x n, rows centred on the mean without the sink, padding zero), norms of the states, which tokens are real, the sink
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(1024)
 token_gram(const float* gram, const double* norms, const unsigned char* mask, const long long* sink, float* keep, float* drop,
            double* bends, double* flat, int prompts, int n, int masked, int unit, int absolute, int half, int wanted) {
   extern __shared__ __align__(16) double shared[];
@@ -41,10 +41,10 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   float* shift = diagonal + n;             // n: row means, then what re-centring takes away
   float* scale = shift + n;                // 2 n: with the sink, without it
   int* kept = (int*)(scale + 2 * n);       // 2 n: the tokens in their order, with the sink, without it
-  __shared__ float part[16];
-  __shared__ double angle[16];
-  __shared__ int counts[2], terms[24];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  __shared__ float part[64];
+  __shared__ double angle[64];
+  __shared__ int counts[2], terms[96];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, threads = blockDim.x, warps = threads >> 5;
   const float* g = gram + (size_t)blockIdx.x * n * n;
   norms += (size_t)blockIdx.x * n;
   mask += (size_t)blockIdx.x * n;
@@ -52,14 +52,14 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   const float eps = 1.1920929e-7f;  // this, 1e-14 and 45: see tokens.py
   const double stored = half == 1 ? 9.765625e-4 : half == 2 ? 7.8125e-3 : 1.1920928955078125e-7;  // eps of the states' type
 
-  for (int i = warp; i < n; i += 8) {
+  for (int i = warp; i < n; i += warps) {
     float sum = 0.f;
     for (int k = lane; k < n; k += 32) sum += g[(size_t)i * n + k];
     sum = warp_sum(sum);
     if (lane == 0) shift[i] = sum;
   }
   float size = 0.f;
-  for (int i = tid; i < n; i += 256) {
+  for (int i = tid; i < n; i += threads) {
     diagonal[i] = g[(size_t)i * n + i];
     size += sqrtf(fmaxf(diagonal[i], 0.f));
     noise[i] = fmax(1e-14 * norms[i] * norms[i], (double)(45.f * eps * diagonal[i]));
@@ -79,15 +79,15 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   __syncthreads();
   const int count = max(counts[0], 1);
   size = 0.f;
-  for (int i = 0; i < 8; ++i) size += part[i];
+  for (int i = 0; i < warps; ++i) size += part[i];
   float total = 0.f;
-  for (int i = tid; i < n; i += 256) total += shift[i] / count;
+  for (int i = tid; i < n; i += threads) total += shift[i] / count;
   total = warp_sum(total);
-  if (lane == 0) part[8 + warp] = total;
+  if (lane == 0) part[32 + warp] = total;
   __syncthreads();
   total = 0.f;
-  for (int i = 0; i < 8; ++i) total += part[8 + i];
-  for (int i = tid; i < n; i += 256) {
+  for (int i = 0; i < warps; ++i) total += part[32 + i];
+  for (int i = tid; i < n; i += threads) {
     const bool real = !masked || mask[i];
     const float off = shift[i] / count - total / (2 * count);
     const float floor = (float)(norms[i] * stored);
@@ -104,7 +104,7 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
     const int* at = kept + way * n;
     double sum = 0.;
     int used = 0, still = 0;
-    for (int k = tid; k + 2 < counts[way]; k += 256) {
+    for (int k = tid; k + 2 < counts[way]; k += threads) {
       const int a = at[k], b = at[k + 1], c = at[k + 2];
       const float ab = g[(size_t)a * n + b], bc = g[(size_t)b * n + c], ac = g[(size_t)a * n + c];
       const float first = diagonal[b] + diagonal[a] - 2.f * ab, second = diagonal[c] + diagonal[b] - 2.f * bc;
@@ -124,25 +124,25 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
       still += __shfl_xor_sync(0xffffffffu, still, s);
     }
     if (lane == 0) {
-      angle[way * 8 + warp] = sum;
-      terms[way * 8 + warp] = used;
-      if (way == 0) terms[16 + warp] = still;
+      angle[way * 32 + warp] = sum;
+      terms[way * 32 + warp] = used;
+      if (way == 0) terms[64 + warp] = still;
     }
   }
   __syncthreads();
   if (tid < 2) {
     double sum = 0.;
     int used = 0, still = 0;
-    for (int i = 0; i < 8; ++i) {
-      sum += angle[tid * 8 + i];
-      used += terms[tid * 8 + i];
-      still += terms[16 + i];
+    for (int i = 0; i < warps; ++i) {
+      sum += angle[tid * 32 + i];
+      used += terms[tid * 32 + i];
+      still += terms[64 + i];
     }
     bends[(size_t)tid * prompts + blockIdx.x] = used > 0 ? sum / used : (double)__int_as_float(0x7fffffff);
     if (tid == 0) flat[blockIdx.x] = (double)still;
   }
   if (!wanted) return;
-  for (int i = warp; i < n; i += 8) {
+  for (int i = warp; i < n; i += warps) {
     const float o = shift[i], s = scale[i], d = scale[n + i];
     const size_t row = ((size_t)blockIdx.x * n + i) * n;
     for (int k = lane; k < n; k += 32) {
@@ -187,7 +187,8 @@ def measure_gram(
     unit, absolute = options.rows == "centered-unit", options.curvature_absolute
     flags = [count, n, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(out is not None)]
     tensors = [gram, norms.contiguous(), norms if mask is None else mask.contiguous(), sink.contiguous()]
-    launch(SOURCE, "token_gram", count, _THREADS, 32 * n, [*tensors, *(out or (gram, gram)), bends, flat, *flags])
+    threads = _THREADS if n <= _LARGE else _MANY_THREADS
+    launch(SOURCE, "token_gram", count, threads, 32 * n, [*tensors, *(out or (gram, gram)), bends, flat, *flags])
     return GramMeasures({} if out is None else {"keep": out[0], "drop": out[1]}, bends, flat)
 
 
