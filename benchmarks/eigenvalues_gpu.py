@@ -18,8 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from layerscope.spectra import cusolver, small, tridiagonal
-from layerscope.spectra.kernels import launch, shared_memory
+from layerscope.spectra.cuda.kernels import launch, shared_memory
+from layerscope.spectra.solvers import cusolver, small, tridiagonal
 
 _CHECKED = 50
 _SLOW = 5000  # matrices for cuSOLVER, whose time per matrix is the same and long

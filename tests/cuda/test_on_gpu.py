@@ -12,10 +12,11 @@ from layerscope.capture import normed
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics, token_kernels
 from layerscope.metrics.fold_grams import fold_members
 from layerscope.metrics.tokens import find_sink, measure_tokens, token_entropy
-from layerscope.spectra import cusolver, eigvalsh, factors, small, solver_name, tridiagonal
+from layerscope.spectra import eigvalsh, factors, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.chebyshev import kernels as chebyshev_kernels
 from layerscope.spectra.resolvents import sums_without
+from layerscope.spectra.solvers import cusolver, small, tridiagonal
 from tests.cuda_on_cpu import launch as emulate
 from tests.cuda_on_cpu import missing as emulator_missing
 

@@ -7,8 +7,10 @@ import warnings
 import pytest
 import torch
 
-from layerscope.spectra import cusolver, kernels, libraries, small, solve, tridiagonal
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra import solve
+from layerscope.spectra.cuda import kernels, libraries
+from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.solvers import cusolver, small, tridiagonal
 
 
 @pytest.fixture(autouse=True)

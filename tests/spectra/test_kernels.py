@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.spectra import small, tridiagonal
-from layerscope.spectra.bisection_source import halvings
+from layerscope.spectra.solvers import small, tridiagonal
+from layerscope.spectra.solvers.bisection_source import halvings
 from tests.cuda_on_cpu import launch, missing
 from tests.spectra.matrices import kinds
 

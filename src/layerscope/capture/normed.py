@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from layerscope.capture.normed_source import CHUNK, SOURCE
 from layerscope.metrics.token_norms import largest_token
-from layerscope.spectra.kernels import launch
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.libraries import UnusableError
 
 Kind = Literal["layer", "rms", "rms-rounded", "none"]
 _KINDS: dict[Kind, int] = {"layer": 0, "rms": 1, "rms-rounded": 2, "none": 3}

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.spectra.kernels import launch
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.libraries import UnusableError
 
 LONGEST = 1024
 _THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a time: more threads for each

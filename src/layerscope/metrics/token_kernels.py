@@ -10,8 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope.spectra.kernels import launch
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.libraries import UnusableError
 
 _THREADS = 128
 _ROWS = 8

@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope.spectra.kernels import launch
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.libraries import UnusableError
 
 LEAF = 64
 _THREADS = 256

@@ -16,8 +16,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from layerscope.spectra import cusolver, small, tridiagonal
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.solvers import cusolver, small, tridiagonal
 from layerscope.spectra.threads import side_by_side
 
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.

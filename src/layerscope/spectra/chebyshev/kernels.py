@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.chebyshev.source import EACH, SOURCE, SUMS_BLOCKS, SUMS_THREADS
-from layerscope.spectra.kernels import launch
-from layerscope.spectra.libraries import UnusableError
+from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.precision import full_precision
 
 _THREADS = 256

@@ -6,8 +6,8 @@ pass over the trailing matrix applies them. So each column costs one read of the
 HALF only its upper triangle is read and kept, each entry counting for its row and its column.
 """
 
-from layerscope.spectra.bisection_source import BISECTION
-from layerscope.spectra.upper_source import UPPER
+from layerscope.spectra.solvers.bisection_source import BISECTION
+from layerscope.spectra.solvers.upper_source import UPPER
 
 PANEL = 16
 

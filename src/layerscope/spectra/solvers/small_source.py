@@ -7,7 +7,7 @@ part of the matrix with it, the eight threads of a row add up by shuffles and pu
 its part and the owners of the next column publish that. Bisection follows in the same block.
 """
 
-from layerscope.spectra.bisection_source import BISECTION
+from layerscope.spectra.solvers.bisection_source import BISECTION
 
 REDUCTION = r"""
 // set before this: THREADS, TILES (the largest matrix has TILES x PERIOD rows), MIN_BLOCKS

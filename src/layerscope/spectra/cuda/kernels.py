@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope.spectra.libraries import UnusableError, load_library, stream_of
+from layerscope.spectra.cuda.libraries import UnusableError, load_library, stream_of
 
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

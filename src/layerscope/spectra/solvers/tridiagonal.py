@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.spectra.bisection_source import halvings
-from layerscope.spectra.kernels import launch, shared_memory
-from layerscope.spectra.libraries import UnusableError
-from layerscope.spectra.tridiagonal_source import PANEL, SOURCE
+from layerscope.spectra.cuda.kernels import launch, shared_memory
+from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.solvers.bisection_source import halvings
+from layerscope.spectra.solvers.tridiagonal_source import PANEL, SOURCE
 
 _COPY_BYTES = 8 * 2**30
 _LARGEST_CHECKED = 2e-5

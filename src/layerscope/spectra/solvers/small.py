@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.spectra.bisection_source import halvings
-from layerscope.spectra.kernels import launch
-from layerscope.spectra.libraries import UnusableError
-from layerscope.spectra.small_source import SOURCE
+from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.solvers.bisection_source import halvings
+from layerscope.spectra.solvers.small_source import SOURCE
 
 _LARGEST_CHECKED = 2e-5
 
