@@ -20,6 +20,7 @@ import torch
 from layerscope import load_corpus, profile
 from layerscope.engines import RayEngine
 from layerscope.engines.dispatch import Dispatch
+from layerscope.engines.ray import require_ray
 
 SETTINGS: dict[str, Any] = {"metrics": ["prompt_entropy", "curvature", "dataset_entropy"]}
 
@@ -48,6 +49,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     corpus = load_corpus("lee", limit=given.texts)
+    ray = require_ray()
     settings = {**SETTINGS, "max_length": given.length, "progress": False}
     clock = time.perf_counter()
     here = profile(given.model, corpus, **settings)
@@ -60,8 +62,11 @@ def main() -> None:
     for workers in given.workers:
         moments.clear()
         clock = time.perf_counter()
+        # a cluster of as many cores as workers: one alone would get all the threads there are
+        ray.init(num_cpus=workers, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
         with RayEngine(workers=workers, gpus_per_worker=0) as engine:
             there = profile(given.model, corpus, engine=engine, **settings)
+        ray.shutdown()
         whole = time.perf_counter() - clock
         # the first results mark the start: what came with them is not counted
         first = min(workers, len(moments) - 1)
