@@ -45,9 +45,8 @@ class Plan:
     no_tokens: int
     max_length: int
     shards: list[np.ndarray]
-    ids: TokenIds | Mapping[int, np.ndarray] | list[np.ndarray] | None = (
-        None  # token ids of every text, where they take little memory
-    )
+    # token ids of every text, where they take little memory
+    ids: TokenIds | Mapping[int, np.ndarray] | list[np.ndarray] | None = None
     images: ImageSet | None = None
 
     @property

@@ -1,0 +1,129 @@
+"""Which kernels of our own a GPU uses, and how near each comes to what the chip can do. A look before `benchmarks/gpu.py`.
+
+    python benchmarks/gpu_kernels.py                  # Pythia-410M's shape: 512 texts of 128 tokens, D = 1024, 1,000 prompts
+    python benchmarks/gpu_kernels.py --tokens 512 --texts 128
+
+Bytes are those that must be read and written once; products count two operations per multiplication. It also says which
+operations inside the hooks wait for the GPU: there should be none after the first batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from layerscope.capture import normed
+from layerscope.metrics import token_gram_kernel, token_kernels
+from layerscope.metrics.fold_grams import fold_members
+from layerscope.metrics.options import Options
+from layerscope.metrics.token_norms import token_norms
+from layerscope.metrics.tokens import centred_gram
+from layerscope.spectra import eigvalsh, factors, solver_name
+from layerscope.spectra.chebyshev import approximate_entropy
+from layerscope.spectra.chebyshev import kernels as chebyshev_kernels
+from layerscope.spectra.resolvents import sums_without
+
+
+def milliseconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """Time of one run on the GPU, after one that warms up; the least of a few."""
+    work()
+    least = float("inf")
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        least = min(least, time.perf_counter() - start)
+    return 1000 * least
+
+
+def line(name: str, ms: float, gigabytes: float = 0.0, gigaflop: float = 0.0) -> None:
+    """One row of the table."""
+    speed = f"{gigabytes / ms:8.2f} TB/s" if gigabytes else f"{gigaflop / ms:8.1f} TFLOP/s" if gigaflop else ""
+    print(f"{name:>44} {ms:9.3f} ms {speed}", flush=True)
+
+
+def token_states(texts: int, tokens: int, width: int) -> None:
+    """What happens to one layer's states of one batch."""
+    states = torch.randn(texts, tokens, width, device="cuda", dtype=torch.bfloat16)
+    norm = torch.nn.LayerNorm(width, device="cuda", dtype=torch.bfloat16)
+    one = states.numel() / 1e9
+    print(f"norm is read as: {normed._kind_of(norm, states)}; no norm as: {normed._kind_of(None, states)}")
+    line("token_sums", milliseconds(lambda: token_kernels.token_sums(states, None)), 2 * one)
+    line("LayerNorm of torch, for comparison", milliseconds(lambda: norm(states)), 4 * one)
+    line("normed_sums", milliseconds(lambda: normed.normed_sums(states, None, norm)), 2 * one)
+    line("centred_states (read twice)", milliseconds(lambda: normed.centred_states(states, None, norm)), 8 * one)
+    found = normed.centred_states(states, None, norm)
+    if found is None:
+        print("centred_states cannot be used here: states go step by step")
+        return
+    products = 2e-9 * texts * tokens * tokens * width
+    line("Gram matrices (TF32)", milliseconds(lambda: centred_gram(found.centred, states.dtype)), gigaflop=products)
+    gram = centred_gram(found.centred, states.dtype)
+    out = torch.empty_like(gram), torch.empty_like(gram)
+    given = gram, token_norms(states), None, found.largest, states.dtype, Options(), out
+    line("token_gram", milliseconds(lambda: token_gram_kernel.measure_gram(*given)), 12 * gram.numel() / 1e9)
+    line(f"eigenvalues of {2 * texts} matrices", milliseconds(lambda: eigvalsh(torch.cat(out), overwrite=True)))
+    if tokens >= 256:
+        line("approximate entropies of as many", milliseconds(lambda: approximate_entropy(torch.cat(out))))
+
+
+def pooled(prompts: int, width: int, sites: int) -> None:
+    """What happens to the pooled vectors of all layers."""
+    z = torch.randn(sites, prompts, width, device="cuda", dtype=torch.float64)
+    z = z / torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    grams, members = z @ z.mT, fold_members(prompts, z.device)
+    line(f"float64 products, {sites} of {prompts}", milliseconds(lambda: z @ z.mT), gigaflop=2e-9 * sites * prompts**2 * width)
+    eye = torch.eye(prompts, dtype=torch.float64, device="cuda")
+    many = (grams + eye).repeat(4, 1, 1)
+    work = 4 / 3 * 1e-9 * len(many) * prompts**3
+    line(f"inverse factors of {len(many)}", milliseconds(lambda: factors.inverse_factor(many.clone()), 3), gigaflop=work)
+    line("dataset entropy and ranks with folds", milliseconds(lambda: sums_without(grams, members), 3))
+
+
+def waits(texts: int, tokens: int, width: int) -> None:
+    """Warn of what waits for the GPU inside a batch's hooks."""
+    from gpu import make_model, make_texts, make_tokenizer
+
+    from layerscope.capture import Reducer, expand_sites
+
+    some = make_texts(texts, tokens)
+    model = make_model("410m", make_tokenizer(some), torch.bfloat16)
+    batch = model.make_batch(model.tokenize(some, tokens).ids)
+    with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
+        reducer.reduce(batch, model.run, token_level=True)
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            reducer.reduce(batch, model.run, token_level=True)
+        torch.cuda.set_sync_debug_mode("default")
+    places = sorted({f"{warning.filename}:{warning.lineno}" for warning in seen})
+    print(f"waits for the GPU in a pass with hooks: {len(seen)}", *places, sep="\n  ")
+
+
+def main() -> None:
+    """Print what is used and how fast it is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--prompts", type=int, default=1000)
+    parser.add_argument("--sites", type=int, default=25)
+    parser.add_argument("--waits", action="store_true", help="also look for waits in the hooks of a model")
+    args = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}; eigenvalues: {solver_name('cuda')}")
+    usable = {"token_kernels": token_kernels, "token_gram": token_gram_kernel, "factors": factors, "chebyshev": chebyshev_kernels}
+    print("usable:", {name: module.usable(0) for name, module in usable.items()})
+    with torch.inference_mode():
+        token_states(args.texts, args.tokens, args.width)
+        pooled(args.prompts, args.width, args.sites)
+    if args.waits:
+        waits(min(args.texts, 64), args.tokens, args.width)
+
+
+if __name__ == "__main__":
+    main()
