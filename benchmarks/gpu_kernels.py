@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 
 from layerscope.capture import normed
-from layerscope.metrics import token_gram_kernel, token_kernels
+from layerscope.metrics import token_gram_kernel, token_sum_kernel
 from layerscope.metrics.fold_grams import fold_members
 from layerscope.metrics.options import Options
 from layerscope.metrics.token_norms import token_norms
@@ -53,7 +53,7 @@ def token_states(texts: int, tokens: int, width: int) -> None:
     norm = torch.nn.LayerNorm(width, device="cuda", dtype=torch.bfloat16)
     one = states.numel() / 1e9
     print(f"norm is read as: {normed._kind_of(norm, states)}; no norm as: {normed._kind_of(None, states)}")
-    line("token_sums", milliseconds(lambda: token_kernels.token_sums(states, None)), 2 * one)
+    line("token_sums", milliseconds(lambda: token_sum_kernel.token_sums(states, None)), 2 * one)
     line("LayerNorm of torch, for comparison", milliseconds(lambda: norm(states)), 4 * one)
     line("normed_sums", milliseconds(lambda: normed.normed_sums(states, None, norm)), 2 * one)
     line("centred_states (read twice)", milliseconds(lambda: normed.centred_states(states, None, norm)), 8 * one)
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--waits", action="store_true", help="also look for waits in the hooks of a model")
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}; eigenvalues: {solver_name('cuda')}")
-    usable = {"token_kernels": token_kernels, "token_gram": token_gram_kernel, "factors": factors, "chebyshev": chebyshev_kernels}
+    usable = {"token_sums": token_sum_kernel, "token_gram": token_gram_kernel, "factors": factors, "chebyshev": chebyshev_kernels}
     print("usable:", {name: module.usable(0) for name, module in usable.items()})
     with torch.inference_mode():
         token_states(args.texts, args.tokens, args.width)

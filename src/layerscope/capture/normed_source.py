@@ -4,21 +4,18 @@ A norm's result is rounded as the model would store it, so that what is summed i
 in float32, then in float64. A block has CHUNK tokens of a text: long texts alone would leave most of the chip idle.
 """
 
+from layerscope.spectra.cuda.pieces import HALVES, WARP_SUM
+
 CHUNK = 64
 
-SOURCE = r"""
+SOURCE = (
+    HALVES
+    + WARP_SUM
+    + r"""
 #define CHUNK 64
-typedef unsigned short u16;
 #define LAYER 0
 #define ROUNDED 2  // an RMS norm that stores the state before it is scaled; 1 is one that does not
 #define NONE 3
-
-__device__ __forceinline__ float widened(u16 x, int half) {
-  if (!half) return __uint_as_float(((unsigned int)x) << 16);  // bfloat16: the upper half of a float
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
-  return f;
-}
 
 // to the nearest value of the states' type, as the model itself would store it
 __device__ __forceinline__ float stored(float x, int half) {
@@ -26,14 +23,7 @@ __device__ __forceinline__ float stored(float x, int half) {
     const unsigned int u = __float_as_uint(x);
     return x == x ? __uint_as_float((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u) : x;
   }
-  u16 h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  return widened(h, 1);
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
-  return x;
+  return widened(narrowed(x), 1);
 }
 
 // the sum of a row's squares, and its mean and scale under a norm of some kind; a warp's work
@@ -193,3 +183,4 @@ centred_states(const u16* states, const unsigned char* mask, const float* weight
   }
 }
 """
+)

@@ -14,23 +14,16 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.spectra.cuda.kernels import launch
+from layerscope.spectra.cuda.kernels import launch, shared_memory
 from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.cuda.pieces import WARP_SUM
 
-LONGEST = 1024
+_BYTES_PER_TOKEN, _OTHER_BYTES = 32, 2048  # of shared memory
 _THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a time: more threads for each
 
-SOURCE = r"""
-__device__ __forceinline__ float warp_sum(float x) {
-  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
-  return x;
-}
-
-__device__ __forceinline__ double warp_sum(double x) {
-  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
-  return x;
-}
-
+SOURCE = (
+    WARP_SUM
+    + r"""
 // gram (n x n, rows centred on the mean without the sink, padding zero), norms of the states, which tokens are real, the sink
 extern "C" __global__ void __launch_bounds__(1024)
 token_gram(const float* gram, const double* norms, const unsigned char* mask, const long long* sink, float* keep, float* drop,
@@ -153,6 +146,7 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   }
 }
 """
+)
 
 
 class GramMeasures(NamedTuple):
@@ -165,9 +159,10 @@ class GramMeasures(NamedTuple):
 
 def usable_for(device: torch.device, tokens: int, options: Options) -> bool:
     """Whether the kernel does what is asked of prompts of so many tokens."""
-    if device.type != "cuda" or tokens > LONGEST:
+    if device.type != "cuda" or not options.rows.startswith("centered") or options.clamp_gram:
         return False
-    return options.rows.startswith("centered") and not options.clamp_gram and usable(device.index or 0)
+    index = device.index or 0
+    return _BYTES_PER_TOKEN * tokens + _OTHER_BYTES <= shared_memory(index) and usable(index)
 
 
 def measure_gram(
@@ -188,7 +183,7 @@ def measure_gram(
     flags = [count, n, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(out is not None)]
     tensors = [gram, norms.contiguous(), norms if mask is None else mask.contiguous(), sink.contiguous()]
     threads = _THREADS if n <= _LARGE else _MANY_THREADS
-    launch(SOURCE, "token_gram", count, threads, 32 * n, [*tensors, *(out or (gram, gram)), bends, flat, *flags])
+    launch(SOURCE, "token_gram", count, threads, _BYTES_PER_TOKEN * n, [*tensors, *(out or (gram, gram)), bends, flat, *flags])
     return GramMeasures({} if out is None else {"keep": out[0], "drop": out[1]}, bends, flat)
 
 

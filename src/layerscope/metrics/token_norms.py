@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layerscope.metrics.token_kernels import token_sums
+from layerscope.metrics.token_sum_kernel import token_sums
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
 from layerscope.metrics.token_gram_kernel import measure_gram, usable_for
-from layerscope.metrics.token_kernels import recentred
 from layerscope.metrics.token_norms import Sink, find_sink, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
@@ -264,7 +263,9 @@ def _prepared_gram(
     length = squares.clamp(min=0).sqrt()
     alive = length > floor if mask is None else (length > floor) & mask
     scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(gram.dtype)
-    prepared = recentred(gram, shift, scale, out)
+    centred = gram if shift is None else (gram - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
+    prepared = (centred * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    prepared = prepared if out is None else out.copy_(prepared)
     return prepared.clamp_(min=0) if options.clamp_gram else prepared
 
 

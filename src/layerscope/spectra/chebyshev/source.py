@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
+from layerscope.spectra.cuda.pieces import HALVES
+
 SUMS_THREADS = 256
 SUMS_BLOCKS = 4  # per matrix
 EACH = 8  # groups of eight entries a thread, where entries are only rewritten
 
-SOURCE = r"""
-typedef unsigned short u16;
-
-__device__ __forceinline__ float widened(u16 x) {
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
-  return f;
-}
-
-__device__ __forceinline__ u16 narrowed(float x) {
-  u16 h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  return h;
-}
-
+SOURCE = (
+    HALVES
+    + r"""
 __device__ __forceinline__ void unpack(uint4 p, float* v) {
   const unsigned int words[4] = {p.x, p.y, p.z, p.w};
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    v[2 * k] = widened((u16)(words[k] & 0xffffu));
-    v[2 * k + 1] = widened((u16)(words[k] >> 16));
+    v[2 * k] = widened((u16)(words[k] & 0xffffu), 1);
+    v[2 * k + 1] = widened((u16)(words[k] >> 16), 1);
   }
 }
 
@@ -77,7 +67,7 @@ extern "C" __global__ void rescale(u16* first, u16* second, u16* third, const fl
       unpack(*(const uint4*)(first + place), x);
       unpack(*(const uint4*)(second + place), y);
       for (int c = 0; c < 8; ++c) {
-        x[c] = widened(narrowed(x[c] * one));
+        x[c] = widened(narrowed(x[c] * one), 1);
         y[c] = y[c] * two + x[c];
       }
       const uint4 sum = packed(y);
@@ -117,7 +107,7 @@ __device__ __forceinline__ void sums(const u16* arrays, float* out, int many, in
 #pragma unroll
           for (int a = 0; a < COUNT; ++a) {
             const unsigned int w = word == 0 ? loaded[a].x : word == 1 ? loaded[a].y : word == 2 ? loaded[a].z : loaded[a].w;
-            x[a] = widened((u16)(upper ? w >> 16 : w & 0xffffu));
+            x[a] = widened((u16)(upper ? w >> 16 : w & 0xffffu), 1);
           }
           int p = 0;
 #pragma unroll
@@ -151,3 +141,4 @@ extern "C" __global__ void sums_of_6(const u16* arrays, float* out, int many, in
   sums<6>(arrays, out, many, m, parts);
 }
 """
+)

@@ -6,12 +6,15 @@ pass over the trailing matrix applies them. So each column costs one read of the
 HALF only its upper triangle is read and kept, each entry counting for its row and its column.
 """
 
+from layerscope.spectra.cuda.pieces import WARP_SUM
 from layerscope.spectra.solvers.bisection_source import BISECTION
 from layerscope.spectra.solvers.upper_source import UPPER
 
 PANEL = 16
 
-START = r"""
+START = (
+    WARP_SUM
+    + r"""
 #define PANEL 16
 #ifndef THREADS
 #define THREADS 512
@@ -31,15 +34,11 @@ START = r"""
 
 #define MEET() __syncthreads()
 
-__device__ __forceinline__ float warp_sum(float x) {
-  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
-  return x;
-}
-
 __device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
   return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s))));
 }
 """
+)
 
 REDUCTION = r"""
 // symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; diagonals and off-diagonals out
