@@ -183,6 +183,29 @@ def test_the_chosen_layer_is_marked_in_every_view(open_page: Open, full_report: 
     assert page.locator("#table tr.marked").count() == 1
 
 
+_TEXTS_THAT_COVER_EACH_OTHER = """() => [...document.querySelectorAll("#grid svg, #score-chart svg")].flatMap((chart) => {
+  const boxes = [...chart.querySelectorAll("text.tag")].map((node) => [node.textContent, node.getBoundingClientRect()]);
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) => meet(a, b)).map(([other]) => one + " | " + other));
+})"""
+
+
+def test_marks_of_models_side_by_side_can_be_read(open_page: Open, tmp_path: Path) -> None:
+    models = [("small", "llama", 6, 6), ("other", "bert", 4, 4)]  # both best at their last layer
+    runs = [
+        run
+        for name, family, blocks, best in models
+        for run in (
+            synthetic_run(name, family, blocks, valley=False),
+            synthetic_evaluation(name, family, blocks, ["STSBenchmark", "Topics"], READOUTS[:1], best=best),
+        )
+    ]
+    opened = open_page(write_report(runs, tmp_path / "report.html"))
+    assert opened.page.evaluate(_TEXTS_THAT_COVER_EACH_OTHER) == []
+    tag = opened.page.locator("#grid figure text.tag").first
+    assert tag.text_content() in ("chosen 6, 4", "chosen 4, 6")
+
+
 def test_tables_sort_and_download(open_page: Open, full_report: Path) -> None:
     opened = open_page(full_report)
     page = opened.page

@@ -74,7 +74,7 @@ function lineChart(host, options) {
     root.append(svg("line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }),
       svg("text", { x: box.right, y: height - 2, "text-anchor": "end" }, state.axis === "layer" ? "layer →" : "depth (layer / blocks) →"));
     for (const s of series) if (s.lo && !s.thin) root.append(band(s, x, y));
-    for (const mark of options.marks ? options.marks() : []) drawMark(root, mark, x, box, ends);
+    if (options.marks) drawMarks(root, options.marks(), x, box, ends);
     for (const s of series.slice().reverse()) drawLine(root, s, x, y);
     for (const note of options.notes ? options.notes() : []) drawNote(root, note, x, y, box);
     if (ends) {

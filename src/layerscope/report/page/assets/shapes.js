@@ -51,13 +51,23 @@ function drawLine(root, s, x, y) {
   s.x.forEach((at, i) => { if (i % every === 0 && known(s.y[i])) root.append(marker(s.marker, x(at), y(s.y[i]), 3, ink)); });
 }
 
-function drawMark(root, mark, x, box, wide) {
-  const place = x(mark.x), ink = colour(mark.colour);
-  if (!(place >= box.left && place <= box.right)) return;
-  root.append(svg("line", { x1: place, x2: place, y1: box.top - 3, y2: box.bottom, stroke: ink, "stroke-width": 1.2, "stroke-dasharray": "2 3", class: "mark" }),
-    svg("path", { d: `M${place - 4.5},${box.top - 9}h9l-4.5,7z`, fill: ink }));
-  const toLeft = place > (box.left + box.right) / 2;
-  root.append(svg("text", { class: "tag", x: place + (toLeft ? -7 : 7), y: box.top - 3, "text-anchor": toLeft ? "end" : "start", css: { fill: ink } }, (wide ? mark.kind + (mark.rule ? " (" + mark.rule + ")" : "") + ": layer " : mark.kind + " ") + mark.layer));
+// Layers that are pointed out. Those that lie side by side share one text, a number in each one's colour.
+function drawMarks(root, marks, x, box, wide) {
+  const placed = marks.map((mark) => ({ ...mark, place: x(mark.x), ink: colour(mark.colour) }))
+    .filter((m) => m.place >= box.left && m.place <= box.right).sort((a, b) => a.place - b.place);
+  const groups = [];
+  for (const m of placed) {
+    root.append(svg("line", { x1: m.place, x2: m.place, y1: box.top - 3, y2: box.bottom, stroke: m.ink, "stroke-width": 1.2, "stroke-dasharray": "2 3", class: "mark" }),
+      svg("path", { d: `M${m.place - 4.5},${box.top - 9}h9l-4.5,7z`, fill: m.ink }));
+    const last = groups[groups.length - 1], words = (wide ? m.kind + (m.rule ? " (" + m.rule + ")" : "") + ": layer " : m.kind + " ");
+    if (last && last.words === words && m.place - last.marks[0].place < (wide ? 140 : 70)) last.marks.push(m);
+    else groups.push({ words, marks: [m] });
+  }
+  for (const { words, marks: together } of groups) {
+    const toLeft = together[0].place > (box.left + box.right) / 2, at = toLeft ? together[0].place - 7 : together[together.length - 1].place + 7;
+    const parts = together.flatMap((m, i) => [i ? svg("tspan", {}, ", ") : null, svg("tspan", { css: { fill: m.ink } }, String(m.layer))]);
+    root.append(svg("text", { class: "tag", x: at, y: box.top - 3, "text-anchor": toLeft ? "end" : "start" }, svg("tspan", together.length > 1 ? {} : { css: { fill: together[0].ink } }, words), ...parts));
+  }
 }
 
 function drawNote(root, note, x, y, box) {
