@@ -108,9 +108,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     seen: Counter[str] = Counter()
     read = plan.read_tokens
 
-    def note(model: LoadedModel, texts: list[str], limit: int) -> Any:
+    def note(model: LoadedModel, texts: list[str], *given: Any) -> Any:
         seen.update(texts)
-        return read(model, texts, limit)
+        return read(model, texts, *given)
 
     monkeypatch.setattr(plan, "read_tokens", note)
     return seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 from layerscope.data import Corpus
 from layerscope.metrics import intervals as intervals_module
+from layerscope.metrics.dataset_entropy import DatasetEntropy
 from layerscope.models import LoadedModel
 from layerscope.profiling import numbers as numbers_module
 from layerscope.profiling import tables as tables_module
@@ -75,14 +75,19 @@ def test_the_order_of_prompts_is_found_once(model: LoadedModel, tmp_path: Path, 
 
 @pytest.mark.usefixtures("as_on_gpu")
 def test_means_are_taken_beside_the_gpus_work(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[str] = []
-    means = TableBuilder._means
-    monkeypatch.setattr(
-        TableBuilder, "_means", lambda *given: (threads.append(threading.current_thread().name), means(*given))[1]
-    )
+    done: list[str] = []
+
+    def noted(owner: type, name: str) -> None:
+        what = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (done.append(name), what(*given))[1])
+
+    noted(DatasetEntropy, "prepare")
+    noted(TableBuilder, "_means")
+    noted(DatasetEntropy, "estimate")
     run(model)
-    assert threads
-    assert all(name.startswith("layerscope-means") for name in threads)
+    # of every few sites: the GPU is given its work, the means are taken, and only then somebody waits for the GPU
+    order = [name for i, name in enumerate(done) if i == 0 or name != done[i - 1]]
+    assert order[:4] == ["prepare", "_means", "estimate", "prepare"]
 
 
 @pytest.mark.usefixtures("as_on_gpu")

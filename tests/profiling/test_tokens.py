@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,16 @@ def test_the_core_gives_the_models_tokens(family: str, limit: int) -> None:
     same_tokens(model, odd + TEXTS, limit)
     same_tokens(model, odd, limit)
     assert tokens._core(model, TEXTS, limit) is not None
+
+
+def test_what_python_does_waits_until_it_may() -> None:
+    model, may = tiny_model("gpt_neox"), threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(read_tokens, model, TEXTS, 12, may)
+        with pytest.raises(TimeoutError):
+            reading.result(timeout=0.3)
+        may.set()
+        assert reading.result(timeout=60).lengths.tolist() == [len(ids) for ids in model.tokenize(TEXTS, 12).ids]
 
 
 def test_a_tokenizer_with_ways_of_its_own_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,8 +69,20 @@ def test_the_same_as_solving_what_is_left(n: int, kind: str, way: str) -> None:
             got = without[i, j].tolist()
             assert got[0] == pytest.approx(want[0], rel=1e-12)
             assert got[1] == pytest.approx(want[1], abs=5e-6 * n)  # so an entropy is right to 5e-6
-            # eigenvalues under 1e-8 of the mean are guessed at: a root lifts them
+            # eigenvalues under 1e-10 of the mean are guessed at: a root lifts them
             assert got[2:] == pytest.approx(want[2:], rel=2e-4, abs=2e-4)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize(("grid", "nats"), [(resolvents.USUAL, 5e-6), (resolvents.FINE, 1e-8)])
+def test_how_close_each_grid_comes(grid: resolvents.Grid, nats: float, decay: float) -> None:
+    z = np.random.default_rng(0).normal(size=(150, 200)) * np.arange(1, 201) ** -decay
+    want = direct(z @ z.T)
+    got = resolvents._by_inverses(torch.tensor(z @ z.T).unsqueeze(0), [], grid)[0][0].tolist()
+    entropy = [math.log(s[0]) - s[1] / s[0] for s in (got, want)]
+    assert entropy[0] == pytest.approx(entropy[1], abs=nats)
+    rank = [math.log(s[2]) - s[3] / (2 * s[2]) for s in (got, want)]
+    assert rank[0] == pytest.approx(rank[1], abs=2e-4)  # with eigenvalues over 16 orders of magnitude
 
 
 def test_a_known_answer() -> None:

@@ -19,7 +19,7 @@ GPU_TOKENS = 65536
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded token ids of some texts. `mask` is None where no text is shorter than the longest.
+    """Padded token ids of some texts, on the right or the `left`. `mask` is None where no text is shorter than the longest.
 
     Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the patches are not read, and
     with `pool_class` the class token stands for an image instead of the mean over what is read.
@@ -31,6 +31,7 @@ class Batch:
     pixels: Tensor | None = None
     skip: int = 0
     pool_class: bool = False
+    left: bool = False
 
     @property
     def pixel_values(self) -> Tensor:
@@ -56,7 +57,7 @@ def make_batch(
         where = slice(width - len(row), width) if left else slice(0, len(row))
         tokens[i, where] = row
         mask[i, where] = True
-    return Batch(_moved(torch.from_numpy(tokens), device), _moved(torch.from_numpy(mask), device), lengths)
+    return Batch(_moved(torch.from_numpy(tokens), device), _moved(torch.from_numpy(mask), device), lengths, left=left)
 
 
 def make_image_batch(

@@ -6,6 +6,7 @@ once, with the mean of all: what a fold leaves behind is a part of the same matr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from layerscope.metrics.jackknife import n_folds
 from layerscope.metrics.rows import RowPreparation, prepare_rows
+from layerscope.metrics.samples import stacked
 
 if TYPE_CHECKING:
     from layerscope.metrics.samples import PooledRows, ViewRows
@@ -66,6 +68,14 @@ def whole_matrix(data: PooledRows, rows: RowPreparation, group: int | None, clam
     prepared = _prepared(data, data.all(), rows, group)
     gram = prepared @ prepared.T
     return gram.clamp(min=0) if clamp else gram
+
+
+def whole_matrices(many: Sequence[PooledRows], rows: RowPreparation, group: int | None) -> Tensor:
+    """The N×N matrices of several data of as many rows each (B, N, N): on a GPU all at once."""
+    if group is not None or not many[0].on_gpu:
+        return torch.stack([whole_matrix(data, rows, group, False) for data in many])
+    prepared = prepare_rows(stacked(many), rows)
+    return prepared @ prepared.mT
 
 
 def _prepared(data: PooledRows, z: Tensor, rows: RowPreparation, group: int | None) -> Tensor:

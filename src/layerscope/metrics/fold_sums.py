@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from layerscope.metrics.fold_grams import fold_members, whole_matrix
+from layerscope.metrics.fold_grams import fold_members, whole_matrices
 from layerscope.metrics.jackknife import standard_error
 from layerscope.metrics.rows import RowPreparation
 from layerscope.spectra.factors import fast_doubles
@@ -97,7 +96,7 @@ def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation, group: i
         n = len(left[0])
         most = max(1, _GRAM_BYTES // (8 * n * n)) if left[0].on_gpu else 1
         some = [data for data in left if len(data) == n and data.device == left[0].device][:most]
-        grams = torch.stack([whole_matrix(data, rows, group, False) for data in some])
+        grams = whole_matrices(some, rows, group)
         sums = SumsOfMany(*sums_without(grams, fold_members(n, grams.device)))
         for i, data in enumerate(some):
             data._memo["sums", rows, group] = FoldSums(sums, i)

@@ -76,7 +76,11 @@ def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float
         half = _Z95 * np.sqrt(np.square(g).sum(1))
         ends[:, usable] = -half, half
     elif len(g):
-        ends[:, usable] = np.quantile(_weights(n, seed) @ np.ascontiguousarray(g.T), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        # in float32, as the weights are: these are distances from the value, of which seven digits are plenty in any unit
+        widest = np.abs(g).max(1)
+        scale = np.where(widest > 0, widest, 1.0)
+        moved = _weights(n, seed) @ np.ascontiguousarray(g.T / scale, dtype=np.float32)
+        ends[:, usable] = scale * np.quantile(moved, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return ends.tolist()
 
 

@@ -7,7 +7,7 @@ samples (permutations, resamples): it follows `keys` where given (a hash of each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -272,6 +272,17 @@ class PooledRows(_Vectors):
     """One pooled vector per prompt: blocks (n, D)."""
 
     ndim = 2
+
+
+def stacked(many: Sequence[PooledRows]) -> Tensor:
+    """The vectors of several data of as many rows each (B, N, D), float64, in canonical order."""
+    first = many[0]
+    if not first.on_gpu or any(data._by_keys is not first._by_keys for data in many):
+        return torch.stack([data.all() for data in many])
+    # one order for all (`share_order`): few large copies, where a GPU waits longer for a small one than it takes
+    groups = zip(*(data._blocks for data in many), strict=True)
+    blocks = [torch.stack([torch.as_tensor(block) for block, _ in group]) for group in groups]
+    return torch.cat(blocks, dim=1)[:, first._order_there()].double()
 
 
 class ViewRows(_Vectors):

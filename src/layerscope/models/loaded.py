@@ -110,7 +110,10 @@ class LoadedModel:
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""
         mask = torch.ones_like(batch.input_ids) if batch.mask is None else batch.mask.long()
-        return self.forward(batch.input_ids, mask)
+        if "attention_mask" not in self._accepts:
+            return self.forward(batch.input_ids, mask)
+        # a batch says where its padding is: looking for it in the mask would wait for a GPU
+        return probe.run(self.module, batch.input_ids, mask, self.position_ids(mask) if batch.left else None)
 
     def position_ids(self, attention_mask: Tensor) -> Tensor | None:
         """Positions that count real tokens only, or None where the model takes none or makes its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 
@@ -83,13 +84,13 @@ def token_limit(model: LoadedModel, max_length: int) -> int:
     return max_length if model.max_length is None else min(max_length, model.max_length)
 
 
-def read_part(model: LoadedModel, texts: Sequence[str], prompts: np.ndarray, limit: int) -> Part:
-    """Tokenise some texts, given by number."""
+def read_part(model: LoadedModel, texts: Sequence[str], prompts: np.ndarray, limit: int, go_on: Event | None = None) -> Part:
+    """Tokenise some texts, given by number; in a thread, see `read_tokens` for `go_on`."""
     lengths = np.zeros(len(prompts), dtype=np.int64)
     truncated = np.zeros(len(prompts), dtype=bool)
     kept: list[np.ndarray] | None = []  # one array per chunk: an array per text would cost more than its tokens
     for start in range(0, len(prompts), _CHUNK):
-        read = read_tokens(model, [texts[i] for i in prompts[start : start + _CHUNK].tolist()], limit)
+        read = read_tokens(model, [texts[i] for i in prompts[start : start + _CHUNK].tolist()], limit, go_on)
         lengths[start : start + _CHUNK] = read.lengths
         truncated[start : start + _CHUNK] = read.truncated
         if kept is not None:

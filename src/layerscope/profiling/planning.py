@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 from types import TracebackType
 from typing import Self
 
@@ -15,8 +16,8 @@ import numpy as np
 from layerscope.models import LoadedModel
 from layerscope.profiling.plan import Part, Plan, plan_texts, read_part, token_limit
 
-_FIRST_TOKENS = 16384  # of the first shard: some ten milliseconds on a GPU, in which the other texts are tokenised
-_FIRST_TEXTS = (16, 128)  # at least, at most
+_FIRST_TOKENS = 32768  # of the first shard: a GPU has to do longer than the host takes to give it the work and go on
+_FIRST_TEXTS = (16, 256)  # at least, at most
 
 
 class Planning:
@@ -40,12 +41,14 @@ class Planning:
         others = np.arange(len(texts))
         if self._first is not None:
             others = np.setdiff1d(others, self._first.prompts, assume_unique=True)
-        self._rest: Future[Part] = self._thread.submit(read_part, model, texts, others, self.limit)
+        self._go_on = Event()
+        self._rest: Future[Part] = self._thread.submit(read_part, model, texts, others, self.limit, self._go_on)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._go_on.set()
         self._thread.shutdown(cancel_futures=True)
 
     @property
@@ -66,6 +69,7 @@ class Planning:
 
     def plan(self) -> Plan:
         """The whole plan, its first shard as given before."""
+        self._go_on.set()  # whoever asks has given the GPU the first shard
         rest = self._rest.result()
         parts = [rest] if self._first is None else [self._first, rest]
         return plan_texts(self.model, self.texts, self.limit, self.shard_size, parts)

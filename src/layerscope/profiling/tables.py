@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.numbers import PromptNumbers, PromptOrder
 from layerscope.profiling.plan import Plan
 from layerscope.spectra import side_by_side
-from layerscope.spectra.threads import workers_pool
 from layerscope.store import Shard, StoredVectors
 
 COLUMNS = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
@@ -36,8 +34,6 @@ _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
 _BYTES_HELD = 8 * 2**20  # of one site's pooled vectors
 _SHARE_OF_MEMORY = 0.4  # of what is free on a GPU, for the sites that are worked on together
-
-_HEAD_START = 0.004  # seconds in which a GPU is given its work: two threads that want Python at once hold each other up
 _NUMBERS_HELD = 2**21  # influences of per-prompt means: those of a few sites wait for their intervals together
 
 
@@ -92,20 +88,19 @@ class TableBuilder:
     def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites one after the other, what is costly for as many of them together as memory allows.
 
-        The host's own work, the means of per-prompt numbers, is done in a thread while the GPU does its own.
+        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has been given: not in a
+        thread, since two that want Python at once hold each other up.
         """
         group = self._sites_together(sum(len(shard.prompts) for shard in shards))
         for start in range(0, len(self.sites), group):
             indices = range(start, min(start + group, len(self.sites)))
             data = deque(self._site_data(i, shards) for i in indices)
-            queued = threading.Event()
-            means = workers_pool("means", 1).submit(self._means, indices, queued)
             for metric in self._metrics:
                 if metric.info.level != "tokens":
                     metric.prepare([site[metric.info.level == "views"] for site in data])
-            queued.set()
+            means = self._means(indices)
             vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
-            yield from ({**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means.result(), vectors, strict=True))
+            yield from ({**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means, vectors, strict=True))
 
     def _sites_together(self, prompts: int) -> int:
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -134,9 +129,8 @@ class TableBuilder:
             views.share_order(self._found)
         return pooled, views
 
-    def _means(self, indices: Sequence[int], queued: threading.Event) -> list[_Site]:
+    def _means(self, indices: Sequence[int]) -> list[_Site]:
         """Metrics that are means over prompts at some sites; a few sites' intervals are drawn together."""
-        queued.wait(_HEAD_START)
         infos = [metric.info for metric in self._metrics if metric.info.level == "tokens"]
         each = len(self._numbers.prompts) * sum(len(info.sinks) * len(info.normalizations) for info in infos)
         at_once = max(1, _NUMBERS_HELD // max(1, each))

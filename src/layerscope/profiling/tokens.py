@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,11 @@ class ReadTokens:
     truncated: np.ndarray
 
 
-def read_tokens(model: LoadedModel, texts: Sequence[str], limit: int) -> ReadTokens:
-    """What `model.tokenize` gives, without an object of Python's per token and without offsets, which nobody reads."""
+def read_tokens(model: LoadedModel, texts: Sequence[str], limit: int, go_on: Event | None = None) -> ReadTokens:
+    """What `model.tokenize` gives, without an object of Python's per token and without offsets, which nobody reads.
+
+    A thread that makes tokens while others work holds them up only with what Python does: with that it waits for `go_on`.
+    """
     texts = list(texts)
     core = _core(model, texts, limit) if len(texts) >= _FEWEST else None
     if core is None:
@@ -35,6 +39,8 @@ def read_tokens(model: LoadedModel, texts: Sequence[str], limit: int) -> ReadTok
         ids, cut = made.ids, made.truncated
     else:
         encodings = core.encode_batch_fast(texts)
+        if go_on is not None:
+            go_on.wait()
         ids, cut = [encoding.ids for encoding in encodings], [bool(encoding.overflowing) for encoding in encodings]
     lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
     tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum()))
