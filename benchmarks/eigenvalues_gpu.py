@@ -73,10 +73,10 @@ def registers(matrices: Tensor, known: Tensor, how: small.Variant, repeats: int)
 def panels(n: int) -> list[tuple[str, tridiagonal.Variant]]:
     """The other kernel: as it is chosen, and reading whole matrices."""
     chosen = tridiagonal.variant(n, shared_memory(torch.cuda.current_device()))
-    whole = ("panels, whole matrices", chosen._replace(half=0, ahead=0))
+    whole = ("panels, whole matrices", chosen._replace(half=0))
     if not chosen.half:
         return [whole]
-    return [("panels, upper triangles, asked for ahead", chosen), ("panels, upper triangles", chosen._replace(ahead=0)), whole]
+    return [("panels, upper triangles", chosen), whole]
 
 
 def in_panels(matrices: Tensor, known: Tensor, how: tridiagonal.Variant, repeats: int) -> list[str]:

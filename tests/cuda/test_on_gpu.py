@@ -74,7 +74,7 @@ def test_eigenvalues(solve, n):
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize("n", [200, 1001])
 def test_reading_half_of_a_matrix_is_enough(n, half):
-    how = tridiagonal.variant(n, 232448)._replace(half=half, ahead=half)
+    how = tridiagonal.variant(n, 232448)._replace(half=half)
     z = states("decaying", 20, n, n)
     gram = z @ z.mT
     known = np.linalg.eigvalsh(gram.numpy())

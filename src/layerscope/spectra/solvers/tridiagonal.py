@@ -35,12 +35,11 @@ class Variant(NamedTuple):
     min_blocks: int
     rows: int
     half: int = 0
-    ahead: int = 0
 
     @property
     def source(self) -> str:
         """The source with its macros set."""
-        names = ("THREADS", "MIN_BLOCKS", "ROWS", "HALF", "AHEAD")
+        names = ("THREADS", "MIN_BLOCKS", "ROWS", "HALF")
         return "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True)) + SOURCE
 
     def shared(self, n: int) -> int:
@@ -54,7 +53,7 @@ def variant(n: int, shared: int) -> Variant:
     if n <= 128:
         return Variant(128, 8, 4)
     whole = Variant(256, 2, 8) if n <= 256 else Variant(512, 1, 8)
-    half = whole._replace(half=1, ahead=1)
+    half = whole._replace(half=1)
     return half if half.shared(n) <= shared // half.min_blocks - 1024 else whole
 
 
@@ -62,12 +61,12 @@ def usable(index: int, n: int = 512) -> str | None:
     """None if the kernels work on a device for matrices of n rows, else why not."""
     how = variant(n, shared_memory(index))
     problem = _tried(index, how)
-    return _tried(index, how._replace(half=0, ahead=0)) if problem and how.half else problem
+    return _tried(index, how._replace(half=0)) if problem and how.half else problem
 
 
 def _chosen(index: int, n: int) -> Variant:
     how = variant(n, shared_memory(index))
-    return how._replace(half=0, ahead=0) if how.half and _tried(index, how) else how
+    return how._replace(half=0) if how.half and _tried(index, how) else how
 
 
 @cache

@@ -28,9 +28,6 @@ START = (
 #ifndef HALF
 #define HALF 0        // 1: only the upper triangle; takes a copy of y for every warp
 #endif
-#ifndef AHEAD
-#define AHEAD 0       // 1: the next tile is on its way from memory to the second-level cache while one is worked on
-#endif
 
 #define MEET() __syncthreads()
 

@@ -7,15 +7,6 @@ __device__ __forceinline__ int snake(int turn, int warp, int warps) {
   return turn * warps + (turn & 1 ? warps - 1 - warp : warp);
 }
 
-// ask for eight rows x 128 columns, a line of 128 bytes for each lane
-__device__ __forceinline__ void ask_for(const float* M, int i, int k, int n, int ld, int lane) {
-#if AHEAD
-  const int row = i + (lane >> 2), column = k + (lane & 3) * 32;
-  const float* line = M + (size_t)row * ld + column;
-  if (row < n && column < ld) asm volatile("prefetch.global.L2 [%0];" : : "l"(line));
-#endif
-}
-
 // A warp's share of A v from row `top` on, a multiple of 8: eight rows at a time, their products with v and v with their columns
 __device__ __forceinline__ void add_upper(const float* M, const float* v, float* own, int top, int n, int ld, int warp, int warps,
                                           int lane) {
@@ -27,10 +18,7 @@ __device__ __forceinline__ void add_upper(const float* M, const float* v, float*
     float at[8], s[8];
 #pragma unroll
     for (int r = 0; r < 8; ++r) at[r] = i + r < n ? v[i + r] : 0.f, s[r] = 0.f;
-    const int later = top + 8 * snake(turn + 1, warp, warps);
     for (int start = i; start < ld; start += 128) {
-      const bool more = start + 128 < ld;
-      ask_for(M, more ? i : later, more ? start + 128 : later, n, ld, lane);
       const int k = start + lane * 4;
       if (k >= ld) continue;
       float4 a[8];
