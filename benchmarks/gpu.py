@@ -89,7 +89,7 @@ def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # typ
     import transformers
 
     kind, sizes = SHAPES[shape]
-    config = getattr(transformers, f"{kind}Config")(vocab_size=50304, max_position_embeddings=2048, **sizes)
+    config = getattr(transformers, f"{kind}Config")(vocab_size=50304, max_position_embeddings=4096, **sizes)
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     before = torch.get_default_dtype()

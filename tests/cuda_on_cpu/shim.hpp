@@ -300,7 +300,7 @@ inline float rough(float x) {
   if ((bits >> 23 & 255) - 2 > 250) return x;
   return unpacked<float>(bits + (bits * 2654435761u >> 30) % 3 - 1);
 }
-template <class T> void prefetch_global_L2(const T*) {}
+
 inline void rcp_approx_ftz_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rcp_approx_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rsqrt_approx_ftz_f32(float& out, float x) { out = rough(1.f / sqrtf(x)); }
