@@ -206,6 +206,13 @@ def test_marks_of_models_side_by_side_can_be_read(open_page: Open, tmp_path: Pat
     assert tag.text_content() in ("chosen 6, 4", "chosen 4, 6")
 
 
+def test_notes_on_valleys_at_the_same_depth_can_be_read(open_page: Open, tmp_path: Path) -> None:
+    runs = [synthetic_run(name, family, 6) for name, family in (("small", "llama"), ("other", "bert"), ("third", "gpt2"))]
+    opened = open_page(write_report(runs, tmp_path / "report.html"))
+    assert opened.page.locator("#grid text.note").count() == 3
+    assert opened.page.evaluate(_TEXTS_THAT_COVER_EACH_OTHER) == []
+
+
 def test_tables_sort_and_download(open_page: Open, full_report: Path) -> None:
     opened = open_page(full_report)
     page = opened.page

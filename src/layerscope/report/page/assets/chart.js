@@ -76,7 +76,7 @@ function lineChart(host, options) {
     for (const s of series) if (s.lo && !s.thin) root.append(band(s, x, y));
     if (options.marks) drawMarks(root, options.marks(), x, box, ends);
     for (const s of series.slice().reverse()) drawLine(root, s, x, y);
-    for (const note of options.notes ? options.notes() : []) drawNote(root, note, x, y, box);
+    if (options.notes) drawNotes(root, options.notes(), x, y, box);
     if (ends) {
       const wanted = series.map((s) => y(lastKnown(s.y)));
       const places = spread(wanted, 14, box.top, box.bottom);

@@ -70,7 +70,16 @@ function drawMarks(root, marks, x, box, wide) {
   }
 }
 
-function drawNote(root, note, x, y, box) {
-  const toLeft = x(note.x) > box.left + 110;
-  root.append(svg("text", { class: "tag", x: x(note.x) + (toLeft ? -9 : 9), y: y(note.y) + (y(note.y) + 20 < box.bottom ? 16 : 4), "text-anchor": toLeft ? "end" : "start", css: { fill: colour(note.colour) } }, note.text));
+// Texts beside points; one that would be printed over another moves up or down.
+function drawNotes(root, notes, x, y, box) {
+  const taken = [];
+  for (const note of notes) {
+    const toLeft = x(note.x) > box.left + 110, at = x(note.x) + (toLeft ? -9 : 9), wide = 6.6 * note.text.length, left = toLeft ? at - wide : at;
+    const wanted = y(note.y) + (y(note.y) + 20 < box.bottom ? 16 : 4);
+    const places = [0, 14, -14, 28, -28, 42, -42].map((by) => wanted + by).filter((place) => place > box.top + 8 && place < box.bottom - 1);
+    const free = places.find((place) => !taken.some((t) => Math.abs(t.place - place) < 13 && t.left < left + wide && left < t.left + t.wide));
+    const place = free === undefined ? wanted : free;
+    taken.push({ place, left, wide });
+    root.append(svg("text", { class: "tag note", x: at, y: place, "text-anchor": toLeft ? "end" : "start", css: { fill: colour(note.colour) } }, note.text));
+  }
 }
