@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layerscope.spectra import solve
-from layerscope.spectra.cuda import kernels, libraries
+from layerscope.spectra.cuda import compiling, libraries
 from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
 
@@ -16,7 +16,7 @@ from layerscope.spectra.solvers import cusolver, small, tridiagonal
 @pytest.fixture(autouse=True)
 def forget():
     tried = (small._tried, tridiagonal._tried)
-    caches = (libraries.load_library, solve._cusolver_problem, solve._say_once, *tried, kernels._compiled)
+    caches = (libraries.load_library, solve._cusolver_problem, solve._say_once, *tried, compiling.compiled)
     for cached in caches:
         cached.cache_clear()
     yield

@@ -1,14 +1,15 @@
-"""Kernels from CUDA source, compiled at run time by NVRTC (which comes with torch) and launched on torch's stream."""
+"""Kernels from CUDA source, compiled at run time and launched on torch's stream."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_int, c_uint, c_void_p
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from layerscope.spectra.cuda.compiling import compiled
 from layerscope.spectra.cuda.libraries import UnusableError, load_library, stream_of
 
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
@@ -22,29 +23,9 @@ def _driver(name: str, *arguments: object) -> None:
 
 
 @cache
-def _compiled(source: str, architecture: str) -> bytes:
-    nvrtc = load_library("libnvrtc.so")
-    program = c_void_p()
-    if nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"layerscope.cu", 0, None, None) != 0:
-        raise UnusableError("nvrtcCreateProgram failed")
-    options = (c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
-    status, size = nvrtc.nvrtcCompileProgram(program, 2, options), c_size_t()
-    if status != 0:
-        nvrtc.nvrtcGetProgramLogSize(program, byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise UnusableError(f"the kernel does not compile: {log.value.decode(errors='replace')[:500]}")
-    nvrtc.nvrtcGetCUBINSize(program, byref(size))
-    code = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetCUBIN(program, code)
-    nvrtc.nvrtcDestroyProgram(byref(program))
-    return code.raw
-
-
-@cache
 def _module(source: str, index: int) -> tuple[c_void_p, bytes]:
     major, minor = torch.cuda.get_device_capability(index)
-    code = _compiled(source, f"sm_{major}{minor}")
+    code = compiled(source, f"sm_{major}{minor}")
     module = c_void_p()
     _driver("cuModuleLoadData", byref(module), code)
     return module, code
