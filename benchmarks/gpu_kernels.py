@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_kernels.py                  # Pythia-410M's shape: 512 texts of 128 tokens, D = 1024, 1,000 prompts
     python benchmarks/gpu_kernels.py --tokens 512 --texts 128
+    python benchmarks/gpu_kernels.py --tokens 2048 --texts 32    # more tokens than dimensions: D×D matrices
 
 Bytes are those that must be read and written once; products count two operations per multiplication. It also says which
 operations inside the hooks wait for the GPU: there should be none after the first batch.
@@ -13,12 +14,15 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from layerscope.capture import normed
-from layerscope.metrics import token_gram_kernel, token_sum_kernel
+from layerscope.metrics import token_gram_kernel, token_row_kernel, token_sum_kernel
 from layerscope.metrics.fold_grams import fold_members
+from layerscope.metrics.long_tokens import prepare_long, wide_product, wide_products
 from layerscope.metrics.options import Options
 from layerscope.metrics.token_norms import token_norms
 from layerscope.metrics.tokens import centred_gram
@@ -61,15 +65,44 @@ def token_states(texts: int, tokens: int, width: int) -> None:
     if found is None:
         print("centred_states cannot be used here: states go step by step")
         return
+    out = _long(states, found) if tokens > width else _short(states, found)
+    n = len(out[0][0])
+    line(f"eigenvalues of {2 * texts} matrices of {n}", milliseconds(lambda: eigvalsh(torch.cat(out), overwrite=True)))
+    if n >= 256:
+        line("approximate entropies of as many", milliseconds(lambda: approximate_entropy(torch.cat(out))))
+
+
+def _short(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
+    """Gram matrices of prompts with at most as many tokens as dimensions, and what is made of them."""
+    texts, tokens, width = states.shape
     products = 2e-9 * texts * tokens * tokens * width
     line("Gram matrices (TF32)", milliseconds(lambda: centred_gram(found.centred, states.dtype)), gigaflop=products)
     gram = centred_gram(found.centred, states.dtype)
     out = torch.empty_like(gram), torch.empty_like(gram)
     given = gram, token_norms(states), None, found.largest, states.dtype, Options(), out
     line("token_gram", milliseconds(lambda: token_gram_kernel.measure_gram(*given)), 12 * gram.numel() / 1e9)
-    line(f"eigenvalues of {2 * texts} matrices", milliseconds(lambda: eigvalsh(torch.cat(out), overwrite=True)))
-    if tokens >= 256:
-        line("approximate entropies of as many", milliseconds(lambda: approximate_entropy(torch.cat(out))))
+    return out
+
+
+def _long(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
+    """The D×D matrices of prompts with more tokens than dimensions."""
+    texts, tokens, width = states.shape
+    given = found.centred, found.norms, None, found.largest, states.dtype, Options()
+    one = states.numel() / 1e9
+    line("token_rows, curvature alone", milliseconds(lambda: token_row_kernel.measure_rows(*given, None)), 4 * one)
+    products = 2e-9 * texts * tokens * width * width
+    out = torch.empty(texts, width, width, device="cuda")
+    for dtype in (torch.float32, torch.float16) if wide_products(0) else (torch.float32,):
+        name, size = ("TF32", 12 * one) if dtype == torch.float32 else ("float16", 8 * one)
+        make = partial(token_row_kernel.measure_rows, *given, dtype)
+        line(f"token_rows for {name}", milliseconds(make), size)
+        rows = make().rows["keep"]
+        tf32, float16 = partial(centred_gram, rows.mT, states.dtype, out), partial(wide_product, rows, out)
+        work = milliseconds(tf32 if dtype == torch.float32 else float16)
+        line(f"D×D products ({name}), one of two", work, gigaflop=products)
+    line("all of it", milliseconds(lambda: prepare_long(*given)))
+    made = prepare_long(*given).matrices
+    return made["keep"], made["drop"]
 
 
 def pooled(prompts: int, width: int, sites: int) -> None:
@@ -116,7 +149,13 @@ def main() -> None:
     parser.add_argument("--waits", action="store_true", help="also look for waits in the hooks of a model")
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}; eigenvalues: {solver_name('cuda')}")
-    usable = {"token_sums": token_sum_kernel, "token_gram": token_gram_kernel, "factors": factors, "chebyshev": chebyshev_kernels}
+    usable = {
+        "token_sums": token_sum_kernel,
+        "token_gram": token_gram_kernel,
+        "token_rows": token_row_kernel,
+        "factors": factors,
+        "chebyshev": chebyshev_kernels,
+    }
     print("usable:", {name: module.usable(0) for name, module in usable.items()})
     with torch.inference_mode():
         token_states(args.texts, args.tokens, args.width)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from torch import Tensor
+from torch import Tensor, nn
 
-from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch
+from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch, normed
 from layerscope.errors import NonFiniteStatesError
-from layerscope.metrics import Options
+from layerscope.metrics import Options, token_row_kernel
 from layerscope.models import LoadedModel, wrap
 from tests.capture.support import hooks_on, reduce_states
+from tests.cuda_on_cpu import launch, missing
 from tests.metrics import reference
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model, tiny_tokenizer
 
@@ -85,6 +86,33 @@ def test_numbers_are_those_of_the_formulas() -> None:
         np.testing.assert_allclose(kept.pooled[0, i], tokens.mean(0), rtol=1e-6, atol=1e-7)
     assert kept.tokens["sink_position"][0, 1] == 3
     assert kept.pooled.dtype == np.float32
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU, its kernels run on the CPU: the same numbers."""
+    states = torch.randn(4, 17, 8, generator=torch.Generator().manual_seed(2)).to(dtype)
+    states[1, 3] *= 50
+    batch = make_batch(IDS, 0, left=left)
+    want = reduce_states(batch, [states, 2 * states + 1])
+    used = []
+
+    def centred(given: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CentredStates:
+        used.append(given.shape)
+        return normed._centred(given, mask, norm, "none")
+
+    for module in (normed, token_row_kernel):
+        monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr("layerscope.capture.reduce.centred_states", centred)
+    monkeypatch.setattr("layerscope.capture.reduce.usable_for_rows", lambda *_: True)
+    got = reduce_states(batch, [states, 2 * states + 1])
+    assert len(used) == 2
+    np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-5, atol=1e-6)
+    for name, values in want.tokens.items():
+        np.testing.assert_allclose(got.tokens[name], values, rtol=1e-5, atol=1e-4, err_msg=name)
 
 
 def test_the_sink_is_found_before_the_final_norm_hides_it() -> None:

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.capture import normed
-from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics, token_sum_kernel
+from layerscope.capture import make_batch, normed
+from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, long_tokens, metrics, token_row_kernel, token_sum_kernel
 from layerscope.metrics.fold_grams import fold_members
+from layerscope.metrics.long_tokens import prepare_long
 from layerscope.metrics.tokens import find_sink, measure_tokens, token_entropy
 from layerscope.spectra import eigvalsh, factors, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.chebyshev import kernels as chebyshev_kernels
 from layerscope.spectra.resolvents import sums_without
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
+from tests.capture.support import reduce_states
 from tests.cuda_on_cpu import launch as emulate
 from tests.cuda_on_cpu import missing as emulator_missing
 
@@ -127,6 +129,32 @@ def test_token_measures(tokens, width, kind, dtype):
         torch.testing.assert_close(find_sink(*there).ratio.cpu(), find_sink(given, padding).ratio, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("tokens", "width", "narrow"), [(96, 48, True), (300, 132, True), (512, 384, False), (700, 256, True)])
+def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeypatch):
+    """Through the reducer and the kernels of this way, products in float16 and TF32; padding on either side."""
+    assert token_row_kernel.usable(0)
+    if narrow and not long_tokens.wide_products(0):
+        pytest.skip("this torch has no float32 products of float16 matrices")
+    monkeypatch.setattr(long_tokens, "wide_products", lambda _: narrow)
+    used = []
+    monkeypatch.setattr("layerscope.capture.reduce.prepare_long", lambda *a, **k: used.append(1) or prepare_long(*a, **k))
+    given = states(kind, 10, tokens, width).to(dtype)
+    short = [tokens, tokens // 2, tokens, tokens // 3, 1, 2, 3, width // 2, tokens, tokens]
+    for lengths, left in (([tokens] * 10, False), (short, False), (short, True)):
+        batch = make_batch([[5] * n for n in lengths], 0, left=left)
+        want, got = reduce_states(batch, [given]), reduce_states(batch, [given.cuda()])
+        np.testing.assert_allclose(got.pooled, want.pooled, rtol=1e-4, atol=1e-5)
+        # what TF32 rounds averages out over tokens: less so over a few
+        close = np.where(np.array(lengths) < 50, 2e-4, 1e-4)
+        for name, values in want.tokens.items():
+            assert np.array_equal(np.isnan(got.tokens[name]), np.isnan(values)), name
+            error = np.nan_to_num(np.abs(got.tokens[name] - values))
+            assert (error <= (close if name.startswith("entropy") else 1e-3 * np.nan_to_num(np.abs(values)))).all(), (name, left)
+    assert len(used) == 3
+
+
 @pytest.mark.parametrize("n", [60, 110, 300])
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])
 def test_metrics_of_pooled_vectors(kind, n):
@@ -200,7 +228,7 @@ def test_own_kernels_for_the_approximate_entropy(n, m):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (19, 36), (128, 1024)])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (19, 36), (128, 1024), (300, 256)])
 def test_sums_over_tokens(tokens, width, dtype):
     given = states("random", 5, tokens, width).to("cuda", dtype)
     mask = torch.rand(5, tokens, device="cuda") < 0.7

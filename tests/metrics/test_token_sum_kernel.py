@@ -18,7 +18,7 @@ def on_cpu(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (16, 8), (19, 36), (50, 132), (3, 1100)])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 4), (16, 8), (19, 36), (50, 132), (3, 1100), (128, 12), (300, 20)])
 def test_sums_over_tokens(tokens, width, dtype):
     states = torch.from_numpy(np.random.default_rng(0).normal(size=(3, tokens, width))).to(dtype)
     mask = torch.arange(tokens) < torch.tensor([[tokens], [1], [0]])

@@ -16,9 +16,11 @@ from layerscope.capture.hooks import Capture, FinalNorm
 from layerscope.capture.normed import centred_states, normed_sums
 from layerscope.capture.sites import Site
 from layerscope.errors import NonFiniteStatesError
+from layerscope.metrics.long_tokens import prepare_long
 from layerscope.metrics.options import Options
 from layerscope.metrics.token_gram_kernel import usable_for
 from layerscope.metrics.token_norms import largest_token, sink_ratio, token_norms, token_sum
+from layerscope.metrics.token_row_kernel import usable_for_rows
 from layerscope.metrics.tokens import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
 
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
@@ -139,24 +141,22 @@ class Reducer:
         return True
 
     def _measure_at_once(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
-        """Token measures in three kernels, where they do what is asked for."""
-        if raw.shape[1] > raw.shape[2] or compute_dtype(raw.device, self.options) != torch.float32:
+        """Token measures in three kernels and a product or two, where they do what is asked for."""
+        _, tokens, width = raw.shape
+        if compute_dtype(raw.device, self.options) != torch.float32:
             return False
-        found = centred_states(raw, mask, norm) if usable_for(raw.device, raw.shape[1], self.options) else None
+        long = tokens > width  # the D×D side is smaller
+        able = usable_for_rows(raw.device, self.options) if long else usable_for(raw.device, tokens, self.options)
+        found = centred_states(raw, mask, norm) if able else None
         if found is None:
             return False
-        gram = centred_gram(found.centred, raw.dtype)
-        prepared = prepare_gram(
-            gram,
-            found.norms,
-            mask,
-            found.largest,
-            raw.dtype,
-            self.options,
-            entropy=self.entropy,
-            curvature=self.curvature,
-            space=self._space,
-        )
+        rest = found.norms, mask, found.largest, raw.dtype, self.options
+        entropy, curvature, space = self.entropy, self.curvature, self._space
+        if long:
+            prepared = prepare_long(found.centred, *rest, entropy=entropy, curvature=curvature, space=space)
+        else:
+            gram = centred_gram(found.centred, raw.dtype)
+            prepared = prepare_gram(gram, *rest, entropy=entropy, curvature=curvature, space=space)
         self._keep_mean(index, raw, mask, found.total)
         self._wait(_Waiting(index, found.before, found.largest, prepared))
         return True

@@ -14,19 +14,23 @@ from layerscope.spectra.cuda.kernels import launch
 from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.cuda.pieces import HALVES
 
+_CHUNK = 128  # tokens that a block sums: long texts alone would leave most of the chip idle
+
 SOURCE = (
     HALVES
     + r"""
-// sums over a text's tokens, four features a thread: sixteen tokens in float, then double
+// sums over CHUNK of a text's tokens, four features a thread: sixteen tokens in float, then double
+#define CHUNK 128
 extern "C" __global__ void token_sums(const u16* states, const unsigned char* mask, double* out, int tokens, int width,
                                       int half, int masked) {
-  const int chunks = (width + 4 * blockDim.x - 1) / (4 * blockDim.x);
-  const int text = blockIdx.x / chunks, k = (blockIdx.x % chunks * blockDim.x + threadIdx.x) * 4;
+  const int parts = (width + 4 * blockDim.x - 1) / (4 * blockDim.x), chunks = (tokens + CHUNK - 1) / CHUNK;
+  const int chunk = blockIdx.x / parts, text = chunk / chunks, begin = chunk % chunks * CHUNK;
+  const int k = (blockIdx.x % parts * blockDim.x + threadIdx.x) * 4;
   if (k >= width) return;
   const u16* at = states + (size_t)text * tokens * width + k;
   const unsigned char* real = mask + (size_t)text * tokens;
   double total[4] = {0., 0., 0., 0.};
-  for (int start = 0; start < tokens; start += 16) {
+  for (int start = begin; start < min(begin + CHUNK, tokens); start += 16) {
     float sum[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -41,7 +45,7 @@ extern "C" __global__ void token_sums(const u16* states, const unsigned char* ma
     }
     for (int i = 0; i < 4; ++i) total[i] += sum[i];
   }
-  for (int i = 0; i < 4; ++i) out[(size_t)text * width + k + i] = total[i];
+  for (int i = 0; i < 4; ++i) out[(size_t)chunk * width + k + i] = total[i];
 }
 """
 )
@@ -60,13 +64,14 @@ def token_sums(states: Tensor, mask: Tensor | None) -> Tensor | None:
 
 def _token_sums(states: Tensor, mask: Tensor | None) -> Tensor:
     texts, tokens, width = states.shape
-    out = torch.empty(texts, width, dtype=torch.float64, device=states.device)
+    chunks = -(-tokens // _CHUNK)
+    out = torch.empty(texts, chunks, width, dtype=torch.float64, device=states.device)
     real = states if mask is None else mask.contiguous()
     threads = min(256, -(-width // 4 // 32) * 32)
-    blocks = texts * -(-width // (4 * threads))
+    blocks = texts * chunks * -(-width // (4 * threads))
     half = int(states.dtype == torch.float16)
     launch(SOURCE, "token_sums", blocks, threads, 0, [states, real, out, tokens, width, half, int(mask is not None)])
-    return out
+    return out.sum(1) if chunks > 1 else out.squeeze(1)
 
 
 @cache

@@ -3,7 +3,8 @@
 The entropy with and without the sink token and the curvature with and without it all follow from G = X Xᵀ, where X are one
 prompt's states minus their mean: dropping a token is dropping a row and a column, re-centring is subtracting row means of G,
 and inner products of differences are sums of four entries. So one product and one batched eigen-solve serve all four.
-Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used.
+Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used (`long_tokens.py` is
+their fast way on a GPU).
 """
 
 from __future__ import annotations
@@ -162,14 +163,14 @@ def prepare_tokens(
     return PreparedTokens(matrices, bends, flat)
 
 
-def centred_gram(centred: Tensor, dtype: torch.dtype) -> Tensor:
-    """X Xᵀ of centred states that were stored as `dtype`.
+def centred_gram(centred: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """X Xᵀ of centred states (B, T, D) that were stored as `dtype`, in the memory of `out` if given.
 
     Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean entropy by 1e-5, a single
     prompt's by 1e-4 where few directions hold most of it.
     """
     with full_precision(dtype not in (torch.bfloat16, torch.float16)):
-        return centred @ centred.mT
+        return torch.bmm(centred, centred.mT, out=out)
 
 
 def prepare_gram(
