@@ -24,7 +24,7 @@ from layerscope.metrics import token_gram_kernel, token_row_kernel, token_sum_ke
 from layerscope.metrics.fold_grams import fold_members
 from layerscope.metrics.long_tokens import prepare_long, wide_product, wide_products
 from layerscope.metrics.options import Options
-from layerscope.metrics.token_norms import token_norms
+from layerscope.metrics.token_norms import TokenFacts, token_norms
 from layerscope.metrics.tokens import centred_gram
 from layerscope.spectra import eigvalsh, factors, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy
@@ -79,7 +79,7 @@ def _short(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]
     line("Gram matrices (TF32)", milliseconds(lambda: centred_gram(found.centred, states.dtype)), gigaflop=products)
     gram = centred_gram(found.centred, states.dtype)
     out = torch.empty_like(gram), torch.empty_like(gram)
-    given = gram, token_norms(states), None, found.largest, states.dtype, Options(), out
+    given = gram, TokenFacts(token_norms(states), None, found.largest, states.dtype), Options(), out
     line("token_gram", milliseconds(lambda: token_gram_kernel.measure_gram(*given)), 12 * gram.numel() / 1e9)
     return out
 
@@ -87,7 +87,7 @@ def _short(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]
 def _long(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
     """The D×D matrices of prompts with more tokens than dimensions."""
     texts, tokens, width = states.shape
-    given = found.centred, found.norms, None, found.largest, states.dtype, Options()
+    given = found.centred, TokenFacts(found.norms, None, found.largest, states.dtype), Options()
     one = states.numel() / 1e9
     line("token_rows, curvature alone", milliseconds(lambda: token_row_kernel.measure_rows(*given, None)), 4 * one)
     products = 2e-9 * texts * tokens * width * width

@@ -28,9 +28,9 @@ def note(what: str, count: int = 1) -> None:
         time.sleep(600)
 
 
-def noted_forward(self: LoadedModel, input_ids: Any, *rest: Any) -> Any:
+def noted_forward(self: LoadedModel, input_ids: Any, *rest: Any, **named: Any) -> Any:
     note("text", len(input_ids))
-    return _forward(self, input_ids, *rest)
+    return _forward(self, input_ids, *rest, **named)
 
 
 def noted_score(scene: Any, job: Any) -> Any:

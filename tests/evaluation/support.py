@@ -156,11 +156,11 @@ def watch(monkeypatch: pytest.MonkeyPatch, hold: Callable[[Seen], None] = lambda
     seen = Seen()
     forward = LoadedModel.forward
 
-    def counted(self: LoadedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, *rest: Any) -> Any:
+    def counted(self: LoadedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, *rest: Any, **named: Any) -> Any:
         for row, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
             seen.rows.append(tuple(token for token, real in zip(row, mask, strict=True) if real))
         hold(seen)
-        return forward(self, input_ids, attention_mask, *rest)
+        return forward(self, input_ids, attention_mask, *rest, **named)
 
     monkeypatch.setattr(LoadedModel, "forward", counted)
     return seen

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from layerscope.metrics import Options, long_tokens, token_row_kernel
 from layerscope.metrics.long_tokens import prepare_long
+from layerscope.metrics.token_norms import TokenFacts
 from layerscope.metrics.tokens import PreparedTokens, prepare_tokens, token_entropy
 from layerscope.spectra.cuda.libraries import UnusableError
 from tests.cuda_on_cpu import launch, missing
@@ -53,7 +54,7 @@ def prepared(given: Tensor, mask: Tensor | None, options: Options, **what: bool)
     mean = (x.sum(1) - x[torch.arange(len(x)), sink]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
     centred = torch.where(real.unsqueeze(-1), x - mean.float().double().unsqueeze(1), 0.0).float()
     norms = torch.linalg.vector_norm(given.double(), dim=-1)  # those of padding too, whatever it holds
-    return prepare_long(centred, norms, mask, sink, given.dtype, options, **what), sink
+    return prepare_long(centred, TokenFacts(norms, mask, sink, given.dtype), options, **what), sink
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -140,7 +141,7 @@ def test_rows_of_half_precision_have_the_digits_of_tf32(dtype: torch.dtype) -> N
     x = x - x[:, :-1].mean(1, keepdim=True)
     norms, sink = torch.linalg.vector_norm(x.double(), dim=-1), torch.full((5,), 19)
     made, narrow, plain = (
-        token_row_kernel.measure_rows(x, norms, None, sink, kind, Options(), made).rows
+        token_row_kernel.measure_rows(x, TokenFacts(norms, None, sink, kind), Options(), made).rows
         for kind, made in ((dtype, torch.float32), (dtype, torch.float16), (torch.float32, torch.float32))
     )
     for name, rows in made.items():
@@ -196,7 +197,7 @@ def test_only_what_is_asked_for_and_where() -> None:
         return taken[-1]
 
     norms = torch.linalg.vector_norm(given.double(), dim=-1)
-    there = prepare_long(given.float(), norms, None, sink, given.dtype, Options(), space=space)
+    there = prepare_long(given.float(), TokenFacts(norms, None, sink, given.dtype), Options(), space=space)
     assert there.matrices["keep"] is taken[0]
     assert there.matrices["drop"] is taken[1]
 

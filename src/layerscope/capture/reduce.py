@@ -19,7 +19,7 @@ from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.long_tokens import prepare_long
 from layerscope.metrics.options import Options
 from layerscope.metrics.token_gram_kernel import usable_for
-from layerscope.metrics.token_norms import largest_token, sink_ratio, token_norms, token_sum
+from layerscope.metrics.token_norms import TokenFacts, largest_token, sink_ratio, token_norms, token_sum
 from layerscope.metrics.token_row_kernel import usable_for_rows
 from layerscope.metrics.tokens import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
 
@@ -150,13 +150,13 @@ class Reducer:
         found = centred_states(raw, mask, norm) if able else None
         if found is None:
             return False
-        rest = found.norms, mask, found.largest, raw.dtype, self.options
+        facts = TokenFacts(found.norms, mask, found.largest, raw.dtype)
         entropy, curvature, space = self.entropy, self.curvature, self._space
         if long:
-            prepared = prepare_long(found.centred, *rest, entropy=entropy, curvature=curvature, space=space)
+            prepared = prepare_long(found.centred, facts, self.options, entropy=entropy, curvature=curvature, space=space)
         else:
             gram = centred_gram(found.centred, raw.dtype)
-            prepared = prepare_gram(gram, *rest, entropy=entropy, curvature=curvature, space=space)
+            prepared = prepare_gram(gram, facts, self.options, entropy=entropy, curvature=curvature, space=space)
         self._keep_mean(index, raw, mask, found.total)
         self._wait(_Waiting(index, found.before, found.largest, prepared))
         return True

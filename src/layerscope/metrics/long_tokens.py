@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
+from layerscope.metrics.token_norms import TokenFacts
 from layerscope.metrics.token_row_kernel import measure_rows
 from layerscope.metrics.tokens import PreparedTokens, Space, centred_gram
 from layerscope.spectra.precision import half_products
@@ -15,28 +16,25 @@ from layerscope.spectra.precision import half_products
 
 def prepare_long(
     centred: Tensor,
-    norms: Tensor,
-    mask: Tensor | None,
-    sink: Tensor,
-    dtype: torch.dtype,
+    facts: TokenFacts,
     options: Options,
     *,
     entropy: bool = True,
     curvature: bool = True,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """`prepare_tokens` from states (B, T, D) of type `dtype`, float32, centred without the sink; rows centred or centred-unit.
+    """`prepare_tokens` from states (B, T, D), float32, centred without the sink; rows centred or centred-unit.
 
     The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as `centred_gram` says.
     """
-    made = measure_rows(centred, norms, mask, sink, dtype, options, _rows_in(centred, dtype, options) if entropy else None)
+    made = measure_rows(centred, facts, options, _rows_in(centred, facts.dtype, options) if entropy else None)
     texts, _, width = centred.shape
     shape = centred.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
     matrices = {}
     for name in tuple(made.rows):
         out = shape.new_empty(shape.shape) if space is None else space(shape)
         rows = made.rows.pop(name)
-        matrices[name] = wide_product(rows, out) if rows.dtype == torch.float16 else centred_gram(rows.mT, dtype, out)
+        matrices[name] = wide_product(rows, out) if rows.dtype == torch.float16 else centred_gram(rows.mT, facts.dtype, out)
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
     return PreparedTokens(matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 

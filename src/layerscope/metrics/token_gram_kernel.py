@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
+from layerscope.metrics.token_norms import TokenFacts, far_token
 from layerscope.spectra.cuda.kernels import launch, shared_memory
 from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.cuda.pieces import WARP_SUM
@@ -165,16 +166,9 @@ def usable_for(device: torch.device, tokens: int, options: Options) -> bool:
     return _BYTES_PER_TOKEN * tokens + _OTHER_BYTES <= shared_memory(index) and usable(index)
 
 
-def measure_gram(
-    gram: Tensor,
-    norms: Tensor,
-    mask: Tensor | None,
-    sink: Tensor,
-    dtype: torch.dtype,
-    options: Options,
-    out: tuple[Tensor, Tensor] | None,
-) -> GramMeasures:
-    """Everything from Gram matrices (B, n, n) of states of type `dtype`; the matrices go to `out`, or are not made."""
+def measure_gram(gram: Tensor, facts: TokenFacts, options: Options, out: tuple[Tensor, Tensor] | None) -> GramMeasures:
+    """Everything from Gram matrices (B, n, n) of centred states; the matrices go to `out`, or are not made."""
+    norms, mask, sink, dtype = facts
     count, n = gram.shape[:2]
     bends = gram.new_empty(2, count, dtype=torch.float64)
     flat = gram.new_empty(count, dtype=torch.float64)
@@ -192,13 +186,10 @@ def usable(index: int) -> bool:
     """Whether the kernel works on a device: compiled and tried once on rows with a known answer."""
     device = torch.device("cuda", index)
     try:
-        # a square's corners and a far token: turns of a right angle, and without the far one the same
-        rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device)
-        rows = rows - rows[:4].mean(0)
+        rows, facts = far_token(device)
         gram = (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)  # not a product, which may be rounded to TF32
-        norms = torch.linalg.vector_norm(rows, dim=-1).double().unsqueeze(0)
         out = torch.empty_like(gram), torch.empty_like(gram)
-        found = measure_gram(gram, norms, None, torch.tensor([4], device=device), torch.float32, Options(), out)
+        found = measure_gram(gram, facts, Options(), out)
         unit = rows[:4] / torch.linalg.vector_norm(rows[:4], dim=-1, keepdim=True)
         right = abs(float(found.curvature[1, 0]) - math.pi / 2) < 1e-6 and float(found.flat[0]) == 0
         return right and torch.allclose(out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6)

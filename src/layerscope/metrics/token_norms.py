@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,29 @@ class Sink:
 
     position: Tensor
     ratio: Tensor
+
+
+class TokenFacts(NamedTuple):
+    """What goes with the centred rows of some prompts: norms of their states (B, T), float64; which tokens are real (B, T), None
+
+    where all are; each prompt's largest token (B,); and what the states were stored as.
+    """
+
+    norms: Tensor
+    mask: Tensor | None
+    sink: Tensor
+    dtype: torch.dtype
+
+
+def far_token(device: torch.device) -> tuple[Tensor, TokenFacts]:
+    """Rows with a known answer, on which kernels are tried: a square's corners, then a token far away.
+
+    With it and without it they turn by right angles.
+    """
+    rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device)
+    rows = rows - rows[:4].mean(0)
+    norms = torch.linalg.vector_norm(rows, dim=-1).double().unsqueeze(0)
+    return rows, TokenFacts(norms, None, torch.tensor([4], device=device), torch.float32)
 
 
 def full_mask(states: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
+from layerscope.metrics.token_norms import TokenFacts, far_token
 from layerscope.spectra.cuda.kernels import launch
 from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.cuda.pieces import HALVES, WARP_SUM
@@ -147,20 +148,13 @@ def usable_for_rows(device: torch.device, options: Options) -> bool:
     return usable(device.index or 0)
 
 
-def measure_rows(
-    centred: Tensor,
-    norms: Tensor,
-    mask: Tensor | None,
-    sink: Tensor,
-    dtype: torch.dtype,
-    options: Options,
-    made: torch.dtype | None,
-) -> RowMeasures:
-    """Everything from rows (B, T, D) of states of type `dtype`, float32, seen from their mean without the sink, padding zero.
+def measure_rows(centred: Tensor, facts: TokenFacts, options: Options, made: torch.dtype | None) -> RowMeasures:
+    """Everything from rows (B, T, D), float32, seen from their mean without the sink, padding zero.
 
-    `norms` are those of the states (B, T), float64. Prepared rows are `made` in float16 or float32, or not at all. Those of
-    half-precision states have eleven bits either way, as many as a product through TF32 keeps.
+    Prepared rows are `made` in float16 or float32, or not at all. Those of half-precision states have eleven bits either way, as
+    many as a product through TF32 keeps.
     """
+    norms, mask, sink, dtype = facts
     texts, tokens, width = centred.shape
     angles = norms.new_empty(2, texts, tokens, dtype=torch.float64)
     rows = (centred, centred) if made is None else tuple(torch.empty_like(centred, dtype=made) for _ in range(2))
@@ -183,14 +177,10 @@ def usable(index: int) -> bool:
     """Whether the kernel works on a device: compiled and tried once on rows with a known answer."""
     device = torch.device("cuda", index)
     try:
-        # a square's corners and a far token: turns of a right angle, and without the far one the same
-        rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 50.0]], device=device)
-        rows = rows - rows[:4].mean(0)
-        norms = torch.linalg.vector_norm(rows, dim=-1).double().unsqueeze(0)
-        sink = torch.tensor([4], device=device)
+        rows, facts = far_token(device)
         want = {"keep": rows - rows.mean(0), "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])])}
         for made, close in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
-            found = measure_rows(rows.unsqueeze(0), norms, None, sink, torch.float32, Options(), made)
+            found = measure_rows(rows.unsqueeze(0), facts, Options(), made)
             if abs(float(found.curvature[1, 0]) - math.pi / 2) > 1e-6 or int(found.flat[0]) != 0:
                 return False
             for name, some in want.items():

@@ -20,7 +20,7 @@ from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
 from layerscope.metrics.token_gram_kernel import measure_gram, usable_for
-from layerscope.metrics.token_norms import Sink, find_sink, full_mask, token_norms, token_sum, without_token
+from layerscope.metrics.token_norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
 
@@ -146,7 +146,8 @@ def prepare_tokens(
         centred = centred * real.unsqueeze(-1)
     gram = centred_gram(centred, states.dtype)
     if sink is not None and dtype == torch.float32 and usable_for(gram.device, gram.shape[-1], options):
-        return prepare_gram(gram, norms, mask, sink, states.dtype, options, entropy=entropy, curvature=curvature, space=space)
+        facts = TokenFacts(norms, mask, sink, states.dtype)
+        return prepare_gram(gram, facts, options, entropy=entropy, curvature=curvature, space=space)
     matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
     for name, kept in masks.items():
         if curvature:
@@ -175,19 +176,16 @@ def centred_gram(centred: Tensor, dtype: torch.dtype, out: Tensor | None = None)
 
 def prepare_gram(
     gram: Tensor,
-    norms: Tensor,
-    mask: Tensor | None,
-    sink: Tensor,
-    dtype: torch.dtype,
+    facts: TokenFacts,
     options: Options,
     *,
     entropy: bool = True,
     curvature: bool = True,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """`prepare_tokens` from Gram matrices of states of type `dtype`, centred without the sink, in one kernel."""
+    """`prepare_tokens` from Gram matrices of states centred without the sink, in one kernel."""
     room = space or torch.empty_like
-    made = measure_gram(gram, norms, mask, sink, dtype, options, (room(gram), room(gram)) if entropy else None)
+    made = measure_gram(gram, facts, options, (room(gram), room(gram)) if entropy else None)
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
     return PreparedTokens(made.matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 

@@ -79,18 +79,26 @@ class LoadedModel:
         found = next((i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0)
         return int(found[0] if isinstance(found, list) else found)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None) -> Any:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        position_ids: Tensor | None = None,
+        *,
+        padded_left: bool | None = None,
+    ) -> Any:
         """Run the base model without gradients or a cache.
 
         `position_ids` are passed only where the model takes them; under left padding they are made from the mask,
-        because most models would otherwise count the padding.
+        because most models would otherwise count the padding. Who says where the padding is (`padded_left`) saves a look at the
+        mask, for which the host would wait for a GPU.
         """
         if "attention_mask" not in self._accepts and not bool(attention_mask.all()):
             raise ModelError(
                 f"{type(self.module).__name__} takes no attention mask, so padding would be read as text. "
                 "Give it texts of one length at a time (batch size 1)."
             )
-        if position_ids is None and not bool(attention_mask[:, 0].all()):
+        if position_ids is None and (not bool(attention_mask[:, 0].all()) if padded_left is None else padded_left):
             position_ids = self.position_ids(attention_mask)
         return probe.run(self.module, input_ids, attention_mask, position_ids)
 
@@ -110,10 +118,7 @@ class LoadedModel:
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""
         mask = torch.ones_like(batch.input_ids) if batch.mask is None else batch.mask.long()
-        if "attention_mask" not in self._accepts:
-            return self.forward(batch.input_ids, mask)
-        # a batch says where its padding is: looking for it in the mask would wait for a GPU
-        return probe.run(self.module, batch.input_ids, mask, self.position_ids(mask) if batch.left else None)
+        return self.forward(batch.input_ids, mask, padded_left=batch.left)
 
     def position_ids(self, attention_mask: Tensor) -> Tensor | None:
         """Positions that count real tokens only, or None where the model takes none or makes its own."""

@@ -133,7 +133,7 @@ class ImageModel(LoadedModel):
         """Run the base model on a batch of images."""
         return self.family.call(self.module, batch.pixel_values)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None) -> Any:
+    def forward(self, *given: Any, **named: Any) -> Any:
         """Not for images."""
         raise ModelError(f"{self.name} is an image model: it reads images, not token ids.")
 
