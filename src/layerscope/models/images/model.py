@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from layerscope.capture.batches import Batch, make_image_batch
 from layerscope.capture.hooks import Capture
