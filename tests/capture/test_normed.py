@@ -12,8 +12,8 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from layerscope.capture import Reducer, expand_sites, make_batch, normed
-from layerscope.metrics import token_gram_kernel
 from layerscope.metrics.options import Options
+from layerscope.metrics.tokens import gram_kernel
 from tests.cuda_on_cpu import launch, missing
 from tests.tiny import tiny_model
 
@@ -213,7 +213,7 @@ def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.
         if on:
             monkeypatch.setattr("layerscope.capture.reduce.centred_states", found)
             monkeypatch.setattr("layerscope.capture.reduce.usable_for", lambda *_: True)
-            monkeypatch.setattr(token_gram_kernel, "launch", launch)
+            monkeypatch.setattr(gram_kernel, "launch", launch)
         with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
             kept.append(reducer.run(batch, model.run, token_level=True))
     assert used == ["layer" if final_norm == "applied" else "none"] * len(sites)

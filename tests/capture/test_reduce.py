@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch, normed
 from layerscope.errors import NonFiniteStatesError
-from layerscope.metrics import Options, token_row_kernel
+from layerscope.metrics import Options
+from layerscope.metrics.tokens import row_kernel
 from layerscope.models import LoadedModel, wrap
 from tests.capture.support import hooks_on, reduce_states
 from tests.cuda_on_cpu import launch, missing
@@ -103,7 +104,7 @@ def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, mon
         used.append(given.shape)
         return normed._centred(given, mask, norm, "none")
 
-    for module in (normed, token_row_kernel):
+    for module in (normed, row_kernel):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
     monkeypatch.setattr("layerscope.capture.reduce.centred_states", centred)

@@ -31,8 +31,8 @@ else:
     raise SystemExit("the hook blocks nothing")
 for name in {pure!r}:
     module = importlib.import_module(name)
-    for found in pkgutil.iter_modules(getattr(module, "__path__", [])):
-        importlib.import_module(f"{{name}}.{{found.name}}")
+    for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{{name}}."):
+        importlib.import_module(found.name)
 from layerscope.metrics import metrics
 print(len(metrics()))
 """
@@ -49,7 +49,7 @@ def modules() -> list[str]:
     names = []
     for package in (layerscope.metrics, layerscope.spectra):
         names.append(package.__name__)
-        names += [f"{package.__name__}.{m.name}" for m in pkgutil.iter_modules(package.__path__)]
+        names += [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     return names
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from layerscope.metrics import Options
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.tokens import find_sink, measure_tokens
+from layerscope.metrics.tokens.measures import find_sink, measure_tokens
 from layerscope.spectra import chebyshev
 from layerscope.spectra.chebyshev import basis, entropy, weights
 from layerscope.spectra.precision import half_products
@@ -157,7 +157,7 @@ def test_nothing_has_no_entropy_and_not_a_number_stays_with_itself(half):
 
 
 def test_long_prompts_only(monkeypatch):
-    monkeypatch.setattr("layerscope.metrics.tokens._FEWEST_APPROXIMATED", 60)
+    monkeypatch.setattr("layerscope.metrics.tokens.measures._FEWEST_APPROXIMATED", 60)
     rng = np.random.default_rng(0)
     for tokens, exact in ((50, True), (70, False), (200, False)):  # 200 tokens in 120 dimensions: the other side
         states = torch.from_numpy(rng.normal(size=(2, tokens, 120))).float()

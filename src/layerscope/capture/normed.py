@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from layerscope.capture.normed_source import CHUNK, SOURCE
-from layerscope.metrics.token_norms import largest_token
+from layerscope.metrics.tokens.norms import largest_token
 from layerscope.spectra.cuda.kernels import launch
 from layerscope.spectra.cuda.libraries import UnusableError
 

@@ -19,7 +19,7 @@ from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.capture.reduce import non_finite_error
 from layerscope.capture.sites import Site
-from layerscope.metrics.tokens import find_sink
+from layerscope.metrics.tokens.measures import find_sink
 
 Pooling = Literal["mean", "wmean", "last", "cls", "max"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)

@@ -16,12 +16,12 @@ from layerscope.capture.hooks import Capture, FinalNorm
 from layerscope.capture.normed import centred_states, normed_sums
 from layerscope.capture.sites import Site
 from layerscope.errors import NonFiniteStatesError
-from layerscope.metrics.long_tokens import prepare_long
 from layerscope.metrics.options import Options
-from layerscope.metrics.token_gram_kernel import usable_for
-from layerscope.metrics.token_norms import TokenFacts, largest_token, sink_ratio, token_norms, token_sum
-from layerscope.metrics.token_row_kernel import usable_for_rows
-from layerscope.metrics.tokens import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
+from layerscope.metrics.tokens.gram_kernel import usable_for
+from layerscope.metrics.tokens.long_prompts import prepare_long
+from layerscope.metrics.tokens.measures import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
+from layerscope.metrics.tokens.norms import TokenFacts, largest_token, sink_ratio, token_norms, token_sum
+from layerscope.metrics.tokens.row_kernel import usable_for_rows
 
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
 

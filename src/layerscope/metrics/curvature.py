@@ -9,7 +9,7 @@ from torch import Tensor
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.prompt_entropy import PromptMean
 from layerscope.metrics.registry import register
-from layerscope.metrics.tokens import curvatures
+from layerscope.metrics.tokens.measures import curvatures
 
 
 @register

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
-from layerscope.metrics.fold_sums import OfSums, entropy_of_sums, pooled_sums, prepare_fold_sums, summable
-from layerscope.metrics.jackknife import n_folds
+from layerscope.metrics.folds.jackknife import n_folds
+from layerscope.metrics.folds.spectra import Quantity, pooled_spectra, pooled_spectrum
+from layerscope.metrics.folds.sums import OfSums, entropy_of_sums, pooled_sums, prepare_fold_sums, summable
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import RowPreparation
 from layerscope.metrics.samples import PooledRows
-from layerscope.metrics.spectrum import Quantity, pooled_spectra, pooled_spectrum
 
 
 def log_rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
@@ -44,7 +44,7 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
 
     def of_sums(self) -> OfSums | None:
-        """The same function of a spectrum's power sums (see fold_sums.py), where there is one."""
+        """The same function of a spectrum's power sums (see folds/sums.py), where there is one."""
         return None
 
     def _quantity(self) -> Quantity:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
-from layerscope.metrics.fold_grams import prepared_view
-from layerscope.metrics.fold_sums import FEWEST, entropy_of_sums
+from layerscope.metrics.folds.grams import prepared_view
+from layerscope.metrics.folds.sums import FEWEST, entropy_of_sums
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import eigvalsh

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
-from layerscope.metrics.fold_grams import fold_members, left_in, prepare_grouped
-from layerscope.metrics.jackknife import n_folds, standard_error
+from layerscope.metrics.folds.grams import fold_members, left_in, prepare_grouped
+from layerscope.metrics.folds.jackknife import n_folds, standard_error
+from layerscope.metrics.folds.spectra import NATS
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import register
 from layerscope.metrics.rows import zero_row_floor
 from layerscope.metrics.samples import ViewRows
-from layerscope.metrics.spectrum import NATS
 from layerscope.spectra import solve_together
 from layerscope.spectra.factors import fast_doubles, inverse_factor
 

@@ -12,7 +12,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, Normalization, normalizer
 from layerscope.metrics.registry import register
 from layerscope.metrics.samples import PromptValues
-from layerscope.metrics.tokens import full_mask, prompt_entropies
+from layerscope.metrics.tokens.measures import full_mask, prompt_entropies
 
 
 def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.metrics.jackknife import n_folds
+from layerscope.metrics.folds.jackknife import n_folds
 
 BLOCK_ROWS = 4096
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.prompt_entropy import PromptMean
 from layerscope.metrics.registry import register
-from layerscope.metrics.tokens import find_sink
+from layerscope.metrics.tokens.measures import find_sink
 
 _SOURCE = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention sinks)"
 

@@ -14,7 +14,7 @@ import torch
 
 from layerscope.capture import Site
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
-from layerscope.metrics.jackknife import FOLDS
+from layerscope.metrics.folds.jackknife import FOLDS
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.numbers import PromptNumbers, PromptOrder
 from layerscope.profiling.plan import Plan

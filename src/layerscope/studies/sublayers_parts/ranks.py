@@ -12,8 +12,8 @@ from layerscope.capture import Batch, Capture, Site, make_batch, run_batches, to
 from layerscope.capture.hooks import FinalNorm
 from layerscope.metrics import Options
 from layerscope.metrics.effective_rank import effective_rank
-from layerscope.metrics.token_norms import largest_token, token_norms
-from layerscope.metrics.tokens import prepare_tokens
+from layerscope.metrics.tokens.measures import prepare_tokens
+from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.spectra import eigvalsh

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from layerscope.metrics.fold_grams import fold_members, whole_matrices
-from layerscope.metrics.jackknife import standard_error
+from layerscope.metrics.folds.grams import fold_members, whole_matrices
+from layerscope.metrics.folds.jackknife import standard_error
 from layerscope.metrics.rows import RowPreparation
 from layerscope.spectra.factors import fast_doubles
 from layerscope.spectra.resolvents import sums_without

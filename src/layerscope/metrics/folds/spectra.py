@@ -1,7 +1,7 @@
 """Spectra of pooled vectors, whole and with each fold of prompts left out.
 
 On a GPU all are solved in float32 first. Where its rounding could show in a value, the whole data's spectrum is solved in
-float64; where it shows in the standard error, the folds are too. What follows from sums over a spectrum: see fold_sums.py.
+float64; where it shows in the standard error, the folds are too. What follows from sums over a spectrum: see folds/sums.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
-from layerscope.metrics.fold_grams import fold_matrices, whole_matrix
-from layerscope.metrics.fold_sums import OfSums
-from layerscope.metrics.jackknife import standard_error
+from layerscope.metrics.folds.grams import fold_matrices, whole_matrix
+from layerscope.metrics.folds.jackknife import standard_error
+from layerscope.metrics.folds.sums import OfSums
 from layerscope.metrics.rows import RowPreparation
 from layerscope.spectra import eigvalsh, joined, solve_together
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.metrics.token_sum_kernel import token_sums
+from layerscope.metrics.tokens.sum_kernel import token_sums
 
 
 @dataclass(frozen=True)

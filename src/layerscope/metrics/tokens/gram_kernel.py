@@ -1,6 +1,6 @@
 """What is made of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a thread block per prompt.
 
-The same as `tokens.py` does step by step (that is where the reasons are): both prepared matrices, both curvatures and the count
+The same as `measures.py` does step by step (that is where the reasons are): both prepared matrices, both curvatures and the count
 of differences of length zero. Some 60 small operations less at every layer; the matrices are read twice instead of five times.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.metrics.token_norms import TokenFacts, far_token
+from layerscope.metrics.tokens.norms import TokenFacts, far_token
 from layerscope.spectra.cuda.kernels import launch, shared_memory
 from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.cuda.pieces import WARP_SUM
@@ -43,7 +43,7 @@ token_gram(const float* gram, const double* norms, const unsigned char* mask, co
   norms += (size_t)blockIdx.x * n;
   mask += (size_t)blockIdx.x * n;
   const int out = (int)sink[blockIdx.x];
-  const float eps = 1.1920929e-7f;  // this, 1e-14 and 45: see tokens.py
+  const float eps = 1.1920929e-7f;  // this, 1e-14 and 45: see measures.py
   const double stored = half == 1 ? 9.765625e-4 : half == 2 ? 7.8125e-3 : 1.1920928955078125e-7;  // eps of the states' type
 
   for (int i = warp; i < n; i += warps) {

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
-from layerscope.metrics.token_norms import sum_in_groups
-from layerscope.metrics.tokens import (
+from layerscope.metrics.tokens.measures import (
     Sink,
     curvatures,
     find_sink,
@@ -16,6 +15,7 @@ from layerscope.metrics.tokens import (
     solve_tokens,
     without_token,
 )
+from layerscope.metrics.tokens.norms import sum_in_groups
 from tests.metrics import reference as ref
 from tests.metrics.support import pad, tensor
 

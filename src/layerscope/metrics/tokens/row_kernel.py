@@ -1,7 +1,7 @@
 """What is made of a prompt's centred rows, with the sink token kept and dropped, in one kernel: a warp per token.
 
-For prompts with more tokens than dimensions, whose T×T Gram matrices nobody forms (`token_gram_kernel.py` is for the others).
-Rows are prepared for their D×D products and angles taken between differences of neighbours, as in `tokens.py`. Differences
+For prompts with more tokens than dimensions, whose T×T Gram matrices nobody forms (`gram_kernel.py` is for the others).
+Rows are prepared for their D×D products and angles taken between differences of neighbours, as in `measures.py`. Differences
 and lengths are summed from the rows themselves, not from products of rows, so equal states differ by exactly nothing.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.metrics.token_norms import TokenFacts, far_token
+from layerscope.metrics.tokens.norms import TokenFacts, far_token
 from layerscope.spectra.cuda.kernels import launch
 from layerscope.spectra.cuda.libraries import UnusableError
 from layerscope.spectra.cuda.pieces import HALVES, WARP_SUM
@@ -102,7 +102,7 @@ token_rows(const float* __restrict__ centred, const double* norms, const unsigne
     if (!three) continue;
     double angle = STILL;
     const double u = 1e-14 * norms[i] * norms[i], v = 1e-14 * norms[b] * norms[b], w = 1e-14 * norms[c] * norms[c];
-    if (found.first > u + v && found.second > v + w) {  // 1e-14: see tokens.py
+    if (found.first > u + v && found.second > v + w) {  // 1e-14: see measures.py
       double cosine = found.dot / sqrt(fmax(found.first * found.second, 1e-300));
       if (absolute) cosine = fabs(cosine);
       angle = acos(fmin(fmax(cosine, -1.), 1.));
@@ -113,7 +113,7 @@ token_rows(const float* __restrict__ centred, const double* norms, const unsigne
   if (!wanted) return;
 
   const double full = sqrt(found.full), own = sqrt(found.own), floor = norms[i] * stored;
-  // a row that equals the mean of all keeps the rounding of the one it is seen from: 45 units, as in tokens.py
+  // a row that equals the mean of all keeps the rounding of the one it is seen from: 45 units, as in measures.py
   const bool kept = full > fmax(floor, 45 * 1.1920928955078125e-7 * own);
   const bool left = i != out && own > floor;
   const float s = kept ? (unit ? (float)(1. / full) : 1.f) : 0.f, d = left ? (unit ? (float)(1. / own) : 1.f) : 0.f;

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from layerscope.metrics.jackknife import n_folds
+from layerscope.metrics.folds.jackknife import n_folds
 from layerscope.metrics.rows import RowPreparation, prepare_rows
 from layerscope.metrics.samples import stacked
 

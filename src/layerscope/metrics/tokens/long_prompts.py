@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.metrics.token_norms import TokenFacts
-from layerscope.metrics.token_row_kernel import measure_rows
-from layerscope.metrics.tokens import PreparedTokens, Space, centred_gram
+from layerscope.metrics.tokens.measures import PreparedTokens, Space, centred_gram
+from layerscope.metrics.tokens.norms import TokenFacts
+from layerscope.metrics.tokens.row_kernel import measure_rows
 from layerscope.spectra.precision import half_products
 
 

@@ -1,4 +1,4 @@
-"""The kernel that does at once what tokens.py does step by step, run on the CPU: the same numbers."""
+"""The kernel that does at once what measures.py does step by step, run on the CPU: the same numbers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from layerscope.metrics import Options, token_gram_kernel
-from layerscope.metrics.tokens import find_sink, prepare_tokens
+from layerscope.metrics import Options
+from layerscope.metrics.tokens import gram_kernel
+from layerscope.metrics.tokens.measures import find_sink, prepare_tokens
 from tests.cuda_on_cpu import launch, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -23,8 +24,8 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         launches.append(1)
         launch(*arguments)
 
-    monkeypatch.setattr(token_gram_kernel, "launch", counted)
-    monkeypatch.setattr("layerscope.metrics.tokens.usable_for", lambda *_: True)
+    monkeypatch.setattr(gram_kernel, "launch", counted)
+    monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: True)
     return launches
 
 
@@ -53,7 +54,7 @@ def test_the_same_as_step_by_step(tokens: int, kind: str, dtype: torch.dtype, ke
             sink = find_sink(given, mask).position
             got = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             with monkeypatch.context() as patch:
-                patch.setattr("layerscope.metrics.tokens.usable_for", lambda *_: False)
+                patch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: False)
                 want = prepare_tokens(given, mask, sink, options, dtype=torch.float32)
             for name in ("keep", "drop"):
                 size = want.matrices[name].abs().max().clamp(min=1e-30)
@@ -67,7 +68,7 @@ def test_a_long_prompt(kernel: list[int], monkeypatch: Any) -> None:
     given = states("plain", 1, 200, 210)
     sink = find_sink(given).position
     got = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
-    monkeypatch.setattr("layerscope.metrics.tokens.usable_for", lambda *_: False)
+    monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: False)
     want = prepare_tokens(given, None, sink, Options(), dtype=torch.float32)
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], want.matrices[name], rtol=0, atol=2e-5)

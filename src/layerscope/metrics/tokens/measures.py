@@ -3,7 +3,7 @@
 The entropy with and without the sink token and the curvature with and without it all follow from G = X Xᵀ, where X are one
 prompt's states minus their mean: dropping a token is dropping a row and a column, re-centring is subtracting row means of G,
 and inner products of differences are sums of four entries. So one product and one batched eigen-solve serve all four.
-Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used (`long_tokens.py` is
+Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used (`long_prompts.py` is
 their fast way on a GPU).
 """
 
@@ -19,8 +19,8 @@ from torch import Tensor
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options
 from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.token_gram_kernel import measure_gram, usable_for
-from layerscope.metrics.token_norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
+from layerscope.metrics.tokens.gram_kernel import measure_gram, usable_for
+from layerscope.metrics.tokens.norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
 

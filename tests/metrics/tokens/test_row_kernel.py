@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerscope.metrics import Options, long_tokens, token_row_kernel
-from layerscope.metrics.long_tokens import prepare_long
-from layerscope.metrics.token_norms import TokenFacts
-from layerscope.metrics.tokens import PreparedTokens, prepare_tokens, token_entropy
+from layerscope.metrics import Options
+from layerscope.metrics.tokens import long_prompts, row_kernel
+from layerscope.metrics.tokens.long_prompts import prepare_long
+from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens, token_entropy
+from layerscope.metrics.tokens.norms import TokenFacts
 from layerscope.spectra.cuda.libraries import UnusableError
 from tests.cuda_on_cpu import launch, missing
 from tests.metrics import reference
@@ -23,7 +24,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_row_kernel, "launch", launch)
+    monkeypatch.setattr(row_kernel, "launch", launch)
 
 
 def states(kind: str, tokens: int, width: int) -> Tensor:
@@ -141,7 +142,7 @@ def test_rows_of_half_precision_have_the_digits_of_tf32(dtype: torch.dtype) -> N
     x = x - x[:, :-1].mean(1, keepdim=True)
     norms, sink = torch.linalg.vector_norm(x.double(), dim=-1), torch.full((5,), 19)
     made, narrow, plain = (
-        token_row_kernel.measure_rows(x, TokenFacts(norms, None, sink, kind), Options(), made).rows
+        row_kernel.measure_rows(x, TokenFacts(norms, None, sink, kind), Options(), made).rows
         for kind, made in ((dtype, torch.float32), (dtype, torch.float16), (torch.float32, torch.float32))
     )
     for name, rows in made.items():
@@ -157,8 +158,8 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
     """The way of a GPU, where torch gives such products in float32."""
     given, mask = states("sink inside", 50, 12).to(torch.bfloat16), padded(50, side)
     plain, _ = prepared(given, mask, Options())
-    monkeypatch.setattr(long_tokens, "_rows_in", lambda *_: torch.float16)
-    monkeypatch.setattr(long_tokens, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
+    monkeypatch.setattr(long_prompts, "_rows_in", lambda *_: torch.float16)
+    monkeypatch.setattr(long_prompts, "wide_product", lambda rows, out: torch.bmm(rows.float().mT, rows.float(), out=out))
     got, _ = prepared(given, mask, Options())
     for name in ("keep", "drop"):
         torch.testing.assert_close(got.matrices[name], plain.matrices[name], rtol=0, atol=1e-5)
@@ -167,13 +168,13 @@ def test_products_of_float16_rows(side: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_rows_are_multiplied_in(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(1, 3, 2)
-    assert long_tokens._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
+    assert long_prompts._rows_in(x, torch.bfloat16, Options()) == torch.float32  # not on a GPU
     monkeypatch.setattr(Tensor, "is_cuda", True)
     for works in (False, True):
-        monkeypatch.setattr(long_tokens, "wide_products", lambda _, works=works: works)
-        assert long_tokens._rows_in(x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
-    assert long_tokens._rows_in(x, torch.float32, Options()) == torch.float32
-    assert long_tokens._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
+        monkeypatch.setattr(long_prompts, "wide_products", lambda _, works=works: works)
+        assert long_prompts._rows_in(x, torch.bfloat16, Options()) == (torch.float16 if works else torch.float32)
+    assert long_prompts._rows_in(x, torch.float32, Options()) == torch.float32
+    assert long_prompts._rows_in(x, torch.float16, Options(rows="centered")) == torch.float32  # of any length
 
 
 def test_a_text_without_a_token() -> None:
@@ -204,27 +205,27 @@ def test_only_what_is_asked_for_and_where() -> None:
 
 def test_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """The known answer is right, and a kernel that gives another one, or none, is not used."""
-    device, own = torch.device, token_row_kernel.measure_rows
+    device, own = torch.device, row_kernel.measure_rows
     monkeypatch.setattr(torch, "device", lambda *_: device("cpu"))
-    tried = token_row_kernel.usable.__wrapped__
+    tried = row_kernel.usable.__wrapped__
     assert tried(0)
     with monkeypatch.context() as patch:
-        patch.setattr(token_row_kernel, "measure_rows", lambda rows, *others: own(1.5 * rows + 0.1, *others))
+        patch.setattr(row_kernel, "measure_rows", lambda rows, *others: own(1.5 * rows + 0.1, *others))
         assert not tried(0)
 
     def broken(*_: object) -> None:
         raise UnusableError("it does not compile")
 
-    monkeypatch.setattr(token_row_kernel, "launch", broken)
+    monkeypatch.setattr(row_kernel, "launch", broken)
     assert not tried(0)
-    assert not long_tokens.wide_products.__wrapped__(0)  # a CPU has no such product
+    assert not long_prompts.wide_products.__wrapped__(0)  # a CPU has no such product
 
 
 def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_row_kernel, "usable", lambda _: True)
+    monkeypatch.setattr(row_kernel, "usable", lambda _: True)
     there = torch.device("cuda", 0)
-    assert token_row_kernel.usable_for_rows(there, Options())
-    assert token_row_kernel.usable_for_rows(there, Options(rows="centered"))
-    assert not token_row_kernel.usable_for_rows(torch.device("cpu"), Options())
+    assert row_kernel.usable_for_rows(there, Options())
+    assert row_kernel.usable_for_rows(there, Options(rows="centered"))
+    assert not row_kernel.usable_for_rows(torch.device("cpu"), Options())
     for options in (Options(rows="unit"), Options(rows="raw"), Options(clamp_gram=True)):
-        assert not token_row_kernel.usable_for_rows(there, options)
+        assert not row_kernel.usable_for_rows(there, options)
