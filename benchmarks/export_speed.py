@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from layerscope.evaluation.readout import Readout
-from layerscope.exporting.bench import bench
-from layerscope.exporting.preparing import prepare
+from layerscope.exporting.folder.preparing import prepare
+from layerscope.exporting.measuring.bench import bench
 from layerscope.models import load
 
 

@@ -12,9 +12,9 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.profiling import Run, profile
 from layerscope.report import write_report
-from layerscope.report.figures import plot_profiles, save_figure
-from layerscope.report.scores import print_evaluation
-from layerscope.report.terminal import print_run
+from layerscope.report.figures.curves import plot_profiles, save_figure
+from layerscope.report.terminal.profile import print_run
+from layerscope.report.terminal.scores import print_evaluation
 
 CORPUS = "lee"
 

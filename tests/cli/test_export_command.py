@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from layerscope.exporting import bench as benching
-from layerscope.exporting import verify
+from layerscope.exporting.checking import verify
+from layerscope.exporting.measuring import bench as benching
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerscope.exporting import reload_child, verify
+from layerscope.exporting.checking import reload_child, verify
 
 
 def reload_here(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerscope.evaluation.readout import parse_readout
 from layerscope.exporting.draft import Draft
-from layerscope.exporting.preparing import prepare
+from layerscope.exporting.folder.preparing import prepare
 from layerscope.models import LoadedModel, wrap
 from tests.evaluation.support import PATTERNS, pool_by_hand, read_by_hand
 from tests.tiny import build_tiny

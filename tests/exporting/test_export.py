@@ -13,8 +13,9 @@ import pytest
 from layerscope import Evaluation, evaluate
 from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.exporting import Exported, ExportError, export, verify
-from layerscope.exporting.licence import UNKNOWN, front_matter, licence_of
+from layerscope.exporting import Exported, ExportError, export
+from layerscope.exporting.checking import verify
+from layerscope.exporting.telling.licence import UNKNOWN, front_matter, licence_of
 from tests.evaluation.support import mteb_score, write_tasks
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model

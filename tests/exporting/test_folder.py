@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerscope.exporting import ExportError, verify
-from layerscope.exporting.reference import cosine_distances
+from layerscope.exporting import ExportError
+from layerscope.exporting.checking import verify
+from layerscope.exporting.checking.reference import cosine_distances
 from tests.exporting.support import TEXTS, draft_of, joining_model, vectors_by_hand
 from tests.tiny import tiny_model
 

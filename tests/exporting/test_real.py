@@ -10,9 +10,10 @@ from layerscope import evaluate
 from layerscope.data import load_corpus
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.templates import get_template
-from layerscope.exporting import export, verify
-from layerscope.exporting.texts import verification_texts
-from layerscope.exporting.tokenizing import bake
+from layerscope.exporting import export
+from layerscope.exporting.checking import verify
+from layerscope.exporting.checking.texts import verification_texts
+from layerscope.exporting.folder.tokenizing import bake
 from layerscope.models import load
 from tests.evaluation.support import mteb_score
 from tests.evaluation.tasks.support import shared_data

@@ -13,7 +13,7 @@ from layerscope.report.contents.correlate import MEAN, _Series, rank_correlation
 from layerscope.report.contents.gather import gather
 from layerscope.report.contents.load import load_any
 from layerscope.report.contents.notices import convention_rows
-from layerscope.report.palette import COLOURS, MARKERS, ON_DARK, ON_LIGHT, family_colour, line_style, styles
+from layerscope.report.figures.palette import COLOURS, MARKERS, ON_DARK, ON_LIGHT, family_colour, line_style, styles
 from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 

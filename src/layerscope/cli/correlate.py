@@ -59,13 +59,13 @@ def correlate_command(
 
         print(json.dumps(plain({**tables.facts, **found.as_dict(), "notes": tables.notes}), indent=2, ensure_ascii=False))
     else:
-        from layerscope.report.correlation import print_correlations
+        from layerscope.report.terminal.correlation import print_correlations
 
         print_correlations(found, tables)
     if out is not None:
-        from layerscope.report.correlation import correlation_panels
-        from layerscope.report.figures import save_figure
-        from layerscope.report.panels import plot_panels
+        from layerscope.report.figures.curves import save_figure
+        from layerscope.report.figures.panels import plot_panels
+        from layerscope.report.terminal.correlation import correlation_panels
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
         print(f"Written to {save_figure(plot_panels(correlation_panels(found), title), out)}", file=sys.stderr)

@@ -10,8 +10,8 @@ import numpy as np
 
 from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.templates import Template, get_template
-from layerscope.exporting.cutting import Route
-from layerscope.exporting.tokenizing import Baked
+from layerscope.exporting.folder.cutting import Route
+from layerscope.exporting.folder.tokenizing import Baked
 from layerscope.models import LoadedModel
 
 

@@ -12,16 +12,16 @@ import numpy as np
 
 from layerscope.evaluation.readout import CENTRINGS, Readout, check_readout, parse_readout
 from layerscope.exporting import publish
-from layerscope.exporting.cutting import check_cuttable
+from layerscope.exporting.checking.reference import pooled_vectors
+from layerscope.exporting.checking.verify import require_sentence_transformers, verify
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.errors import ExportError
 from layerscope.exporting.evidence import Evidence
 from layerscope.exporting.express import check_expressible
-from layerscope.exporting.facts import describe, finish
-from layerscope.exporting.licence import licence_of
-from layerscope.exporting.preparing import DEFAULT_MAX_LENGTH, prepare
-from layerscope.exporting.reference import pooled_vectors
-from layerscope.exporting.verify import require_sentence_transformers, verify
+from layerscope.exporting.folder.cutting import check_cuttable
+from layerscope.exporting.folder.preparing import DEFAULT_MAX_LENGTH, prepare
+from layerscope.exporting.telling.facts import describe, finish
+from layerscope.exporting.telling.licence import licence_of
 from layerscope.models import LoadedModel, open_model
 
 
@@ -88,7 +88,7 @@ def export(
     """
     require_sentence_transformers()
     if onnx or quantize:
-        from layerscope.exporting.graph import check_request
+        from layerscope.exporting.folder.graph import check_request
 
         check_request(onnx, quantize)
     place = Path(out)
@@ -119,11 +119,11 @@ def export(
             "evidence": None if evidence is None else _evidence(evidence, draft, selected, notes),
         }
         if onnx:
-            from layerscope.exporting.graph import write_graphs
+            from layerscope.exporting.folder.graph import write_graphs
 
             facts["onnx"] = write_graphs(draft, quantize)
         if bench:
-            from layerscope.exporting.bench import bench_facts
+            from layerscope.exporting.measuring.bench import bench_facts
 
             facts["bench"] = bench_facts(folder, model, offline)
         finish(draft, facts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from layerscope.exporting.bench import Bench
 from layerscope.exporting.job import Exported
+from layerscope.exporting.measuring.bench import Bench
 
 
 def print_export(done: Exported) -> None:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.probing.run import ProbeRun
-from layerscope.report.terminal import sparkline
+from layerscope.report.terminal.profile import sparkline
 
 
 def print_probes(run: ProbeRun, console: Console | None = None) -> None:

@@ -106,7 +106,7 @@ class Run:
 
     def plot(self, metrics: list[str] | None = None, **options: Any) -> Figure:
         """Curves of the metrics against depth, as a matplotlib figure."""
-        from layerscope.report.figures import plot_profiles
+        from layerscope.report.figures.curves import plot_profiles
 
         return plot_profiles([self], metrics, **options)
 

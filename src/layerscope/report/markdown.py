@@ -11,8 +11,8 @@ from layerscope.metrics import metrics
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.notices import convention_rows
 from layerscope.report.contents.sources import Curves, Scores
-from layerscope.report.figures import curve_of
-from layerscope.report.terminal import number, sparkline
+from layerscope.report.figures.curves import curve_of
+from layerscope.report.terminal.profile import number, sparkline
 from layerscope.selection.describe import spans
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from layerscope.metrics import get_metric
 from layerscope.profiling.valley import find_valley
-from layerscope.report.terminal import how_long, number, sparkline
+from layerscope.report.terminal.profile import how_long, number, sparkline
 
 if TYPE_CHECKING:
     from layerscope.profiling.run import Run

@@ -52,6 +52,6 @@ def _markdown(report: Report) -> bytes:
 
 
 def _figures(report: Report, kind: str) -> bytes:
-    from layerscope.report.paper import report_bytes
+    from layerscope.report.figures.paper import report_bytes
 
     return report_bytes(report, kind)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.report.terminal import number, sparkline
+from layerscope.report.terminal.profile import number, sparkline
 from layerscope.studies.base import Study
 from layerscope.studies.registry import get_study, studies
 from layerscope.studies.run import StudyRun

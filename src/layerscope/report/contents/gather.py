@@ -14,8 +14,8 @@ from layerscope.report.contents.load import load_any
 from layerscope.report.contents.marks import marks
 from layerscope.report.contents.notices import Notice, notices
 from layerscope.report.contents.sources import Curves, Mark, Scores, from_evaluation, from_run
+from layerscope.report.figures.palette import Style, styles
 from layerscope.report.headline import Headline, headline
-from layerscope.report.palette import Style, styles
 
 
 @dataclass

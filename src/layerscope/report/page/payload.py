@@ -14,8 +14,8 @@ from layerscope.metrics import metrics
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.notices import convention_rows
 from layerscope.report.contents.sources import Curves, Scores
-from layerscope.report.figures import CORE
-from layerscope.report.palette import ON_DARK, ON_LIGHT
+from layerscope.report.figures.curves import CORE
+from layerscope.report.figures.palette import ON_DARK, ON_LIGHT
 
 _INSIDE = re.compile(r"block\.\d+\.(\w+)$")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.report.palette import COLOURS
+from layerscope.report.figures.palette import COLOURS
 from layerscope.studies.shared.drawing import band, new_figure, quiet, sequential, tame
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.exporting.checking.reference import cosine_distances
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.errors import ExportError
-from layerscope.exporting.reference import cosine_distances
 from layerscope.models.quiet import quiet
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["sentence_embedding", "token_embeddings"]

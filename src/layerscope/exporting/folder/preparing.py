@@ -9,11 +9,11 @@ import numpy as np
 
 from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.templates import get_template
-from layerscope.exporting.cutting import check_cuttable, write_cut
+from layerscope.exporting.checking.texts import beyond, verification_texts
 from layerscope.exporting.draft import Draft
-from layerscope.exporting.texts import beyond, verification_texts
-from layerscope.exporting.tokenizing import bake
-from layerscope.exporting.writing import write_modules, write_tokenizer
+from layerscope.exporting.folder.cutting import check_cuttable, write_cut
+from layerscope.exporting.folder.tokenizing import bake
+from layerscope.exporting.folder.writing import write_modules, write_tokenizer
 from layerscope.models import LoadedModel
 
 DEFAULT_MAX_LENGTH = 256  # the evaluation's

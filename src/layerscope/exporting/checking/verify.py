@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from layerscope.errors import MissingExtraError
-from layerscope.exporting import reload_child
-from layerscope.exporting.cutting import capture_states
+from layerscope.exporting.checking import reload_child
+from layerscope.exporting.checking.reference import cosine_distances, finished, pooled_vectors
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.errors import ExportError
-from layerscope.exporting.reference import cosine_distances, finished, pooled_vectors
+from layerscope.exporting.folder.cutting import capture_states
 
 TOLERANCE = {"float64": 1e-5, "float32": 1e-5}
 HALF_TOLERANCE = 5e-3  # half precision rounds every sum, and a batch's shape changes their order

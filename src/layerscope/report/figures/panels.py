@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.errors import LayerscopeError, MissingExtraError
-from layerscope.report.figures import COLOURS
+from layerscope.report.figures.curves import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

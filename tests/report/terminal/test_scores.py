@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from layerscope import Evaluation
-from layerscope.report.scores import print_evaluation
+from layerscope.report.terminal.scores import print_evaluation
 from layerscope.selection.describe import spans
 
 KEYS = ["template", "pooling", "final_norm", "sink", "centring"]

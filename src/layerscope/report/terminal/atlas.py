@@ -52,7 +52,7 @@ def _known(value: Any) -> Any:
 
 def print_model(found: dict[str, Any], console: Console | None = None) -> None:
     """One model: its mean score, its tasks, its metrics."""
-    from layerscope.report.terminal import number, sparkline  # brings torch: the list of models does without
+    from layerscope.report.terminal.profile import number, sparkline  # brings torch: the list of models does without
 
     console = console or Console()
     console.print(f"\n[bold]{escape(found['model'])}[/]  published results, {found['convention']} convention, scores × 100")

@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 from layerscope.evaluation.templates import get_template
 from layerscope.exporting import ExportError
-from layerscope.exporting.texts import SHORT, beyond
-from layerscope.exporting.tokenizing import bake
+from layerscope.exporting.checking.texts import SHORT, beyond
+from layerscope.exporting.folder.tokenizing import bake
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerscope.exporting.licence import UNKNOWN
+from layerscope.exporting.telling.licence import UNKNOWN
 
 
 def model_card(facts: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from layerscope.errors import UnknownNameError
 from layerscope.exporting import ExportError
-from layerscope.exporting.graph import check_request, write_graphs
+from layerscope.exporting.folder.graph import check_request, write_graphs
 from tests.exporting.support import TEXTS, draft_of, vectors_by_hand
 from tests.tiny import tiny_model
 

@@ -13,7 +13,7 @@ import pandas as pd
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.metrics import get_metric, metrics
 from layerscope.report.contents.sources import Curves, from_run
-from layerscope.report.palette import COLOURS, Style, line_style, styles
+from layerscope.report.figures.palette import COLOURS, Style, line_style, styles
 from layerscope.store import atomic
 
 if TYPE_CHECKING:

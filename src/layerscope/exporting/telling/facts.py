@@ -10,9 +10,9 @@ import numpy as np
 
 from layerscope import __version__
 from layerscope.exporting import publish
-from layerscope.exporting.card import model_card
+from layerscope.exporting.checking.verify import Verification
 from layerscope.exporting.draft import Draft
-from layerscope.exporting.verify import Verification
+from layerscope.exporting.telling.card import model_card
 from layerscope.models import LoadedModel, catalogue
 from layerscope.store import atomic
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.sources import Scores
-from layerscope.report.figures import MARKERS, curve_of, quiet, tame
-from layerscope.report.palette import COLOURS
+from layerscope.report.figures.curves import MARKERS, curve_of, quiet, tame
+from layerscope.report.figures.palette import COLOURS
 
 
 def heat_height(score: Scores) -> float:

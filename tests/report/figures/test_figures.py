@@ -9,7 +9,7 @@ import pytest
 
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.profiling import Run
-from layerscope.report.figures import CORE, plot_profiles, save_figure
+from layerscope.report.figures.curves import CORE, plot_profiles, save_figure
 
 pytest.importorskip("matplotlib")
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.evaluation.names import READOUT_COLUMNS
-from layerscope.report.terminal import sparkline
+from layerscope.report.terminal.profile import sparkline
 from layerscope.selection.describe import spans
 
 if TYPE_CHECKING:

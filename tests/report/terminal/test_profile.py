@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from layerscope.profiling import Run
-from layerscope.report.terminal import number, print_run, sparkline
+from layerscope.report.terminal.profile import number, print_run, sparkline
 from tests.report.conftest import NAME
 
 
@@ -73,7 +73,7 @@ def test_sparkline() -> None:
 
 
 def test_deep_models_keep_their_ends(run: Run) -> None:
-    from layerscope.report.terminal import _fitted
+    from layerscope.report.terminal.profile import _fitted
 
     values = np.zeros(200)
     values[[0, -1]] = 1, 2

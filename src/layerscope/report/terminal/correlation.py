@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from layerscope.report.atlas import _table
+from layerscope.report.terminal.atlas import _table
 
 if TYPE_CHECKING:
     from layerscope.atlas.reproduce.base import Panel

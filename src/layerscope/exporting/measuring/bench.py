@@ -18,10 +18,10 @@ from typing import Any, Self
 
 import torch
 
-from layerscope.exporting import bench_child
+from layerscope.exporting.checking.texts import beyond
+from layerscope.exporting.checking.verify import require_sentence_transformers
 from layerscope.exporting.errors import ExportError
-from layerscope.exporting.texts import beyond
-from layerscope.exporting.verify import require_sentence_transformers
+from layerscope.exporting.measuring import bench_child
 from layerscope.models.source import resolve
 
 DEFAULT_LENGTHS = (32, 128)

@@ -1,0 +1,1 @@
+"""Whether an exported folder gives what was measured."""

@@ -1,0 +1,1 @@
+"""What is in an exported folder: the cut model, its tokenizer, the modules around it, ONNX on request."""

@@ -1,0 +1,1 @@
+"""What is told of an export, to people and to programs."""

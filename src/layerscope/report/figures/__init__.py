@@ -1,0 +1,1 @@
+"""Figures for people and papers, and the colours of all of them."""
