@@ -12,7 +12,8 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.profiling import Run, profile
 from layerscope.report import write_report
-from layerscope.report.figures.curves import plot_profiles, save_figure
+from layerscope.report.figures.curves import plot_profiles
+from layerscope.report.figures.drawing import save_figure
 from layerscope.report.terminal.profile import print_run
 from layerscope.report.terminal.scores import print_evaluation
 

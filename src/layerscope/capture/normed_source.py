@@ -11,8 +11,8 @@ CHUNK = 64
 SOURCE = (
     HALVES
     + WARP_SUM
+    + f"#define CHUNK {CHUNK}\n"
     + r"""
-#define CHUNK 64
 #define LAYER 0
 #define ROUNDED 2  // an RMS norm that stores the state before it is scaled; 1 is one that does not
 #define NONE 3

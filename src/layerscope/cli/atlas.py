@@ -105,7 +105,7 @@ def reproduce_command(
 
         print_item(found, rows)
     if out is not None:
-        from layerscope.report.figures.curves import save_figure
+        from layerscope.report.figures.drawing import save_figure
         from layerscope.report.figures.panels import plot_panels
 
         drawn = found.panels("english" if convention == "both" else convention)
@@ -116,7 +116,7 @@ def _draw(out: Path | None, models: list[str], convention: str, overlays: list[A
     if out is None:
         return
     from layerscope.atlas.summary import panels
-    from layerscope.report.figures.curves import save_figure
+    from layerscope.report.figures.drawing import save_figure
     from layerscope.report.figures.panels import plot_panels
 
     footnote = "published results; scores: final norm at every layer; metrics (wikitext / imagenet): at the last layer only"

@@ -63,9 +63,9 @@ def correlate_command(
 
         print_correlations(found, tables)
     if out is not None:
-        from layerscope.report.figures.curves import save_figure
+        from layerscope.report.figures.correlation import correlation_panels
+        from layerscope.report.figures.drawing import save_figure
         from layerscope.report.figures.panels import plot_panels
-        from layerscope.report.terminal.correlation import correlation_panels
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
         print(f"Written to {save_figure(plot_panels(correlation_panels(found), title), out)}", file=sys.stderr)

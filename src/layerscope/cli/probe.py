@@ -115,7 +115,7 @@ def _drawn(run: object, folder: Path) -> bool:
     """The figure beside the tables, where matplotlib is there to draw it."""
     from layerscope.errors import MissingExtraError
     from layerscope.probing.figure import plot_probes
-    from layerscope.report.figures.curves import save_figure
+    from layerscope.report.figures.drawing import save_figure
 
     try:
         save_figure(plot_probes([run]), folder / "probe.png")  # type: ignore[list-item]

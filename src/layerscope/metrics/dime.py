@@ -20,7 +20,7 @@ from layerscope.spectra import eigvalsh
 from layerscope.spectra.factors import fast_doubles
 from layerscope.spectra.resolvents import FINE, sums_without
 
-_BATCH_ENTRIES = 4_000_000, 64_000_000  # products solved at once, on a CPU and on a GPU: 32 and 512 MB
+_BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
 # Float32 is used where it moves the paired entropy by less than this share of the value: it may move others a few times as far.
 _CLOSE = 2.5e-4
 
@@ -33,7 +33,7 @@ def dime_values(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int
     products = _products(a, b, permutations, seed, feature_side)
     entries = (a.shape[1] if feature_side else len(a)) ** 2
     found = []
-    while some := list(islice(products, max(1, _BATCH_ENTRIES[a.device.type == "cuda"] // entries))):
+    while some := list(islice(products, max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // entries))):
         found.append(_entropies(torch.stack(some), alpha))
     entropies = torch.cat(found)
     return (entropies[1:] - entropies[0]).cpu().numpy()

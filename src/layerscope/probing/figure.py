@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from layerscope.probing.run import ProbeRun
-from layerscope.report.figures.curves import new_figure, quiet, tame
+from layerscope.report.figures.drawing import new_figure, quiet, tame
 from layerscope.report.figures.palette import COLOURS, line_style, styles
 
 if TYPE_CHECKING:

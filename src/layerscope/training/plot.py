@@ -29,7 +29,7 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
 
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
-    from layerscope.report.figures.curves import logarithmic, new_figure, quiet
+    from layerscope.report.figures.drawing import logarithmic, new_figure, quiet
     from layerscope.studies.shared.drawing import colour_key, sequential
 
     table = _table(source)

@@ -9,7 +9,8 @@ import pytest
 
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.profiling import Run
-from layerscope.report.figures.curves import CORE, plot_profiles, save_figure
+from layerscope.report.figures.curves import CORE, plot_profiles
+from layerscope.report.figures.drawing import save_figure
 
 pytest.importorskip("matplotlib")
 

@@ -18,9 +18,9 @@ _CHUNK = 128  # tokens that a block sums: long texts alone would leave most of t
 
 SOURCE = (
     HALVES
+    + f"#define CHUNK {_CHUNK}\n"
     + r"""
 // sums over CHUNK of a text's tokens, four features a thread: sixteen tokens in float, then double
-#define CHUNK 128
 extern "C" __global__ void token_sums(const u16* states, const unsigned char* mask, double* out, int tokens, int width,
                                       int half, int masked) {
   const int parts = (width + 4 * blockDim.x - 1) / (4 * blockDim.x), chunks = (tokens + CHUNK - 1) / CHUNK;

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, metrics
 from layerscope.report.contents.sources import Curves, from_run
+from layerscope.report.figures.drawing import logarithmic, new_figure, quiet, tame
 from layerscope.report.figures.palette import COLOURS, Style, line_style, styles
-from layerscope.store import atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,18 +37,6 @@ def plot_profiles(
     return figure
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure that any format can be written from."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing figures", "report") from None
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def profile_height(panels: int, columns: int) -> float:
     """Inches that so many panels need."""
     return 2.7 * math.ceil(panels / columns) + 1.0
@@ -66,19 +53,6 @@ def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *
     handles = _legend(curves, looks)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
     figure.suptitle(_title(curves, names), fontsize=9)
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure; the suffix says the format (png, svg, pdf)."""
-    target = Path(path)
-    known = figure.canvas.get_supported_filetypes()
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in known:
-        raise UnknownNameError("figure format", target.suffix or target.name, [f".{name}" for name in known])
-    with atomic.explained(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
-    return target
 
 
 def main_metrics(curves: Sequence[Curves]) -> list[str]:
@@ -140,28 +114,6 @@ def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str,
     quiet(axis)
 
 
-def logarithmic(axis: Any) -> None:
-    """A log scale with plain numbers, between the decades only where there are few of them; no log scale for a short range."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    low, high = axis.get_ylim()
-    if high < 3 * low:
-        return
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    plain = FuncFormatter(lambda value, _place: f"{value:g}")
-    axis.yaxis.set_major_formatter(plain)
-    axis.yaxis.set_minor_formatter(plain if high < 8 * low else NullFormatter())
-    axis.tick_params(which="both", labelsize=7)
-
-
-def quiet(axis: Any) -> None:
-    """Small ticks, a faint grid, no frame."""
-    axis.tick_params(labelsize=7)
-    axis.grid(alpha=0.25, linewidth=0.5)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
 def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
     from matplotlib.lines import Line2D
 
@@ -172,11 +124,6 @@ def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
     if any((run.table["sink"] == "drop").any() for run in runs):
         handles.append(Line2D([], [], color="grey", linestyle=_DROPPED, label="sink token dropped"))
     return handles
-
-
-def tame(text: str) -> str:
-    """A name that matplotlib does not take for mathematics."""
-    return text.replace("$", r"\$")
 
 
 def _label(run: Curves) -> str:

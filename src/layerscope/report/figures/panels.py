@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.errors import LayerscopeError, MissingExtraError
-from layerscope.report.figures.curves import COLOURS
+from layerscope.errors import LayerscopeError
+from layerscope.report.figures.drawing import new_figure, quiet, tame
+from layerscope.report.figures.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,18 +20,12 @@ if TYPE_CHECKING:
 
 def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figure:
     """One set of axes per panel; a label keeps its colour in all of them."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("drawing figures", "report") from None
     if not panels:
         raise LayerscopeError("there is nothing to draw.")
     columns = min(4 if len(panels) > 6 else 3, len(panels))
     lines = math.ceil(len(panels) / columns)
     width = 6.4 if len(panels) == 1 else 4.0 * columns
-    figure = Figure(figsize=(width, 3.1 * lines + (1.2 if not panels[0].bars else 0.9)), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, 3.1 * lines + (1.2 if not panels[0].bars else 0.9))
     axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
     labels = list(dict.fromkeys(_base(s.label) for panel in panels for s in panel.series if s.label))
     colours = _colours(labels, any(panel.ordered for panel in panels))
@@ -39,12 +34,10 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
             _bars(axis, panel, colours)
         else:
             _lines(axis, panel, colours)
-        axis.set_title(_plain(panel.title), fontsize=9, loc="left")
+        axis.set_title(tame(panel.title), fontsize=9, loc="left")
         axis.set_xlabel(panel.x_label, fontsize=8)
         axis.set_ylabel(panel.y_label, fontsize=8)
-        axis.tick_params(labelsize=7)
-        axis.grid(alpha=0.25, linewidth=0.5)
-        axis.spines[["top", "right"]].set_visible(False)
+        quiet(axis)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     handles = _legend(panels, colours)
@@ -56,7 +49,7 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
             frameon=False,
             fontsize=8,
         )
-    figure.suptitle(_plain(f"{title}\n{footnote}" if footnote else title), fontsize=9)
+    figure.suptitle(tame(f"{title}\n{footnote}" if footnote else title), fontsize=9)
     return figure
 
 
@@ -71,11 +64,6 @@ def _colours(labels: Sequence[str], ordered: bool) -> dict[str, Any]:
 
         return {label: colormaps["viridis"](0.92 * i / max(1, len(labels) - 1)) for i, label in enumerate(labels)}
     return {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-
-
-def _plain(text: str) -> str:
-    """Text that matplotlib does not read as mathematics."""
-    return text.replace("$", r"\$")
 
 
 def _lines(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
@@ -116,7 +104,7 @@ def _bars(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
             axis.axhline(sign * panel.level[0], color="black", linewidth=0.9, linestyle=(0, (3, 2)))
     if min(min(s.y) for s in panel.series) > 30:  # scores: zero says nothing
         axis.set_ylim(bottom=40)
-    axis.set_xticks(np.arange(len(panel.series[0].x)), [_plain(str(x)) for x in panel.series[0].x])
+    axis.set_xticks(np.arange(len(panel.series[0].x)), [tame(str(x)) for x in panel.series[0].x])
 
 
 def _legend(panels: Sequence[Panel], colours: dict[str, Any]) -> list[Any]:
@@ -132,9 +120,9 @@ def _legend(panels: Sequence[Panel], colours: dict[str, Any]) -> list[Any]:
                 continue
             seen.add(base)
             if panel.bars:
-                handles.append(Patch(color="#BBBBBB" if base == "printed" else colours[base], label=_plain(series.label)))
+                handles.append(Patch(color="#BBBBBB" if base == "printed" else colours[base], label=tame(series.label)))
             else:
-                handles.append(Line2D([], [], color=colours[base], label=_plain(series.label)))
+                handles.append(Line2D([], [], color=colours[base], label=tame(series.label)))
         if panel.level is not None and panel.level[1] not in seen:
             seen.add(panel.level[1])
             handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=(0, (3, 2)), label=panel.level[1]))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerscope.report.contents.gather import Report
-from layerscope.report.figures.curves import draw_profiles, main_metrics, new_figure, profile_height, tame
+from layerscope.report.figures.curves import draw_profiles, main_metrics, profile_height
+from layerscope.report.figures.drawing import new_figure, tame
 from layerscope.report.figures.scores import draw_heat, draw_readouts, draw_scatter, heat_height
 
 _WIDTH = 12.0

@@ -8,7 +8,8 @@ import numpy as np
 
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.sources import Scores
-from layerscope.report.figures.curves import MARKERS, curve_of, quiet, tame
+from layerscope.report.figures.curves import MARKERS, curve_of
+from layerscope.report.figures.drawing import quiet, tame
 from layerscope.report.figures.palette import COLOURS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.report.figures.curves import new_figure, quiet, tame
+from layerscope.report.figures.drawing import new_figure, quiet, tame
 from layerscope.report.figures.palette import COLOURS, styles
 
 __all__ = ["band", "colour_key", "model_colours", "new_figure", "quiet", "sequential", "subtitle", "tame"]

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.metrics import metrics
-from layerscope.report.figures.curves import logarithmic
+from layerscope.report.figures.drawing import logarithmic
 from layerscope.studies.shared.drawing import band, colour_key, new_figure, quiet, sequential, subtitle, tame
 
 # metric, sink, title
