@@ -14,6 +14,8 @@ help: ## show this list
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
+	$(BIN)/pip install -q --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(BIN)/pip install -q ./packages/pytrec-eval-pure
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
