@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from layerscope.version import VERSION as __version__
+
 __all__ = ["Choice", "Evaluation", "LayerscopeError", "Run", "atlas", "correlate", "evaluate", "export", "load", "load_corpus"]
 __all__ += ["ProbeRun", "StudyRun", "load_images", "probe", "profile", "select", "study", "sweep", "wrap", "write_report"]
 

@@ -9,8 +9,8 @@ import sys
 
 import typer
 
-from layerscope import __version__
 from layerscope.errors import LayerscopeError
+from layerscope.version import VERSION
 
 app = typer.Typer(
     name="layerscope",
@@ -24,7 +24,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        print(f"layerscope {__version__}")
+        print(f"layerscope {VERSION}")
         raise typer.Exit
 
 

@@ -8,16 +8,16 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerscope import __version__
 from layerscope.engines.outcome import Outcome, attempt
 from layerscope.errors import LayerscopeError
+from layerscope.version import VERSION
 
 
 @dataclass(frozen=True)
 class Expected:
     """What must be the same on every machine, and how many threads a worker may use."""
 
-    version: str = __version__
+    version: str = VERSION
     threads: int = 1
 
 
@@ -38,9 +38,9 @@ class Actor:
     def _open(self) -> dict[str, Any]:
         import torch
 
-        if __version__ != self.expected.version:
+        if self.expected.version != VERSION:
             raise LayerscopeError(
-                f"the worker has layerscope {__version__}, the run {self.expected.version}. Install the same on every machine."
+                f"the worker has layerscope {VERSION}, the run {self.expected.version}. Install the same on every machine."
             )
         torch.set_num_threads(self.expected.threads)
         common = self.work.open()

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from layerscope import __version__
 from layerscope.cache import cache_dir
 from layerscope.capture import Site, expand_sites
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
@@ -35,6 +34,7 @@ from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from layerscope.store.folder import config_key
+from layerscope.version import VERSION
 
 DEFAULT_MAX_LENGTH = 256
 DEFAULT_BUDGET = 10 * 2**30
@@ -125,7 +125,7 @@ class EvaluationJob:
             "max_length": self.max_length,
             "seed": seed,
             "unit_length": self.unit,
-            "layerscope": __version__,
+            "layerscope": VERSION,
         }
 
     def run_in(
@@ -147,7 +147,7 @@ class EvaluationJob:
         files = {spec.name: task_files(spec) for spec in self.specs}
         if held and not overwrite and _is_done(held, files, store.budget):
             return Evaluation.load(folder.path)
-        begun = {"kind": "evaluation", "key": config_key(self.config), "config": self.config, "layerscope": __version__}
+        begun = {"kind": "evaluation", "key": config_key(self.config), "config": self.config, "layerscope": VERSION}
         begun["task_files"] = files
         folder.write_manifest({**begun, "status": "running"})
         clock = time.perf_counter()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope import __version__
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.models import ModelRecipe, make_recipe
@@ -32,6 +31,7 @@ from layerscope.probing.work import Parts, ReadWork, read_by_workers
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.store.folder import config_key
+from layerscope.version import VERSION
 
 _IDENTITY = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
 
@@ -186,7 +186,7 @@ class ProbeJob:
             "recipe": dict(vars(self.recipe)),
             "reading": {k: v for k, v in source.facts().items() if k in ("max_length", "patches")},
             "keep": self.plan.how,
-            "layerscope": __version__,
+            "layerscope": VERSION,
         }
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool = False) -> ProbeRun:
@@ -196,7 +196,7 @@ class ProbeJob:
             return ProbeRun.load(folder.path)
         if held is None or overwrite:
             folder.finish()
-        begun = {"kind": KIND, "key": config_key(self.config), "config": self.config, "layerscope": __version__}
+        begun = {"kind": KIND, "key": config_key(self.config), "config": self.config, "layerscope": VERSION}
         folder.write_manifest({**begun, "status": "running"})
         run = self.run(bar, folder.scratch)
         run.manifest = {**begun, **run.manifest}

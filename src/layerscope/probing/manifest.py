@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from layerscope import __version__
 from layerscope.probing.fitting import head_count, pooling_of, probes
 from layerscope.probing.neighbours import NEIGHBOURS
+from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def make_manifest(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float])
     examples, anatomy, recipe = job.examples, job.model.anatomy, job.recipe
     return {
         "status": "complete",
-        "layerscope": __version__,
+        "layerscope": VERSION,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "model": job.model.identity,
         "data": {

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from layerscope import __version__
 from layerscope.capture import Site, expand_sites
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.images.imageset import ImageSet
@@ -37,6 +36,7 @@ from layerscope.progress import Progress, progress_bar
 from layerscope.report.live import LivePage
 from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import config_key
+from layerscope.version import VERSION
 
 
 def profile(
@@ -108,7 +108,7 @@ def profile(
         corpus = texts
     else:
         corpus = load_corpus(texts, offline=offline, **reading)  # type: ignore[arg-type]
-    request = {"model": source, "corpus": corpus.fingerprint, "profile": config.as_dict(), "layerscope": __version__}
+    request = {"model": source, "corpus": corpus.fingerprint, "profile": config.as_dict(), "layerscope": VERSION}
     if folder is not None and source is not None and not overwrite:
         held = folder.manifest()
         if held and held.get("status") == "complete" and held.get("request_key") == config_key(request):
@@ -182,7 +182,7 @@ class Job:
             "model": {name: self.model.identity.get(name) for name in keep},
             "corpus": self.corpus.fingerprint,
             "profile": self.config.as_dict(),
-            "layerscope": __version__,
+            "layerscope": VERSION,
         }
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Run:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from layerscope import __version__
 from layerscope.capture.reduce import compute_dtype
 from layerscope.metrics import Options
 from layerscope.profiling.images import image_conventions, image_warnings
 from layerscope.profiling.plan import Plan
 from layerscope.profiling.tables import TableBuilder
 from layerscope.spectra import solver_name
+from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     from layerscope.profiling.job import Job
@@ -41,7 +41,7 @@ def make_manifest(
     return {
         "kind": "profile",
         "status": "complete",
-        "layerscope": __version__,
+        "layerscope": VERSION,
         "finished": now(),
         "model": job.model.identity,
         "corpus": {"name": job.corpus.name, "fingerprint": job.corpus.fingerprint, **job.corpus.source},

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from layerscope import __version__
 from layerscope.capture import FINAL_NORMS
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
@@ -22,6 +21,7 @@ from layerscope.store.folder import config_key
 from layerscope.studies.base import Request, Result, Study
 from layerscope.studies.registry import get_study
 from layerscope.studies.run import StudyRun
+from layerscope.version import VERSION
 
 WORK = "parts"  # finished parts of a study: profiles of its models, say, which can be read on their own
 DEFAULT_LENGTH = 256
@@ -100,7 +100,7 @@ def identify(chosen: Study, request: Request) -> dict[str, Any]:
         "seed": request.seed,
         "final_norm": request.final_norm,
         "max_length": request.max_length,
-        "layerscope": __version__,
+        "layerscope": VERSION,
     }
 
 
@@ -140,7 +140,7 @@ def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -
         "title": chosen.title,
         "paper": chosen.paper,
         "status": "complete",
-        "layerscope": __version__,
+        "layerscope": VERSION,
         "finished": _now(),
         "options": atomic.plain(request.options),
         "corpus": None if corpus is None else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope import __version__
 from layerscope.data import Corpus
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.errors import LayerscopeError, RunFolderError
@@ -20,6 +19,7 @@ from layerscope.sweeps.jobs import SweepJob, make_jobs
 from layerscope.sweeps.read import CorpusEntry, SweepConfig, read_sweep
 from layerscope.sweeps.table import sweep_table
 from layerscope.sweeps.work import JobResult, JobWork, bring_home
+from layerscope.version import VERSION
 
 STATE = "jobs.json"
 
@@ -101,7 +101,7 @@ def _run(
         if result.files is not None:
             bring_home(folder / order[i].name, result)
         results[order[i].name] = result
-        atomic.write_json(folder / STATE, {"layerscope": __version__, "jobs": _state(jobs, results).to_dict(orient="records")})
+        atomic.write_json(folder / STATE, {"layerscope": VERSION, "jobs": _state(jobs, results).to_dict(orient="records")})
     return results
 
 

@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-from layerscope import __version__
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.errors import ModelError, NonFiniteStatesError, UnknownNameError
 from layerscope.metrics import Options
@@ -26,6 +25,7 @@ from layerscope.training.loggers import Logger, open_loggers
 from layerscope.training.measuring import COLUMNS, measure_layers
 from layerscope.training.pacing import Pace
 from layerscope.training.untouched import bare, untouched
+from layerscope.version import VERSION
 
 
 class LayerWatch:
@@ -72,7 +72,7 @@ class LayerWatch:
         self.prompts = read_held_out(self.model, texts, max_length)
         self.reducer = Reducer(anatomy, expand_sites(sites, anatomy), final_norm, self.options)
         self.conventions = {
-            "layerscope": __version__,
+            "layerscope": VERSION,
             "torch": torch.__version__,
             "model": self.model.name,
             "family": anatomy.family,

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from layerscope import __version__
 from layerscope.exporting import publish
 from layerscope.exporting.checking.verify import Verification
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.telling.card import model_card
 from layerscope.models import LoadedModel, catalogue
 from layerscope.store import atomic
+from layerscope.version import VERSION
 
 
 def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
     modules = json.loads((draft.folder / "modules.json").read_text(encoding="utf-8"))
     return {
         "kind": "export",
-        "layerscope": __version__,
+        "layerscope": VERSION,
         "base": {**identity, "name": model.name, "title": _title(model)},
         "quantisation": identity.get("quantisation"),
         "layer": draft.layer,

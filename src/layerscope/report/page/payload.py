@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope import __version__
 from layerscope.metrics import metrics
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.notices import convention_rows
 from layerscope.report.contents.sources import Curves, Scores
 from layerscope.report.figures.curves import CORE
 from layerscope.report.figures.palette import ON_DARK, ON_LIGHT
+from layerscope.version import VERSION
 
 _INSIDE = re.compile(r"block\.\d+\.(\w+)$")
 
@@ -25,7 +25,7 @@ def payload(report: Report) -> dict[str, Any]:
     held = list(dict.fromkeys(m for c in report.curves for m in c.table["metric"]))
     n = len(report.curves)
     return {
-        "layerscope": __version__,
+        "layerscope": VERSION,
         "made": report.made,
         "live": report.live,
         "models": report.models,

@@ -1,0 +1,1 @@
+"""Plain values and statistics that the whole package speaks in. Nothing here imports anything above it."""

@@ -1,0 +1,62 @@
+"""Which model a result is about, and when two results are about the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+# Everything besides the text that decides a state. The names are those of the manifest's `model` entry.
+_DECISIVE = ("weights_sha256", "settings_sha256", "dtype", "bidirectional", "adapters")
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What decides the states of a model: its weights, its settings (configuration and tokenizer), precision, attention and adapters.
+
+    A field that is None is not known: runs of earlier versions did not write all of them. Two identities are the same when no field that
+    both know differs.
+
+    >>> one = ModelIdentity("a", weights_sha256="12", dtype="float32")
+    >>> one.same_as(ModelIdentity("another name", weights_sha256="12"))
+    True
+    >>> one.difference(ModelIdentity("a", weights_sha256="12", dtype="float16"))
+    'dtype (float32 and float16)'
+    """
+
+    name: str
+    weights_sha256: str | None = None
+    settings_sha256: str | None = None
+    dtype: str | None = None
+    bidirectional: bool | None = None
+    adapters: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """From a loaded model's `identity`, or the `model` entry of a manifest."""
+        known = {name: facts.get(name) for name in _DECISIVE}
+        if known["adapters"] is not None:
+            known["adapters"] = tuple(_adapter(adapter) for adapter in known["adapters"])
+        return cls(str(facts.get("name", "")), **known)  # type: ignore[arg-type]
+
+    def difference(self, other: ModelIdentity) -> str | None:
+        """What tells the two models apart, in words; None where they are the same."""
+        for name in _DECISIVE:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine is not None and theirs is not None and mine != theirs:
+                return f"{name} ({_short(mine)} and {_short(theirs)})"
+        return None
+
+    def same_as(self, other: ModelIdentity) -> bool:
+        """Whether the two compute the same states from the same text."""
+        return self.difference(other) is None
+
+
+def _adapter(adapter: Any) -> str:
+    """Adapters are told apart by their weights; where they came from does not matter."""
+    return str(adapter.get("sha256", adapter)) if isinstance(adapter, Mapping) else str(adapter)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 16 else text[:12] + "…"

@@ -1,0 +1,126 @@
+"""Registries: the built-in files of a folder, and what other packages add through entry points.
+
+Adding a metric, family, study, task, judge, export format or page section is adding one file. Inside the package the file goes into the
+registry's folder; outside it, a package declares an entry point in the registry's group:
+
+    [project.entry-points."layerscope.metrics"]
+    my_metric = "my_package.my_metric:MyMetric"
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from layerscope.errors import LayerscopeError, UnknownNameError
+
+T = TypeVar("T")
+
+
+class PluginError(LayerscopeError):
+    """Something that another package offers cannot be loaded or is not what the registry holds."""
+
+
+class Registry(Generic[T]):
+    """Things of one kind by name.
+
+    `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module (all values of a module that are
+    instances or subclasses of the kind, say), `name` tells what a thing is called, and `check` refuses what is not of the kind.
+
+    >>> numbers = Registry("number", "example.numbers", name=str, check=lambda x: isinstance(x, int))
+    >>> numbers.add(7)
+    7
+    >>> numbers.get("7")
+    7
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        *,
+        name: Callable[[T], str],
+        check: Callable[[Any], bool],
+        package: str | None = None,
+        find: Callable[[Any], list[T]] | None = None,
+        hint: str = "",
+    ) -> None:
+        self.kind, self.group, self.package, self.hint = kind, group, package, hint
+        self._name, self._check, self._find = name, check, find
+        self._things: dict[str, T] = {}
+        self._broken: dict[str, str] = {}
+        self._loaded = False
+
+    def add(self, thing: T) -> T:
+        """Make a thing known; also usable as a class decorator. Two things of one name are an error."""
+        if not self._check(thing):
+            raise PluginError(f"{thing!r} is not a {self.kind}.")
+        name = self._name(thing)
+        known = self._things.get(name)
+        if known is not None and known is not thing and _origin(known) != _origin(thing):
+            raise PluginError(f"two {self.kind}s are called {name!r}: {_origin(known)} and {_origin(thing)}. Rename one of them.")
+        self._things[name] = thing
+        return thing
+
+    def load(self) -> None:
+        """Import the built-in modules and load the entry points, once."""
+        if self._loaded:
+            return
+        self._loaded = True
+        if self.package is not None:
+            home = importlib.import_module(self.package)
+            for found in pkgutil.iter_modules(home.__path__):
+                module = importlib.import_module(f"{self.package}.{found.name}")
+                for thing in self._find(module) if self._find is not None else ():
+                    self.add(thing)
+        for point in entry_points(group=self.group):
+            self._load_point(point)
+
+    def _load_point(self, point: EntryPoint) -> None:
+        """A package that cannot be loaded must not stop the others: it is reported when its thing is asked for."""
+        source = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+        try:
+            loaded = point.load()
+            if self._check(loaded):
+                self.add(loaded)
+            elif self._find is not None and (things := self._find(loaded)):  # the entry point names a module
+                for thing in things:
+                    self.add(thing)
+            else:
+                raise PluginError(f"{point.value} is not a {self.kind}")
+        except Exception as error:
+            self._broken[point.name] = f"the {self.kind} {point.name!r} of {source} cannot be used: {error}"
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """Entry points that could not be loaded, with the reason."""
+        self.load()
+        return dict(self._broken)
+
+    def all(self) -> dict[str, T]:
+        """Everything known, by name."""
+        self.load()
+        return dict(self._things)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.all()
+
+    def get(self, name: str) -> T:
+        """The thing called `name`; an error that suggests the nearest name if there is none."""
+        known = self.all()
+        if name in known:
+            return known[name]
+        if name in self._broken:
+            raise PluginError(self._broken[name])
+        raise UnknownNameError(self.kind, name, known, self.hint)
+
+
+def _origin(thing: Any) -> str:
+    kind = thing if isinstance(thing, type) else type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}"
