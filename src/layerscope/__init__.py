@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 from layerscope.version import VERSION as __version__
 
 __all__ = ["Choice", "Evaluation", "LayerscopeError", "Run", "atlas", "correlate", "evaluate", "export", "load", "load_corpus"]
-__all__ += ["ProbeRun", "StudyRun", "load_images", "probe", "profile", "select", "study", "sweep", "wrap", "write_report"]
+__all__ += [
+    "ProbeRun",
+    "StudyRun",
+    "__version__",
+    "load_images",
+    "probe",
+    "profile",
+    "select",
+    "study",
+    "sweep",
+    "wrap",
+    "write_report",
+]
 
 _HOMES = {
     "correlate": "layerscope.correlation",

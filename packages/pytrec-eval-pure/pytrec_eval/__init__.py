@@ -3,8 +3,8 @@
     >>> RelevanceEvaluator({"q": {"a": 1}}, {"P.1,2"}).evaluate({"q": {"a": 0.2, "b": 0.9}})
     {'q': {'P_1': 0.0, 'P_2': 0.5}}
 
-Documents are ranked by score in single precision, as trec_eval holds it; equal scores are ranked by name, last in the alphabet first. A judgement of at
-least 1 makes a document relevant. Queries without judgements are left out.
+Documents are ranked by score in single precision, as trec_eval holds it; equal scores are ranked by name, last in the
+alphabet first. A judgement of at least 1 makes a document relevant. Queries without judgements are left out.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ _DECISIVE = ("weights_sha256", "settings_sha256", "dtype", "bidirectional", "ada
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What decides the states of a model: its weights, its settings (configuration and tokenizer), precision, attention and adapters.
+    """What decides a model's states: weights, settings (configuration and tokenizer), precision, attention and adapters.
 
-    A field that is None is not known: runs of earlier versions did not write all of them. Two identities are the same when no field that
-    both know differs.
+    A field that is None is not known: runs of earlier versions did not write all of them. Two identities are the same when no
+    field that both know differs.
 
     >>> one = ModelIdentity("a", weights_sha256="12", dtype="float32")
     >>> one.same_as(ModelIdentity("another name", weights_sha256="12"))

@@ -1,7 +1,7 @@
 """Registries: the built-in files of a folder, and what other packages add through entry points.
 
-Adding a metric, family, study, task, judge, export format or page section is adding one file. Inside the package the file goes into the
-registry's folder; outside it, a package declares an entry point in the registry's group:
+Adding a metric, family, study, task, judge, export format or page section is adding one file. Inside the package the file
+goes into the registry's folder; outside it, a package declares an entry point in the registry's group:
 
     [project.entry-points."layerscope.metrics"]
     my_metric = "my_package.my_metric:MyMetric"
@@ -27,8 +27,8 @@ class PluginError(LayerscopeError):
 class Registry(Generic[T]):
     """Things of one kind by name.
 
-    `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module (all values of a module that are
-    instances or subclasses of the kind, say), `name` tells what a thing is called, and `check` refuses what is not of the kind.
+    `package` is the folder whose modules hold the built-in ones, `find` picks them out of a module, `name` tells what a thing
+    is called, and `check` refuses what is not of the kind.
 
     >>> numbers = Registry("number", "example.numbers", name=str, check=lambda x: isinstance(x, int))
     >>> numbers.add(7)
