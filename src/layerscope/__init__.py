@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from layerscope.version import VERSION as __version__
 
-__all__ = ["Choice", "Evaluation", "LayerscopeError", "Run", "atlas", "correlate", "evaluate", "export", "load", "load_corpus"]
-__all__ += [
+__all__ = [
+    "Choice",
+    "Evaluation",
+    "LayerscopeError",
     "ProbeRun",
+    "Run",
     "StudyRun",
     "__version__",
+    "atlas",
+    "correlate",
+    "evaluate",
+    "export",
+    "load",
+    "load_corpus",
     "load_images",
     "probe",
     "profile",

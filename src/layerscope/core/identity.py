@@ -37,7 +37,7 @@ class ModelIdentity:
         known = {name: facts.get(name) for name in _DECISIVE}
         if known["adapters"] is not None:
             known["adapters"] = tuple(_adapter(adapter) for adapter in known["adapters"])
-        return cls(str(facts.get("name", "")), **known)  # type: ignore[arg-type]
+        return cls(str(facts.get("name", "")), **known)
 
     def difference(self, other: ModelIdentity) -> str | None:
         """What tells the two models apart, in words; None where they are the same."""
