@@ -12,11 +12,15 @@ TEST_PROCESSES ?= 2
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+ZOO := packages/layerscope-zoo
+
+$(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
 	$(BIN)/pip install -q --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(BIN)/pip install -q ./packages/pytrec-eval-pure
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@# the small trained models, which are not in layerscope's own wheel
+	$(BIN)/pip install -q --no-deps -e ./$(ZOO)
 	@touch $@
 
 setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need

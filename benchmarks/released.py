@@ -7,7 +7,7 @@ against each other: what is compared is the way of computing. The views are made
 layerscope's side everything is (views, tokenisation, metrics, intervals, tables). One thread, seconds of CPU time, so that other
 work on the machine does not count.
 
-    python benchmarks/released.py                       # a model that comes with layerscope, 40 prompts
+    python benchmarks/released.py                       # a model of layerscope-zoo, 40 prompts
     python benchmarks/released.py --model smollm2-135m --prompts 12
 """
 

@@ -22,6 +22,8 @@ import torch
 from controlled_set import architectures, packing, shipping, text
 from controlled_set.training import Plan, train
 
+ZOO = Path("packages/layerscope-zoo/src/layerscope_zoo/controlled")
+
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     default = Plan()
@@ -44,7 +46,10 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="also write the checkpoints as tar files there")
     parser.add_argument("--part", type=int, default=1, help="which part to pack, where one does not hold all")
     parser.add_argument("--unpack", type=Path, metavar="FOLDER", help="only unpack tar files from there into --out")
-    parser.add_argument("--ship", type=Path, metavar="FOLDER", help="copy the last checkpoints from --out there, with cards")
+    parser.add_argument(
+        "--ship", type=Path, nargs="?", const=ZOO, metavar="FOLDER",
+        help=f"copy the last checkpoints from --out there, with cards; {ZOO} where no folder is named",
+    )  # fmt: skip
     return parser.parse_args(given)
 
 

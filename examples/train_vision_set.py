@@ -33,6 +33,7 @@ from vision_set.shipping import ship
 from layerscope.models.images import PixelPreparation
 from layerscope.probing.recipe import Recipe as ProbeRecipe
 
+ZOO = Path("packages/layerscope-zoo/src/layerscope_zoo/vision_set")
 STEPS = {"fashion-mnist": 3000, "digits": 1500}
 BATCH = {"fashion-mnist": 1024, "digits": 256}
 
@@ -48,9 +49,10 @@ def main(given: list[str] | None = None) -> None:
         return
     if args.ship:
         for out in args.ship:
-            for folder in ship(out, args.out):
+            for folder in ship(out, args.out or ZOO):
                 print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
         return
+    args.out = args.out or Path("vision-set")
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tables: dict[str, list[pd.DataFrame]] = {"probe": [], "profile": []}
     named: dict[str, np.ndarray] = {}
@@ -153,12 +155,16 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     names = lambda text: text.split(",")  # noqa: E731
     parser.add_argument("--prepare", type=Path, metavar="FILE", help="fetch the images, write them to one file, and stop")
     parser.add_argument(
-        "--ship", type=Path, nargs="+", metavar="OUT", help="unpack the models of finished runs into --out, and stop"
+        "--ship",
+        type=Path,
+        nargs="+",
+        metavar="OUT",
+        help=f"unpack the models of finished runs into --out ({ZOO} where it is not given), and stop",
     )
     parser.add_argument("--images", type=Path, metavar="FILE", help="read the images from such a file")
     parser.add_argument("--data", type=names, default=list(DATA), help=f"{','.join(DATA)}: one or both")
     parser.add_argument("--objectives", type=names, default=list(OBJECTIVES))
-    parser.add_argument("--out", type=Path, default=Path("vision-set"))
+    parser.add_argument("--out", type=Path, help="default: vision-set")
     parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
     parser.add_argument("--batch", type=int, help=f"default: {BATCH}")
     parser.add_argument("--rate", type=float, default=1e-3)

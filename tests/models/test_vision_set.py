@@ -1,4 +1,4 @@
-"""The three image models that come with layerscope: whole, small, of one size, and trained."""
+"""The three image models of layerscope-zoo: whole, small, of one size, and trained."""
 
 from __future__ import annotations
 

@@ -33,7 +33,17 @@ def build(source: Path, target: Path = DATA) -> dict[str, int]:
             if pd.api.types.is_string_dtype(table[column]):
                 table[column] = table[column].astype("category")
         written = target / f"{name}.parquet"
-        table.to_parquet(written, compression="zstd", compression_level=19, index=False)
+        # the bytes of floats, sorted by place, pack into three quarters of the space
+        floats = [str(column) for column in table.columns if pd.api.types.is_float_dtype(table[column])]
+        others = [str(column) for column in table.columns if column not in floats]
+        table.to_parquet(
+            written,
+            compression="zstd",
+            compression_level=19,
+            index=False,
+            use_dictionary=others,
+            use_byte_stream_split=floats,
+        )
         sizes[written.name] = written.stat().st_size
     return sizes
 

@@ -27,7 +27,7 @@ def models_command(as_json: bool = typer.Option(False, "--json", help="Print JSO
         return
     console = Console(highlight=False)
     for name, e in entries.items():
-        here = "cached" if e.package else "comes with layerscope"
+        here = "cached" if e.package else "installed"
         cached = f"[green]{here}[/]" if is_cached(name) else "not cached yet"
         console.print(f"[bold]{name}[/]  {e.title}: {e.blocks} blocks, width {e.width}, {e.licence} · {cached}")
         if e.notes:

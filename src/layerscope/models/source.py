@@ -11,7 +11,7 @@ from typing import Any, Literal
 from layerscope.errors import ModelError, OfflineError, UnknownNameError
 from layerscope.models import hub
 from layerscope.models.architectures import own_architecture
-from layerscope.models.catalogue import MARKER, catalogue, fetch, is_cached
+from layerscope.models.catalogue import MARKER, catalogue, check_zoo, fetch, is_cached
 from layerscope.models.fingerprint import files_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
@@ -91,6 +91,7 @@ def check_name(spec: str | Path) -> None:
 
 def _hub_id(spec: str | Path) -> re.Match[str]:
     text = str(spec)
+    check_zoo(text)
     match = _HUB_ID.fullmatch(text)
     if match is None or isinstance(spec, Path) or text.startswith((".", "~", "/")):
         if isinstance(spec, Path) or "/" in text or text.endswith(".gguf"):

@@ -1,8 +1,10 @@
-"""The models that come with layerscope: whole, small, read as what they are, and trained."""
+"""The text models of layerscope-zoo: whole, small, read as what they are, and trained."""
 
 from __future__ import annotations
 
+import importlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,9 @@ from layerscope.models import catalogue, fetch, is_cached, load
 from layerscope.models.catalogue import MARKER, Entry
 from layerscope.models.probe import sees_ahead
 from layerscope.packages import sha256_of
+
+# The package exports a function of the same name, so the module is asked for by its full name.
+module = importlib.import_module("layerscope.models.catalogue")
 
 SHIPPED = [name for name, entry in catalogue().items() if entry.package is None and name.startswith("controlled-")]
 TEXT = (
@@ -57,15 +62,16 @@ def test_they_have_learned_english(name: str) -> None:
     assert float(loss) < 4.5  # 8.3 for a model that knows nothing, about 6.5 for one that knows how frequent words are
 
 
-def test_a_broken_installation_is_said_so() -> None:
-    from layerscope.models import catalogue as listed
+def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    entry = Entry("gone", "gone", None, str(tmp_path / "gone"), "Apache-2.0", 1, 1, 1)
+    monkeypatch.setattr(module, "_ENTRIES", (*module._ENTRIES, entry))
+    assert "gone" in catalogue()
+    with pytest.raises(ModelError, match="Install its package again"):
+        fetch("gone")
 
-    entry = Entry("gone", "gone", None, "controlled/gone", "Apache-2.0", 1, 1, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        import importlib
 
-        module = importlib.import_module("layerscope.models.catalogue")
-        patch.setattr(module, "_ENTRIES", (*module._ENTRIES, entry))
-        assert "gone" in listed()
-        with pytest.raises(ModelError, match="Install layerscope again"):
-            fetch("gone")
+def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "catalogue", dict)
+    for ask in (fetch, load):
+        with pytest.raises(ModelError, match="pip install layerscope-zoo"):
+            ask("controlled-ar")
