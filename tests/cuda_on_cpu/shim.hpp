@@ -27,6 +27,11 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("cuda_shared")))
 #define CUDA_ON_CPU 1
+#if defined(__aarch64__)
+typedef __fp16 half_t;  // g++ has no _Float16 in C++ on ARM
+#else
+typedef _Float16 half_t;
+#endif
 
 struct dim3 { unsigned x, y, z; };
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -291,7 +296,7 @@ inline void cvt_f32_f16(float& out, unsigned short bits) {
   out = bits & 0x8000 ? -x : x;
 }
 inline void cvt_rn_f16_f32(unsigned short& out, float x) {
-  const _Float16 h = (_Float16)x;
+  const half_t h = (half_t)x;
   __builtin_memcpy(&out, &h, 2);
 }
 // a GPU's fast functions are right to a unit in the last place or two: so it is here, one up or down
