@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.rows import prepare_rows
-from layerscope.studies.reasoning_parts.prefixes import anew, entropies_of_prefixes
+from layerscope.studies.prefix_entropies import anew, entropies_of_prefixes
 
 CASES = (("centered-unit", "prompt"), ("unit", "prompt"), ("centered-unit", "prefix"))
 

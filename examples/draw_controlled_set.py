@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.studies.shared.drawing import band, colour_key, new_figure, quiet, sequential
+from layerscope.studies.shared.drawing import band, color_key, new_figure, quiet, sequential
 
 TITLES = {"ar": "autoregressive", "mlm": "masked-language, the same blocks", "mamba": "Mamba"}
 PANELS = (("prompt_entropy", "prompt entropy (nats)"), ("sink_ratio", "largest token norm / median"))
@@ -35,7 +35,7 @@ def draw(tables: dict[str, pd.DataFrame]) -> Any:
                 axis.set_ylabel(label, fontsize=8)
         axes[0, column].set_title(TITLES.get(name, name), fontsize=9, loc="left")
         axes[-1, column].set_xlabel("depth (layer / blocks)", fontsize=8)
-    colour_key(figure, list(axes.ravel()), steps, "step")
+    color_key(figure, list(axes.ravel()), steps, "step")
     return figure
 
 

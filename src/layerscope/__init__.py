@@ -54,7 +54,7 @@ _HOMES = {
     "profile": "layerscope.profiling.job",
     "ProbeRun": "layerscope.probing",
     "StudyRun": "layerscope.studies.run",
-    "study": "layerscope.studies.job",
+    "study": "layerscope.studies.run",
     "sweep": "layerscope.sweeps",
     "wrap": "layerscope.models",
 }
@@ -73,8 +73,7 @@ if TYPE_CHECKING:
     from layerscope.report import write_report
     from layerscope.selection.choice import Choice
     from layerscope.selection.select import select
-    from layerscope.studies.job import study
-    from layerscope.studies.run import StudyRun
+    from layerscope.studies.run import StudyRun, study
     from layerscope.sweeps import sweep
 
 

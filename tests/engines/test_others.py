@@ -10,7 +10,7 @@ import pandas as pd
 import layerscope
 from layerscope.engines import RayEngine
 from layerscope.probing import probe
-from layerscope.studies.job import study
+from layerscope.studies.run import study
 from tests.profiling.support import assert_same_numbers
 from tests.tiny_images import pictures, tiny_image_model
 

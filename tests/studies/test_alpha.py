@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.alpha_parts.laws import top_weight
-from layerscope.studies.job import study
+from layerscope.studies.alpha import top_weight
+from layerscope.studies.run import study
 from tests.tiny import tiny_model
 
 TEXTS = ["a red fox ran over the hill", "numbers: 1 2 3 4 5 6 7 8", "one more text, rather short", "and the last one of them"]
@@ -26,6 +26,7 @@ def test_power_laws_match_numpy_and_need_no_model() -> None:
         p /= p.sum()
         for alpha in (0.5, 1.0, 3.0):
             assert rows[f"β = {beta:g}", alpha] == pytest.approx(renyi(p, alpha), abs=1e-9)
+    assert run.verdict[0].startswith("In short: larger α")
     assert "wrong way round" in run.verdict[0]
 
 
@@ -67,3 +68,11 @@ def test_what_cannot_be_is_refused() -> None:
         study("alpha", tiny_model("llama"), texts=TEXTS, layers=[9])
     with pytest.raises(LayerscopeError, match="between 0 and 1"):
         study("alpha", top=2.0)
+
+
+def test_the_verdict_goes_from_the_first_layer_to_the_last() -> None:
+    run = study("alpha", tiny_model("llama"), texts=TEXTS, layers=[3, 0, 2, 1], alphas=[5.0, 0.5, 1.0], exponents=[2.0, 0.5])
+    said = [sentence.split(":")[0] for sentence in run.verdict[1:]]
+    layers = [f"tiny-llama, layer {k}" for k in range(4)]
+    assert said == ["power law, β = 2", "power law, β = 0.5", *layers]
+    assert "at α = 0.5, 1 and 5 the" in run.verdict[1]

@@ -9,11 +9,11 @@ import pytest
 
 import layerscope
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.studies.checkpoints_parts.steps import find_steps, step_number
-from layerscope.studies.job import study
-from layerscope.studies.shared import profiles
+from layerscope.studies.checkpoints import find_steps, step_number
+from layerscope.studies.run import study
+from layerscope.studies.shared import models as profiles
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
-from tests.tiny import build_tiny, tiny_tokenizer
+from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
 
 def save(folder: Path, seed: int) -> Path:
@@ -119,3 +119,15 @@ def test_which_steps_are_meant(steps: Path) -> None:
     assert step_number("org/pythia-410m@step3000") == 3000
     assert step_number("main") == float("inf")
     assert step_number("run2-step500-v3") == 500
+
+
+def test_models_that_are_no_checkpoints_of_one_training_are_told(texts: list[str]) -> None:
+    run = study("checkpoints", tiny_model("llama"), tiny_model("bert"), texts=texts[:4], metrics=["prompt_entropy"])
+    assert run.manifest["warnings"][0].startswith("these are not checkpoints of one training")
+    assert "tiny-llama: llama, 3 blocks of width 32" in run.manifest["warnings"][0]
+
+
+def test_checkpoints_of_one_training_are_not(steps: Path, texts: list[str]) -> None:
+    run = study("checkpoints", steps, texts=texts[:4], metrics=["prompt_entropy"])
+    assert not any("not checkpoints of one training" in line for line in run.manifest["warnings"])
+    assert run.verdict[0].startswith("In short: ")

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from layerscope.models import wrap
-from layerscope.studies.job import study
-from layerscope.studies.run import StudyRun
-from layerscope.studies.shared import profiles
+from layerscope.studies.run import StudyRun, study
+from layerscope.studies.shared import models as profiles
 from tests.studies.independent import layer_entropies
 from tests.tiny import _LLAMA, build_tiny, hf, tiny_model, tiny_tokenizer
 
@@ -26,7 +25,8 @@ def test_a_model_is_itself(texts: list[str]) -> None:
     rows = run.table[run.table["kind"] == "difference"]
     assert (rows[["value", "ci_low", "ci_high"]] == 0).all(axis=None)
     assert (rows["n"] == len(texts)).all()
-    assert "the very numbers of tiny-llama" in run.verdict[0]
+    assert run.verdict[0] == "In short: tiny-llama (2) equals tiny-llama."
+    assert "the very numbers of tiny-llama" in run.verdict[1]
     assert run.manifest["conventions"]["same_tokens"] == {"tiny-llama": True, "tiny-llama (2)": True}
 
 

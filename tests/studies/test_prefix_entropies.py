@@ -8,10 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.studies.reasoning_parts import growing
-from layerscope.studies.reasoning_parts.logarithms import entropy_sum
-from layerscope.studies.reasoning_parts.nested import prefix_entropies
-from layerscope.studies.reasoning_parts.prefixes import entropies_of_prefixes
+from layerscope.studies import prefix_entropies as growing
+from layerscope.studies.prefix_entropies import entropies_of_prefixes, entropy_sum, prefix_entropies
 
 
 def direct(rows: np.ndarray, alpha: float = 1.0) -> float:
@@ -59,7 +57,7 @@ def test_fixed_rows_match_numpy(kind: str, rows: str) -> None:
 
 
 @pytest.mark.parametrize("rows", ["centered", "centered-unit"])
-def test_rows_centred_on_the_whole_prompt_match_numpy(rows: str) -> None:
+def test_rows_centered_on_the_whole_prompt_match_numpy(rows: str) -> None:
     x = walk(90, 30, "sink")
     found = entropies_of_prefixes(torch.from_numpy(x), range(1, 91), rows, "prompt").numpy()  # type: ignore[arg-type]
     wanted = np.array([direct(prepared(x, rows)[:n]) for n in range(1, 91)])
@@ -68,7 +66,7 @@ def test_rows_centred_on_the_whole_prompt_match_numpy(rows: str) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "sink", "late", "twins"])
 @pytest.mark.parametrize(("n", "d"), [(300, 48), (240, 400)])
-def test_rows_centred_on_the_prefix_match_numpy(kind: str, n: int, d: int) -> None:
+def test_rows_centered_on_the_prefix_match_numpy(kind: str, n: int, d: int) -> None:
     x = walk(n, d, kind)
     found = growing.growing_entropies(torch.from_numpy(x)).numpy()
     checked = [

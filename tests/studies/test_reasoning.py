@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.job import study
+from layerscope.studies.run import study
 from tests.tiny import tiny_model
 
 TEXTS = [
@@ -60,25 +60,25 @@ def test_two_models_are_compared_prompt_by_prompt(tmp_path) -> None:  # type: ig
     two.name = "tiny-llama-taught"
     run = study("reasoning", one, two, texts=TEXTS, stride=5, groups=1, out=tmp_path / "run")
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000
-    assert run.verdict[0].startswith("tiny-llama-taught against tiny-llama, prompt by prompt")
+    assert run.verdict[0].startswith("In short: over all layers, prompt entropy of tiny-llama-taught is")
+    assert run.verdict[1].startswith("tiny-llama-taught against tiny-llama, prompt by prompt")
     table = run.table[(run.table["sink"] == "keep")]
     assert set(table["position"] % 5) <= {0, table["position"].max() % 5}
     # the difference in the verdict is the mean over prompts of the mean over positions and layers
     from layerscope.data import load_corpus
     from layerscope.progress import Silent
-    from layerscope.studies.base import Request
-    from layerscope.studies.reasoning import STUDY
-    from layerscope.studies.reasoning_parts.measure import measure
-    from layerscope.studies.shared.specs import read_specs
+    from layerscope.studies import Request
+    from layerscope.studies.reasoning import STUDY, measure
+    from layerscope.studies.shared.models import read_specs
 
     request = Request([one, two], load_corpus(TEXTS), STUDY.fill({"stride": 5}), 0, {}, "raw", 256, tmp_path / "again")
     held = [measure(request, spec, Silent()).values["keep"] for spec in read_specs(request.models)]
     difference = np.nanmean(np.nanmean(held[1].mean(1) - held[0].mean(1), axis=1))
-    assert f"{difference:+.2f}" in run.verdict[0]
+    assert f"{difference:+.2f}" in run.verdict[1]
 
 
 def test_finished_prompts_are_not_run_again(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    from layerscope.studies.reasoning_parts import measure as module
+    from layerscope.studies import reasoning as module
 
     calls = []
     real = module._prompt
@@ -103,3 +103,30 @@ def test_different_tokens_are_warned_about_and_nonsense_is_refused() -> None:
     for wrong, message in ({"stride": 0}, "1 or more"), ({"center": "moon"}, "prompt"), ({"rows": "odd"}, "centered-unit"):
         with pytest.raises(LayerscopeError, match=message):
             study("reasoning", tiny_model("llama"), texts=TEXTS, **wrong)
+
+
+def test_the_terminal_shows_one_curve_per_model_and_sink(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from layerscope.studies.terminal import print_study
+
+    run = study("reasoning", tiny_model("llama"), tiny_model("bert"), texts=TEXTS)
+    print_study(run, Console(width=80, highlight=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    start = next(i for i, line in enumerate(lines) if "layer 0 → last" in line)
+    assert " ".join(lines[start].split()) == "model position sink prompt entropy, layer 0 → last lowest highest"
+    rows = [line.split() for line in lines[start + 1 : start + 5]]
+    shortest = {m.name: min(len(ids) for ids in m.tokenize(TEXTS).ids) for m in (tiny_model("llama"), tiny_model("bert"))}
+    assert [(row[0], int(row[1]), row[2]) for row in rows] == [
+        (name, shortest[name], sink) for name in ("tiny-llama", "tiny-bert") for sink in ("keep", "drop")
+    ]
+    assert all(len(row[3]) == 4 for row in rows)  # a bar per layer
+
+
+def test_deep_models_have_curves_that_fit() -> None:
+    from layerscope.studies.terminal import _thinned
+
+    assert len(_thinned(np.arange(200.0))) == 40
+    assert _thinned(np.arange(200.0))[[0, -1]].tolist() == [0, 199]
+    assert _thinned(np.arange(31.0)).tolist() == list(range(31))

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.studies.base import studies
 from layerscope.studies.recipes.estimate import Machine, estimate, facts_of
 from layerscope.studies.recipes.read import parse_recipe, read_recipe
 from layerscope.studies.recipes.run import run_recipe
 from layerscope.studies.recipes.terminal import duration
-from layerscope.studies.registry import studies
-from layerscope.studies.shared.specs import read_specs
+from layerscope.studies.shared.models import read_specs
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
 from tests.tiny import build_tiny, tiny_tokenizer
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from layerscope.models import LoadedModel, wrap
-from layerscope.studies.job import study
-from layerscope.studies.shared.valleys import Valleys
+from layerscope.studies.run import study
+from layerscope.studies.shared.curves import Valleys
 from tests.studies.independent import layer_entropies
 from tests.tiny import _LLAMA, hf, tiny_tokenizer
 
@@ -35,7 +35,8 @@ def test_sizes_in_order_with_the_values_of_an_independent_computation(texts: lis
         assert curve["depth"].iloc[-1] == 1
         depth = rows[rows["metric"] == "valley_depth"]
         assert depth["value"].item() == pytest.approx(_deepest(each.mean(axis=0)), abs=5e-5)
-    assert run.verdict[0].startswith("The deepest dip of prompt entropy")
+    assert run.verdict[0].startswith("In short: with size, the deepest dip of prompt entropy")
+    assert run.verdict[1].startswith("The deepest dip of prompt entropy")
     assert run.plot().axes
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.studies.job import study
-from layerscope.studies.sublayers_parts.steps import block_steps, site_of
+from layerscope.studies.run import study
+from layerscope.studies.sublayers import block_steps, site_of
 from tests.studies.independent import entropy, inside_llama, inside_parallel, rank
 from tests.tiny import tiny_model
 

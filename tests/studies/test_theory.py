@@ -11,10 +11,10 @@ import torch
 
 from layerscope.metrics.effective_rank import effective_rank as library_rank
 from layerscope.metrics.entropy import matrix_entropy
-from layerscope.studies.inequalities import matrices, pooled, theorem1, theorem5, theorem6, theorem7
-from layerscope.studies.inequalities.base import Statement, climb, try_random
-from layerscope.studies.inequalities.catalogue import STATEMENTS
-from layerscope.studies.job import study
+from layerscope.studies.inequalities import theorems, trials
+from layerscope.studies.inequalities.theorems import STATEMENTS
+from layerscope.studies.inequalities.trials import Statement, climb, try_random
+from layerscope.studies.run import study
 
 
 def statement(theorem: str, version: str) -> Statement:
@@ -25,26 +25,24 @@ def test_theorem_1_on_a_matrix_done_by_hand() -> None:
     z = np.diag([2.0, 1.0])  # σ: 2/3, 1/3; σ²: 4/5, 1/5
     by_sigma = -(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3)
     by_square = -(4 / 5) * math.log(4 / 5) - (1 / 5) * math.log(1 / 5)
-    assert matrices.effective_rank(z) == pytest.approx(math.exp(by_sigma))
-    assert theorem1.printed({"z": z}) == pytest.approx(by_square - by_sigma)
-    assert theorem1.printed({"z": z}) < -0.1  # the printed statement is broken …
-    assert theorem1.corrected({"z": z}) == pytest.approx(math.log(2) - by_sigma)  # … and the corrected one holds
+    assert trials.effective_rank(z) == pytest.approx(math.exp(by_sigma))
+    assert theorems.printed_theorem1({"z": z}) == pytest.approx(by_square - by_sigma)
+    assert theorems.printed_theorem1({"z": z}) < -0.1  # the printed statement is broken …
+    assert theorems.corrected_theorem1({"z": z}) == pytest.approx(math.log(2) - by_sigma)  # … and the corrected one holds
 
 
 def test_quantities_agree_with_the_library() -> None:
-    z = matrices.draw_matrix("power law", np.random.default_rng(3))["z"]
+    z = trials.draw_matrix("power law", np.random.default_rng(3))["z"]
     eigenvalues = torch.from_numpy(np.linalg.eigvalsh(z @ z.T))
-    assert matrices.effective_rank(z) == pytest.approx(float(library_rank(eigenvalues)), rel=1e-6)
+    assert trials.effective_rank(z) == pytest.approx(float(library_rank(eigenvalues)), rel=1e-6)
     for alpha in (0.5, 1.0, 2.0, np.inf):
-        assert matrices.renyi(matrices.shares(z), alpha) == pytest.approx(
-            float(matrix_entropy(torch.from_numpy(z), alpha)), abs=1e-6
-        )
+        assert trials.renyi(trials.shares(z), alpha) == pytest.approx(float(matrix_entropy(torch.from_numpy(z), alpha)), abs=1e-6)
 
 
 def test_ten_thousand_random_matrices_break_theorem_1_as_printed_and_none_the_corrected_one() -> None:
-    each = 10_000 // len(matrices.KINDS)
-    printed = [try_random(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in matrices.KINDS]
-    corrected = [try_random(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in matrices.KINDS]
+    each = 10_000 // len(trials.KINDS)
+    printed = [try_random(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in trials.KINDS]
+    corrected = [try_random(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in trials.KINDS]
     assert sum(t.checks for t in corrected) == 10_000
     assert sum(t.violations for t in printed) > 5_000
     assert sum(t.violations for t in corrected) == 0
@@ -53,9 +51,9 @@ def test_ten_thousand_random_matrices_break_theorem_1_as_printed_and_none_the_co
 def test_a_stored_counterexample_can_be_drawn_again() -> None:
     trial = try_random(statement("Theorem 1", "printed"), "two by two", 20, seed=5)
     held = json.loads(trial.counterexample)
-    z = matrices.draw_matrix(held["kind"], np.random.default_rng(held["seed"]))["z"]
+    z = trials.draw_matrix(held["kind"], np.random.default_rng(held["seed"]))["z"]
     assert np.allclose(z, held["case"]["z"])
-    assert theorem1.printed({"z": z}) == pytest.approx(held["margin"]) == pytest.approx(trial.margin)
+    assert theorems.printed_theorem1({"z": z}) == pytest.approx(held["margin"]) == pytest.approx(trial.margin)
 
 
 def test_climbing_goes_towards_a_violation() -> None:
@@ -69,21 +67,26 @@ def test_climbing_goes_towards_a_violation() -> None:
     assert 0 <= held.margin < 0.2
 
 
-@pytest.mark.parametrize("theorem", [theorem5, theorem6])
-def test_with_the_trace_divided_out_both_theorems_are_one_identity(theorem: object) -> None:
-    for kind in theorem.KINDS[1:3]:  # type: ignore[attr-defined]
-        q = theorem.draw(kind, np.random.default_rng(1))["q"]  # type: ignore[attr-defined]
+@pytest.mark.parametrize("theorem", ["Theorem 5", "Theorem 6"])
+def test_with_the_trace_divided_out_both_theorems_are_one_identity(theorem: str) -> None:
+    tried = statement(theorem, "trace divided")
+    for kind in tried.kinds[1:3]:
+        q = tried.draw(kind, np.random.default_rng(1))["q"]
         n = len(q)
         u = q / np.linalg.norm(q, axis=1, keepdims=True)
         cosines = u @ u.T
         wanted = 1 / n + (cosines**2 - np.eye(n)).sum() / n**2
-        assert pooled.collisions(q, divided=True) == pytest.approx(wanted)
-        assert pooled.collisions(q, divided=True) == pytest.approx(math.exp(-float(matrix_entropy(torch.from_numpy(q), 2.0))))
+        assert theorems.collisions(q, divided=True) == pytest.approx(wanted)
+        assert theorems.collisions(q, divided=True) == pytest.approx(math.exp(-float(matrix_entropy(torch.from_numpy(q), 2.0))))
 
 
 def test_means_of_prompts_have_the_lengths_the_proofs_need() -> None:
-    assert np.linalg.norm(theorem5.draw("N=4, D=16", np.random.default_rng(0))["q"], axis=1) == pytest.approx(1 / 4)  # 1/√L
-    assert np.linalg.norm(theorem6.draw("N=2, L=8, D=128", np.random.default_rng(0))["q"], axis=1) == pytest.approx(1)  # not N/L
+    assert np.linalg.norm(theorems.draw_theorem5("N=4, D=16", np.random.default_rng(0))["q"], axis=1) == pytest.approx(
+        1 / 4
+    )  # 1/√L
+    assert np.linalg.norm(theorems.draw_theorem6("N=2, L=8, D=128", np.random.default_rng(0))["q"], axis=1) == pytest.approx(
+        1
+    )  # not N/L
 
 
 def test_theorems_5_and_6_once_the_trace_is_divided_out() -> None:
@@ -98,23 +101,25 @@ def test_infonce_bound_is_exact_on_a_case_done_by_hand() -> None:
     # X = Z, two values, two samples, a critic that only says whether they agree: with chance ½ the other sample is the same
     joint = np.diag([0.5, 0.5]) + 1e-300
     case = {"joint": joint, "critic": np.array([[50.0, 0.0], [0.0, 50.0]]), "samples": 2}
-    assert theorem7.bound(case) == pytest.approx(math.log(2) - 0.5 * math.log(2))
-    assert theorem7.mutual_information(joint) == pytest.approx(math.log(2))
+    assert theorems.infonce_bound(case) == pytest.approx(math.log(2) - 0.5 * math.log(2))
+    assert theorems.mutual_information(joint) == pytest.approx(math.log(2))
 
 
 def test_theorem_7_breaks_where_entropy_is_read_as_matrix_entropy() -> None:
     assert not try_random(statement("Theorem 7", "printed, H = S_1"), "circle", 10, seed=0).holds
     assert not try_random(statement("Theorem 7", "printed, Z continuous"), "far apart", 10, seed=0).holds
-    for kind in theorem7.JOINTS:
+    for kind in theorems.JOINTS:
         assert try_random(statement("Theorem 7", "printed, Z discrete"), kind, 10, seed=0).holds
 
 
 def test_the_study_gives_a_table_a_verdict_and_a_figure(tmp_path) -> None:  # type: ignore[no-untyped-def]
     run = study("theory", out=tmp_path / "run", matrices=80, starts=1, steps=8)
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000
-    assert run.verdict[0].startswith("Theorem 1, printed")
-    assert "False" in run.verdict[0]
-    assert "Holds" in run.verdict[1]
+    assert run.verdict[0].startswith("In short: Theorem 1")
+    assert run.verdict[0].endswith("can be broken as printed, and every corrected version holds.")
+    assert run.verdict[1].startswith("Theorem 1, printed")
+    assert "False" in run.verdict[1]
+    assert "Holds" in run.verdict[2]
     margins = run.table[run.table["metric"] == "margin"]
     assert set(margins["theorem"]) == {"Lemma 1", "Theorem 1", "Theorem 5", "Theorem 6", "Theorem 7"}
     broken = margins[margins["violations"] > 0]

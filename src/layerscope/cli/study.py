@@ -44,7 +44,7 @@ def study_command(
 ) -> None:
     """Run one of the paper's experiments: a table, a figure, and what came out in plain words."""
     from layerscope.store.atomic import plain
-    from layerscope.studies.registry import get_study
+    from layerscope.studies.base import get_study
     from layerscope.studies.terminal import print_options, print_studies, print_study, studies_as_dict
 
     given = list(models or [])
@@ -57,7 +57,7 @@ def study_command(
             print_studies()
         return
     from layerscope.engines import open_engine
-    from layerscope.studies.job import study
+    from layerscope.studies.run import study
 
     chosen = get_study(name)
     parts = [name, *(each.partition("?")[0] for each in given[:3]), *([data] if chosen.texts else [])]

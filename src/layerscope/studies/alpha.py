@@ -1,18 +1,41 @@
-"""Entropy as a function of its order α, on power-law spectra and on a model's own."""
+"""How does entropy depend on its order α, and which eigenvalues does a larger α weigh more?
+
+Computes S_α and the weight p^α / Σ p^α of the largest eigenvalues for power-law spectra λ_i = i^(−β), and for the token states of
+a model's prompts at a few layers (means over prompts with intervals).
+
+Table: a row per spectrum, α, metric and sink setting. Figure: entropy above, weight below, a column for the power laws and one
+per model. Verdict: the direction of the effect, then the numbers of every spectrum.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
+from layerscope.capture import Capture, expand_sites, make_batch
 from layerscope.errors import LayerscopeError
+from layerscope.metrics import many_intervals, prepare_rows
+from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
+from layerscope.metrics.prompt_entropy import mean_over_prompts
+from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.studies.base import Option, Request, Result, Study
-from layerscope.studies.shared.specs import read_specs
+from layerscope.report.figures.palette import COLOURS
+from layerscope.spectra import eigvalsh
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import lists
+from layerscope.studies.shared.drawing import band, new_figure, quiet, sequential, tame
+from layerscope.studies.shared.models import Request, Spec, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", "value", "ci_low", "ci_high", "n"]
 
 
 class Alpha(Study):
@@ -33,10 +56,6 @@ class Alpha(Study):
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Power laws first, then each model's prompts."""
-        from layerscope.studies.alpha_parts.laws import power_laws
-        from layerscope.studies.alpha_parts.prompts import prompt_spectra
-        from layerscope.studies.alpha_parts.verdict import verdict
-
         _check(request.options)
         options = request.options
         frames = [power_laws(options["exponents"], options["size"], options["alphas"], options["top"])]
@@ -55,9 +74,34 @@ class Alpha(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against α, and the weight of the largest eigenvalues."""
-        from layerscope.studies.alpha_parts.figure import draw
-
-        return draw(table, manifest)
+        names = list(dict.fromkeys(table["model"]))
+        figure = new_figure(3.6 * len(names) + 0.6, 5.4)
+        axes = figure.subplots(2, len(names), squeeze=False, sharex=True)
+        top = manifest["options"]["top"]
+        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}}
+        for j, name in enumerate(names):
+            rows = table[table["model"] == name]
+            spectra = list(dict.fromkeys(rows["spectrum"]))
+            colors = sequential(len(spectra)) if j == 0 else COLOURS
+            for spectrum, color in zip(spectra, colors, strict=False):
+                for i, metric in enumerate(("entropy", "top_weight")):
+                    for sink, look in looks.items():
+                        chosen = rows[(rows["spectrum"] == spectrum) & (rows["metric"] == metric) & (rows["sink"] == sink)]
+                        if not chosen.empty:
+                            band(axes[i, j], chosen, color, x="alpha", label=spectrum if sink == "keep" else None, **look)
+            axes[0, j].set_title(tame(name if j else "Power laws λᵢ = i^(−β)"), fontsize=9, loc="left")
+            axes[0, j].legend(fontsize=7, frameon=False)
+            axes[1, j].set_xlabel("α", fontsize=8)
+            axes[1, j].set_ylim(0, 1.03)
+            for i in range(2):
+                axes[i, j].set_xscale("log")
+                axes[i, j].axvline(1, color="grey", linewidth=0.6, alpha=0.6)
+                quiet(axes[i, j])
+        axes[0, 0].set_ylabel("entropy S_α (nats)", fontsize=8)
+        axes[1, 0].set_ylabel(f"weight of the largest {100 * top:.0f} %\nof the eigenvalues", fontsize=8)
+        if len(names) > 1:
+            figure.suptitle("dotted: sink token dropped; bands: 95 %", fontsize=8, x=0.99, ha="right")
+        return figure
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -67,6 +111,125 @@ def _check(options: dict[str, Any]) -> None:
         raise LayerscopeError("a power law has at least 2 eigenvalues and an exponent of 0 or more.")
     if not 0 < options["top"] < 1:
         raise LayerscopeError(f"top is a share between 0 and 1, not {options['top']}.")
+
+
+def top_weight(eigenvalues: Tensor, alpha: float, share: float) -> Tensor:
+    """The weight p^α / Σ p^α of the largest `share` of the nonzero eigenvalues (at least one), along the last dimension.
+
+    >>> round(float(top_weight(torch.tensor([3.0, 1.0]), 1.0, 0.5)), 6)
+    0.75
+    """
+    lam = eigenvalues.clamp(min=0).sort(dim=-1, descending=True).values
+    present = lam > rounding_floor(lam)
+    logs = torch.where(present, lam, 1.0).log()
+    powers = torch.where(present, torch.exp(alpha * (logs - logs.amax(-1, keepdim=True))), 0.0)
+    count = (share * present.sum(-1, keepdim=True)).round().clamp(min=1)
+    rank = torch.arange(1, lam.shape[-1] + 1)
+    return torch.where(rank <= count, powers, 0.0).sum(-1) / powers.sum(-1)
+
+
+def power_laws(exponents: Sequence[float], size: int, alphas: Sequence[float], top: float) -> pd.DataFrame:
+    """Both quantities of λ_i = i^(−β), by β and α."""
+    rows: list[list[Any]] = []
+    for beta in exponents:
+        spectrum = torch.arange(1, size + 1, dtype=torch.float64) ** -beta
+        for alpha in alphas:
+            place = ["power law", f"β = {beta:g}", None, alpha]
+            nothing = [math.nan, math.nan, 1]
+            rows.append([*place, "entropy", "keep", float(spectrum_entropy(spectrum, alpha)), *nothing])
+            rows.append([*place, "top_weight", "keep", float(top_weight(spectrum, alpha, top)), *nothing])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Entropy and top weight at every chosen layer and α: means over prompts, with intervals."""
+    assert request.texts is not None
+    model = spec.open(request)
+    layers = _layers(request.options["layers"], model.n_blocks)
+    prompts = [ids for ids in model.tokenize(list(request.texts.texts), request.max_length).ids if len(ids) > 2]
+    if not prompts:
+        raise LayerscopeError("every text has fewer than three tokens: there is no spectrum to speak of.")
+    alphas, top = request.options["alphas"], request.options["top"]
+    found: dict[tuple[int, float, str, str], list[float]] = {}
+    bar.begin(f"{spec.label}|prompts", len(prompts))
+    for spectra in _read(model, layers, prompts, request.final_norm):
+        for (layer, sink), spectrum in spectra.items():
+            for alpha in alphas:
+                found.setdefault((layer, alpha, "entropy", sink), []).append(float(spectrum_entropy(spectrum, alpha)))
+                found.setdefault((layer, alpha, "top_weight", sink), []).append(float(top_weight(spectrum, alpha, top)))
+        bar.advance(1)
+    estimates = [mean_over_prompts(np.array(values), model.width) for values in found.values()]
+    ends = many_intervals(estimates, request.seed)
+    rows = [
+        [spec.label, f"layer {layer}", layer, alpha, metric, sink, e.value, low, high, e.n]
+        for (layer, alpha, metric, sink), e, (low, high) in zip(found, estimates, ends, strict=True)
+    ]
+    rows.sort(key=lambda row: int(str(row[2])))
+    return pd.DataFrame(rows, columns=COLUMNS), model.identity
+
+
+def _read(model: LoadedModel, layers: list[int], prompts: list[list[int]], final_norm: Any) -> Any:
+    """For each prompt: eigenvalues of its prepared tokens by layer and sink setting."""
+    sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
+    spectra: dict[tuple[int, str], Tensor] = {}
+
+    def keep(index: int, raw: Tensor, state: Tensor) -> None:
+        rows, layer = state[0].double().cpu(), sites[index].layer
+        sink = int(torch.linalg.vector_norm(raw[0].double(), dim=-1).argmax())
+        others = torch.arange(len(rows)) != sink
+        for name, kept in (("keep", rows), ("drop", rows[others])):
+            spectra[layer, name] = eigvalsh(smaller_gram(prepare_rows(kept, "centered-unit")))
+
+    with Capture(model.anatomy, sites, final_norm, keep) as capture:
+        for ids in prompts:
+            spectra = {}
+            batch = make_batch([ids], model.pad_id, model.device)
+            capture.run(lambda batch=batch: model.run(batch))  # type: ignore[misc]
+            yield spectra
+
+
+def _layers(wanted: list[int], blocks: int) -> list[int]:
+    layers = [0, blocks // 2, blocks] if wanted in ([], [-1]) else list(dict.fromkeys(wanted))
+    wrong = [layer for layer in layers if not 0 <= layer <= blocks]
+    if wrong:
+        raise LayerscopeError(f"layer {wrong[0]} does not exist: layers run from 0 to {blocks}.")
+    return layers
+
+
+def verdict(table: pd.DataFrame, top: float) -> list[str]:
+    """The answer first, then the numbers."""
+    rising = _monotone(table, "top_weight", 1) and _monotone(table, "entropy", -1)
+    out = [
+        "In short: larger α gives the large eigenvalues more weight and the small ones less, so that entropy falls with α: the "
+        "paper's remark that small eigenvalues contribute more for larger α is the wrong way round."
+        if rising
+        else "In short: the weight of the largest eigenvalues does not rise with α everywhere; see the table."
+    ]
+    kept = table[table["sink"] == "keep"]
+    for (model, spectrum), rows in kept.groupby(["model", "spectrum"], sort=False):  # in the table's order: by β, by layer
+        rows = rows.sort_values("alpha")
+        weight = rows[rows["metric"] == "top_weight"].set_index("alpha")["value"]
+        entropy = rows[rows["metric"] == "entropy"].set_index("alpha")["value"]
+        picked = _picked(list(weight.index))
+        shares = lists(f"{100 * weight[a]:.0f} %" for a in picked)
+        nats = lists(f"{entropy[a]:.2f}" for a in picked)
+        orders = lists(f"{a:g}" for a in picked)
+        out.append(
+            f"{model}, {spectrum}: at α = {orders} the largest {100 * top:.0f} % of the eigenvalues weigh {shares}; "
+            f"S = {nats} nats."
+        )
+    return out
+
+
+def _monotone(table: pd.DataFrame, metric: str, sign: int) -> bool:
+    rows = table[table["metric"] == metric].sort_values("alpha")
+    return all((sign * g["value"].diff().dropna() >= -1e-9).all() for _, g in rows.groupby(["model", "spectrum", "sink"]))
+
+
+def _picked(alphas: list[float]) -> list[float]:
+    """The least, those nearest to 1 and 2, and the greatest."""
+    near = [min(alphas, key=lambda a, x=x: abs(a - x)) for x in (1.0, 2.0)]  # type: ignore[misc]
+    return list(dict.fromkeys([alphas[0], *near, alphas[-1]]))
 
 
 STUDY = Alpha()

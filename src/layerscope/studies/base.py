@@ -1,21 +1,24 @@
-"""What a study is: what it asks for, what it is given, what it gives back. One file per study builds on this."""
+"""What a study is (its options, what it returns), and the registry of all studies.
+
+A study is one file: in this folder, a module whose `STUDY` is an instance of a `Study`; in another package, an entry point of
+the group `layerscope.studies` that names such an instance, its class, or its module.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from layerscope.core.plugins import Registry
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.studies.shared.models import Request, read_specs
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from layerscope.data import Corpus
-    from layerscope.models import LoadedModel
     from layerscope.progress import Progress
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -70,22 +73,6 @@ class Option:
 
 
 @dataclass
-class Request:
-    """What a user asked for; `options` are complete. What is put into `work` survives a crash and is found again."""
-
-    models: list[str | Path | LoadedModel]
-    texts: Corpus | None
-    options: dict[str, Any]
-    seed: int
-    model_options: dict[str, Any]
-    final_norm: str
-    max_length: int
-    work: Path
-    engine: Any = None
-    offline: bool = False
-
-
-@dataclass
 class Result:
     """What a study found. `table` is tidy: one row per model, site, setting and metric, with value, ci_low, ci_high and n.
 
@@ -104,23 +91,25 @@ class Study(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    paper: ClassVar[str]  # e.g. "Fig. 6, App. F"
+    paper: ClassVar[str] = ""  # such as "Fig. 6, App. F"
     models: ClassVar[tuple[int, int | None]]  # least and most; (0, 0): none
     texts: ClassVar[bool]  # whether it reads a corpus
     options: ClassVar[tuple[Option, ...]] = ()
 
     @abstractmethod
     def run(self, request: Request, bar: Progress) -> Result:
-        """Do it."""
+        """Measure, tabulate, and say what came out."""
 
     @abstractmethod
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A matplotlib figure like the paper's."""
 
+    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows whose curves over layers the terminal prints; a study with more settings than that can show picks some."""
+        return table
+
     def identify(self, request: Request) -> Any:
         """What tells these models from others, without loading them; part of the study's key."""
-        from layerscope.studies.shared.specs import read_specs
-
         return [spec.identity(request) for spec in read_specs(request.models)]
 
     def passes(self, options: dict[str, Any]) -> float:
@@ -141,10 +130,46 @@ class Study(ABC):
         return {name: option.parse(given.get(name)) for name, option in known.items()}
 
     def check_models(self, count: int) -> None:
-        """Refuse a number of models that the study has no use for."""
+        """Refuse a number of models that the study cannot use."""
         least, most = self.models
         if count < least or (most is not None and count > most):
-            wanted = f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
             plural = "" if (least, most) == (1, 1) else "s"
-            what = "no model" if most == 0 else f"{wanted} model{plural}"
+            what = "no model" if most == 0 else f"{self.model_count} model{plural}"
             raise LayerscopeError(f"the study {self.name} takes {what}, and was given {count}.")
+
+    @property
+    def model_count(self) -> str:
+        """How many models it takes, in words."""
+        least, most = self.models
+        if most == 0:
+            return "none"
+        return f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+
+
+def _find(source: Any) -> list[Study]:
+    """The study of a module (its `STUDY`), or of a class that an entry point names."""
+    if isinstance(source, type):
+        return [source()] if issubclass(source, Study) else []
+    held = getattr(source, "STUDY", None)
+    return [held] if isinstance(held, Study) else []
+
+
+STUDIES: Registry[Study] = Registry(
+    "study",
+    "layerscope.studies",
+    name=lambda study: study.name,
+    check=lambda thing: isinstance(thing, Study),
+    package="layerscope.studies",
+    find=_find,
+    hint="`layerscope study list` describes them.",
+)
+
+
+def studies() -> dict[str, Study]:
+    """Every study by name."""
+    return STUDIES.all()
+
+
+def get_study(name: str) -> Study:
+    """The study called `name`."""
+    return STUDIES.get(name)

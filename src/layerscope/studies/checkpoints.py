@@ -1,19 +1,49 @@
-"""One model over its training: every layer at every checkpoint."""
+"""When in training do the curves take their shape?
+
+Profiles one checkpoint after another (hub revisions, folders given one by one, or the folders inside one) in the order of their
+training steps, one model in memory at a time.
+
+Table: the profile's rows of every step, and the depth of its deepest dip of prompt entropy. Figure: a panel per metric, colored
+by step. Verdict: when a valley forms, with and without the sink token, and how the metrics move from the first step to the last.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.models import LoadedModel
+from layerscope.profiling import Run
 from layerscope.progress import Progress
-from layerscope.studies.base import Option, Request, Result, Study
-from layerscope.studies.shared.profiles import CURVES, canonical, profile_of
-from layerscope.studies.shared.specs import read_specs
-from layerscope.studies.shared.valleys import Valleys, profile_rows
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import (
+    VALLEY,
+    Mean,
+    Valleys,
+    by_layer,
+    deeper,
+    in_short,
+    lists,
+    mean_of,
+    profile_rows,
+    sentence,
+)
+from layerscope.studies.shared.drawing import draw_ordered
+from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+log = logging.getLogger("layerscope")
+_DOES = {1: "rises", -1: "falls", 0: "does not clearly move"}
 
 
 class Checkpoints(Study):
@@ -32,15 +62,10 @@ class Checkpoints(Study):
 
     def identify(self, request: Request) -> Any:
         """The checkpoints, each by itself."""
-        from layerscope.studies.checkpoints_parts.steps import find_steps
-
         return [step.spec.identity(request) for step in find_steps(request.models, request.options["steps"])]
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile one checkpoint after the other; a finished one is not loaded again."""
-        from layerscope.studies.checkpoints_parts.steps import find_steps, forget_download, same_weights
-        from layerscope.studies.checkpoints_parts.verdict import verdict
-
         request = canonical(request)
         measured = ["prompt_entropy", *(m for m in request.options["metrics"] if m != "prompt_entropy")]
         steps = find_steps(request.models, request.options["steps"])
@@ -60,10 +85,11 @@ class Checkpoints(Study):
             "models": {step.spec.label: run.manifest["model"] for step, run in zip(steps, runs, strict=True)},
             "metrics": runs[0].manifest["conventions"]["metrics"],
             "steps": "the number in a checkpoint's name; one without a number counts as the last",
-            "valley": "called one where the low end of its depth's interval is above a tenth of its shoulders",
+            "valley": VALLEY,
         }
         warnings = list(dict.fromkeys(line for run in runs for line in run.manifest["warnings"]))
         warnings = same_weights(steps, [run.manifest["model"].get("weights_sha256") for run in runs]) + warnings
+        warnings = not_one_training(steps, [run.manifest["model"] for run in runs]) + warnings
         return Result(table, verdict(steps, runs, valleys, texts, request.seed), conventions, warnings)
 
     def passes(self, options: dict[str, Any]) -> float:
@@ -71,13 +97,228 @@ class Checkpoints(Study):
         return float(max(1, len(options["steps"])))
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """A panel per metric, coloured by step."""
-        from layerscope.studies.shared.panels import draw_ordered
-
+        """A panel per metric, colored by step."""
         order = table.drop_duplicates("model").sort_values(["step", "model"])
         labels = order["model"].tolist()
         shown = [f"{step:.0f}" if step < float("inf") else label for label, step in zip(labels, order["step"], strict=True)]
         return draw_ordered(table, labels, shown, "step", manifest)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One checkpoint: its number of training steps (infinite where its name has none: it counts as the last) and its model."""
+
+    number: float
+    spec: Spec
+
+    @property
+    def shown(self) -> str:
+        """Its number, or its name."""
+        return f"{self.number:.0f}" if math.isfinite(self.number) else self.spec.label
+
+
+def find_steps(models: list[str | Path | LoadedModel], wanted: list[str]) -> list[Step]:
+    """The checkpoints that a request means, least trained first."""
+    specs = read_specs(models)
+    if len(specs) == 1:
+        one = specs[0]
+        folder = None if isinstance(one.model, LoadedModel) else Path(str(one.model)).expanduser()
+        if folder is not None and folder.is_dir() and not (folder / "config.json").is_file():
+            return _ordered(_inside(folder, wanted, one))
+        if one.on_hub:
+            return _ordered(_revisions(one, wanted))
+        raise LayerscopeError(
+            f"{one.label} is one model: checkpoints need several. Give a folder that holds a folder per step, several folders, "
+            "or a hub model with --set steps=step0,step1000."
+        )
+    if wanted:
+        raise LayerscopeError("steps goes with one model: a hub model or a folder that holds the checkpoints.")
+    return _ordered([Step(step_number(spec.label), spec) for spec in specs])
+
+
+def step_number(name: str) -> float:
+    """The number after `step` or `checkpoint` in a name, else its last whole number; infinite where there is none.
+
+    >>> step_number("pythia-410m@step3000"), step_number("checkpoint-500"), step_number("main")
+    (3000.0, 500.0, inf)
+    """
+    found = re.findall(r"(?:step|checkpoint)[-_]?(\d+)", name.lower()) or re.findall(r"\d+", name)
+    return float(found[-1]) if found else math.inf
+
+
+def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Step]:
+    found = {path.name: path for path in sorted(folder.iterdir()) if (path / "config.json").is_file()}
+    if not found:
+        raise LayerscopeError(f"{folder} is no model and holds none: no config.json in it or in its folders.")
+    names = list(found)
+    if wanted:
+        by_number = {step_number(name): name for name in found}
+        names = []
+        for each in wanted:
+            name = each if each in found else by_number.get(float(each)) if each.isdigit() else None
+            if name is None:
+                raise UnknownNameError(f"step in {folder}", each, found)
+            names.append(name)
+    return [Step(step_number(name), Spec(found[name], name, parent.options)) for name in names]
+
+
+def _revisions(one: Spec, wanted: list[str]) -> list[Step]:
+    if not wanted:
+        raise LayerscopeError(
+            f"{one.label} has no steps yet: name its revisions, such as --set steps=step0,step1000,step143000, or give a folder."
+        )
+    repo = str(one.model).partition("@")[0]
+    names = [f"step{each}" if each.isdigit() else each for each in wanted]
+    return [Step(step_number(name), Spec(f"{repo}@{name}", name, one.options)) for name in names]
+
+
+def _ordered(steps: list[Step]) -> list[Step]:
+    if len(steps) < 2:
+        raise LayerscopeError(f"checkpoints need at least two steps, and {len(steps)} was found: {steps[0].spec.label}.")
+    labels = [step.spec.label for step in steps]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise LayerscopeError(f"the step {twice!r} was given twice.")
+    return sorted(steps, key=lambda step: (step.number, step.spec.label))
+
+
+def same_weights(steps: list[Step], sha256: list[str | None]) -> list[str]:
+    """A warning for each group of steps whose weights are the very same: some published steps serve another step's files."""
+    out = []
+    for digest in dict.fromkeys(each for each in sha256 if each):
+        group = [step.shown for step, own in zip(steps, sha256, strict=True) if own == digest]
+        if len(group) > 1:
+            out.append(f"steps {lists(group)} hold the very same weights: their source serves one step in place of another.")
+    return out
+
+
+def not_one_training(steps: list[Step], models: list[dict[str, Any]]) -> list[str]:
+    """A warning where the models cannot be checkpoints of one training: another family, width or number of blocks."""
+    shapes: dict[str, list[str]] = {}
+    for step, model in zip(steps, models, strict=True):
+        shape = f"{model.get('family')}, {model.get('n_blocks')} blocks of width {model.get('width')}"
+        shapes.setdefault(shape, []).append(step.spec.label)
+    if len(shapes) < 2:
+        return []
+    told = "; ".join(f"{lists(labels)}: {shape}" for shape, labels in shapes.items())
+    return [f"these are not checkpoints of one training, and more than training differs between them ({told})."]
+
+
+def forget_download(spec: Spec, commit: str | None) -> bool:
+    """Delete a hub revision from the hub cache. Returns whether it was there."""
+    if not spec.on_hub or not commit:
+        return False
+    from huggingface_hub import constants, scan_cache_dir
+
+    cache = scan_cache_dir(constants.HF_HUB_CACHE)
+    known = {revision.commit_hash for repo in cache.repos for revision in repo.revisions}
+    if commit not in known:
+        return False
+    plan = cache.delete_revisions(commit)
+    log.info("%s: freeing %s in the hub cache", spec.label, plan.expected_freed_size_str)
+    plan.execute()
+    return True
+
+
+def verdict(steps: list[Step], runs: list[Run], valleys: list[Valleys], texts: int, seed: int) -> list[str]:
+    """When the valley forms, with the sink token and without it, and how the metrics move."""
+    out = [in_short(_answer(steps, valleys)), _forms(steps, valleys, "keep"), _forms(steps, valleys, "drop")]
+    first, last = valleys[0], valleys[-1]
+    kept, dropped = deeper(first.kept, last.kept, seed), deeper(first.dropped, last.dropped, seed)
+    span = f"from step {steps[0].shown} to step {steps[-1].shown}"
+    out.append(f"The deepest dip changes by {kept} nats {span}; without the sink token by {dropped}.")
+    for metric, unit in (("prompt_entropy", "nats"), ("curvature", "radians")):
+        if metric not in set(runs[0].table["metric"]):
+            continue
+        out.append(_movement(runs, metric, unit, texts, seed, span))
+        if metric == "prompt_entropy" and len(steps) > 2:
+            out.append(_course(steps, runs, seed))
+    pooled = [_pooled(runs, metric) for metric in ("dataset_entropy", "effective_rank", "sink_ratio")]
+    told = [text for text in pooled if text]
+    if told:
+        out.append(f"At the middle layer, {span}: {'; '.join(told)}.")
+    return out
+
+
+def _answer(steps: list[Step], valleys: list[Valleys]) -> str:
+    """Whether and when a valley forms."""
+    firsts = []
+    for dips in ([v.kept for v in valleys], [v.dropped for v in valleys]):
+        firsts.append(next((step.shown for step, dip in zip(steps, dips, strict=True) if dip.is_valley), None))
+    kept, dropped = firsts
+    if kept is None and dropped is None:
+        return "no clear valley of prompt entropy forms by the last step, with the sink token or without it"
+    if kept is None:
+        return f"a valley of prompt entropy is clear only without the sink token, from step {dropped} on"
+    tail = "and none is clear without the sink token" if dropped is None else f"and from step {dropped} on without the sink token"
+    return f"a valley of prompt entropy is first clear at step {kept}, {tail}"
+
+
+def _forms(steps: list[Step], valleys: list[Valleys], sink: str) -> str:
+    words = "" if sink == "keep" else "Without the sink token: "
+    dips = [v.kept if sink == "keep" else v.dropped for v in valleys]
+    clear = [i for i, dip in enumerate(dips) if dip.is_valley]
+    deepest = max(range(len(dips)), key=lambda i: np.nan_to_num(dips[i].depth.value, nan=-1.0))
+    d = dips[deepest].depth
+    depth = f"{d.value:.2f} ({d.low:.2f} to {d.high:.2f}) nats at step {steps[deepest].shown}"
+    if not clear:
+        return sentence(f"{words}no step has a clear valley of prompt entropy; the deepest dip is {depth}.")
+    place = f"layer {dips[clear[0]].place} of {valleys[clear[0]].layers}"
+    text = f"{words}the valley of prompt entropy is first clear at step {steps[clear[0]].shown} ({place})"
+    if len(clear) < len(steps) - clear[0]:
+        gone = [steps[i].shown for i in range(clear[0], len(steps)) if i not in clear]
+        text += f", is not clear at step{'s' * (len(gone) > 1)} {', '.join(gone)}"
+    elif clear[0] == 0:
+        text += ", the first one measured"
+    return sentence(f"{text}, and is deepest with {depth}.")
+
+
+def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, span: str) -> str:
+    """The change over training of the middle half of the layers and of the others."""
+    told = []
+    for sink in ("keep", "drop"):
+        one, other = (by_layer(run.prompts, metric, sink, texts).to_numpy() for run in (runs[0], runs[-1]))
+        if one.shape != other.shape:
+            return f"{metric.replace('_', ' ').capitalize()}: the steps have different numbers of layers, nothing to pair."
+        inner = _middle(one.shape[1])
+        middle, ends = mean_of((other - one)[:, inner].mean(1), seed), mean_of((other - one)[:, ~inner].mean(1), seed)
+        told.append((middle, ends))
+    (kept, ends), (dropped, without) = told
+    name = metric.replace("_", " ").capitalize()
+    text = f"{name} {_DOES[kept.apart]} in the middle half of the layers {span}, {kept} {unit}"
+    return f"{text}, and {_also(kept, ends)} in the others, {ends}; without the sink token {dropped} and {without}."
+
+
+def _course(steps: list[Step], runs: list[Run], seed: int) -> str:
+    """Prompt entropy of the middle half of the layers at every step: what lies between the first and the last."""
+    told = []
+    for step, run in zip(steps, runs, strict=True):
+        values = by_layer(run.prompts, "prompt_entropy", "keep").to_numpy()
+        mean = mean_of(values[:, _middle(values.shape[1])].mean(1), seed)
+        told.append(f"{mean.value:.2f} ({mean.low:.2f} to {mean.high:.2f}) at step {step.shown}")
+    return f"  On the way: {', '.join(told)}."
+
+
+def _middle(layers: int) -> np.ndarray:
+    depth = np.arange(layers) / (layers - 1)
+    return (depth >= 0.25) & (depth <= 0.75)
+
+
+def _also(one: Mean, other: Mean) -> str:
+    does = _DOES[other.apart]
+    return f"also {does}" if one.apart == other.apart and one.apart else does
+
+
+def _pooled(runs: list[Run], metric: str) -> str | None:
+    """A metric of all prompts together at the middle layer, before and after, each with its interval."""
+    if metric not in set(runs[0].table["metric"]):
+        return None
+    told = []
+    for run in (runs[0], runs[-1]):
+        curve = run.curve(metric)
+        row = curve.iloc[(curve["depth"] - 0.5).abs().argmin()]
+        told.append(f"{row['value']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})")
+    return f"{metric.replace('_', ' ')} {told[0]} → {told[1]}"
 
 
 STUDY = Checkpoints()

@@ -1,21 +1,53 @@
-"""What happens to every layer when a prompt repeats itself, turns into noise, or grows."""
+"""What happens to every layer when a prompt repeats itself, turns into noise, or grows?
+
+Measures prompt entropy at every layer under three conditions, on token ids: repetition (each token is replaced with probability p
+by one token of the same prompt), randomness (by a random token of the vocabulary) and length (the first n tokens). Special tokens
+that the tokenizer adds stay in place and are never drawn. One set of draws serves all levels of a prompt: what is replaced at
+p = 0.1 is replaced by the same token at p = 0.5, so that levels are compared prompt by prompt.
+
+Table: a row per condition, level, layer and sink setting. Figure: entropy against depth, a column per condition, a color per
+level. Verdict: what each condition does between its lowest and highest level in the middle half of the layers.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.capture import Capture, Reducer, Site, expand_sites, make_batch, run_batches, token_budget
+from layerscope.capture.hooks import FinalNorm
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+from layerscope.metrics import Options, many_intervals
+from layerscope.metrics.prompt_entropy import mean_over_prompts
+from layerscope.models import LoadedModel
+from layerscope.profiling.plan import text_key
 from layerscope.progress import Progress
-from layerscope.studies.base import Option, Request, Result, Study
-from layerscope.studies.shared.profiles import canonical
-from layerscope.studies.shared.specs import read_specs
+from layerscope.store import atomic
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import Mean, in_short, layers, lists, mean_of
+from layerscope.studies.shared.drawing import band, color_key, new_figure, quiet, sequential, subtitle, tame
+from layerscope.studies.shared.models import Request, canonical, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONDITIONS = ("repetition", "randomness", "length")
+FIELDS = {"keep": "entropy_keep", "drop": "entropy_drop"}
+COLUMNS = ["model", "condition", "level", "site", "layer", "depth", "metric", "sink", "value", "ci_low", "ci_high", "n"]
+Repeat = Literal["one", "each"]
+Values = dict[str, np.ndarray]  # by sink: (prompts, layers), NaN where there is no value
+
+_GROWS = {"repetition": "more repetition", "randomness": "more random tokens", "length": "length"}
+_VERBS = {1: "rises", -1: "falls", 0: "does not clearly move"}
+_TITLES = {"repetition": "Token repetition", "randomness": "Token randomness", "length": "Prompt length"}
+_KEYS = {"repetition": "p", "randomness": "p", "length": "tokens"}
+_ROWS = {"keep": "prompt entropy (nats)", "drop": "the same without\nthe sink token (nats)"}
 
 
 class Extreme(Study):
@@ -30,16 +62,13 @@ class Extreme(Study):
         Option("conditions", list(CONDITIONS), "which of repetition, randomness and length"),
         Option("levels", [0.0, 0.1, 0.25, 0.5, 0.75, 1.0], "probabilities p with which a token is replaced"),
         Option("lengths", [8, 16, 32, 64, 128, 256, 512, 1024], "tokens kept; those above max_length are left out"),
-        Option("draws", 1, "how often each prompt is changed, with draws of its own; a prompt's value is their mean"),
-        Option("repeat", "one", "one: repetition draws one token per prompt, so that p = 1 repeats it; each: one per place"),
+        Option("draws", 1, "how often each prompt is changed, each time with new draws; a prompt's value is the mean"),
+        Option("repeat", "one", "one: repetition draws one token per prompt, so that p = 1 repeats it; each: one per position"),
         Option("alpha", 1.0, "order of the entropy"),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Measure the model on the prompts as they are and made extreme."""
-        from layerscope.studies.extreme_parts.conditions import measure_all
-        from layerscope.studies.extreme_parts.verdict import tabulate, undefined, verdict
-
         _check(request.options)
         request = canonical(request)
         spec = read_specs(request.models)[0]
@@ -58,16 +87,34 @@ class Extreme(Study):
         return Result(table, verdict(measured, request.seed), conventions, measured.warnings + undefined(measured))
 
     def passes(self, options: dict[str, Any]) -> float:
-        """The plain prompts, each level of the others, and a half of a pass for each length."""
+        """The plain prompts, each level of the other conditions, and half a pass for each length."""
         changed = sum(1 for p in set(options["levels"]) if p > 0) * options["draws"]
         kinds = sum(1 for name in set(options["conditions"]) if name != "length")
         return 1 + changed * kinds + (len(set(options["lengths"])) / 2 if "length" in options["conditions"] else 0)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Entropy against depth, coloured by level: a column per condition, with and without the sink."""
-        from layerscope.studies.extreme_parts.figure import draw
-
-        return draw(table, manifest)
+        """Entropy against depth, colored by level: a column per condition, with and without the sink."""
+        conditions = list(dict.fromkeys(table["condition"]))
+        figure = new_figure(4.0 * len(conditions), 5.6)
+        axes = figure.subplots(2, len(conditions), squeeze=False, sharex=True, sharey="row")
+        for j, condition in enumerate(conditions):
+            chosen = table[table["condition"] == condition]
+            levels = sorted(chosen["level"].unique())
+            for i, sink in enumerate(_ROWS):
+                axis = axes[i, j]
+                for level, color in zip(levels, sequential(len(levels)), strict=True):
+                    rows = chosen[(chosen["level"] == level) & (chosen["sink"] == sink)]
+                    band(axis, rows.dropna(subset=["value"]), color)
+                quiet(axis)
+                if i == 0:
+                    axis.set_title(_TITLES[condition], fontsize=9, loc="left")
+                if j == 0:
+                    axis.set_ylabel(_ROWS[sink], fontsize=8)
+            axes[1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
+            shown = [f"{level:g}" for level in levels]
+            color_key(figure, list(axes[:, j]), shown, _KEYS[condition])
+        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        return figure
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -85,6 +132,319 @@ def _check(options: dict[str, Any]) -> None:
         raise LayerscopeError(f"draws must be at least 1, not {options['draws']}.")
     if options["repeat"] not in ("one", "each"):
         raise UnknownNameError("repeat", options["repeat"], ["one", "each"])
+
+
+@dataclass
+class Measured:
+    """Prompt entropies by (condition, level), prompts in the order of the corpus; `plain` are the prompts as they are."""
+
+    sites: list[Site]
+    values: dict[tuple[str, float], Values]
+    plain: Values
+    warnings: list[str] = field(default_factory=list)
+
+
+def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured:
+    """Measure the plain prompts and every condition."""
+    assert request.texts is not None
+    options = request.options
+    limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
+    tokens = model.tokenize(list(request.texts), limit)
+    special = model.tokenizer.all_special_ids
+    prompts = [Prompt.of(ids, special, text_key(text)) for ids, text in zip(tokens.ids, request.texts, strict=True) if len(ids)]
+    if not prompts:
+        raise DataError(f"the tokenizer of {model.name} finds no token in any of the {len(request.texts)} texts.")
+    vocabulary = plain_vocabulary(vocabulary_size(model), special)
+    warnings = []
+    if any(tokens.truncated):
+        warnings.append(f"{sum(tokens.truncated)} of {len(prompts)} texts were cut to {limit} tokens.")
+    if (short := sum(int(p.own.sum()) < 2 for p in prompts)) > 0:
+        warnings.append(f"{short} texts have fewer than two tokens of their own: repetition leaves them as they are.")
+    wanted = _wanted(options, prompts, limit, warnings)
+    bar.begin("extreme prompts|texts", sum(_count(options, *each) * len(prompts) for each in [("plain", 0.0), *wanted]))
+    meter = Meter(model, request.final_norm, Options(alpha=options["alpha"]), special)  # type: ignore[arg-type]
+
+    def values_of(condition: str, level: float) -> Values:
+        file = request.work / f"{condition}-{level:g}.npz"
+        if file.exists():
+            with np.load(file, allow_pickle=False) as arrays:
+                kept = {sink: arrays[sink] for sink in FIELDS}
+            bar.advance(_count(options, condition, level) * len(prompts))
+            return kept
+        found = _measure(meter, prompts, condition, level, request, vocabulary, bar)
+        atomic.write_arrays(file, found)
+        return found
+
+    plain = values_of("plain", 0.0)
+    # p = 0 changes nothing: it is the plain prompt, measured once
+    values = {
+        (condition, level): plain if condition != "length" and level == 0 else values_of(condition, level)
+        for condition, level in wanted
+    }
+    return Measured(meter.sites, values, plain, warnings)
+
+
+def _wanted(options: dict[str, Any], prompts: list[Prompt], limit: int, warnings: list[str]) -> list[tuple[str, float]]:
+    out = []
+    for condition in dict.fromkeys(options["conditions"]):
+        if condition != "length":
+            out += [(condition, float(level)) for level in sorted(set(options["levels"]))]
+            continue
+        longest = max(len(p) for p in prompts)
+        usable = [n for n in sorted(set(options["lengths"])) if n <= min(limit, longest)]
+        if not usable:
+            warnings.append(f"no length of {options['lengths']} is within the texts, the longest of which has {longest} tokens.")
+        out += [(condition, float(n)) for n in usable]
+    return out
+
+
+def _count(options: dict[str, Any], condition: str, level: float) -> int:
+    """Passes per prompt."""
+    return int(options["draws"]) if condition in ("repetition", "randomness") and level > 0 else 1
+
+
+def _measure(
+    meter: Meter, prompts: list[Prompt], condition: str, level: float, request: Request, vocabulary: np.ndarray, bar: Progress
+) -> Values:
+    rounds = []
+    for draw in range(_count(request.options, condition, level)):
+        seed = request.seed + 1_000_003 * draw
+        ids: list[np.ndarray | None]
+        if condition == "repetition":
+            ids = [repeated(p, level, seed, request.options["repeat"]) for p in prompts]
+        elif condition == "randomness":
+            ids = [randomized(p, level, seed, vocabulary) for p in prompts]
+        elif condition == "length":
+            ids = [prefix(p, int(level)) for p in prompts]
+        else:
+            ids = [p.ids for p in prompts]
+        have = [i for i, row in enumerate(ids) if row is not None]
+        got = meter.run([row for row in ids if row is not None], bar)
+        whole = {sink: np.full((len(prompts), len(meter.sites)), np.nan) for sink in FIELDS}
+        for sink in FIELDS:
+            whole[sink][have] = got[sink]
+        rounds.append(whole)
+    return {sink: np.mean([values[sink] for values in rounds], axis=0) for sink in FIELDS}
+
+
+def vocabulary_size(model: LoadedModel) -> int:
+    """Token ids that both the tokenizer and the embedding know."""
+    known = len(model.tokenizer)
+    rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
+    return known if rows is None else min(known, int(rows))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids of one prompt, which of them are the text's own, and a number that stands for the text."""
+
+    ids: np.ndarray
+    own: np.ndarray
+    key: int
+
+    @classmethod
+    def of(cls, ids: Collection[int], special: Collection[int], key: int) -> Prompt:
+        """A prompt from a tokenizer's ids."""
+        array = np.asarray(list(ids), dtype=np.int64)
+        return cls(array, ~np.isin(array, np.asarray(list(special), dtype=np.int64)), key)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def repeated(prompt: Prompt, p: float, seed: int, how: Repeat = "one") -> np.ndarray:
+    """Each of the text's tokens replaced with probability p by one drawn from the same text.
+
+    `one`: a single token is drawn for the whole prompt, so that p = 1 leaves one token repeated; `each`: anew each time.
+    """
+    text = prompt.ids[prompt.own]
+    if not len(text):
+        return prompt.ids.copy()
+    rng = _rng(prompt, seed, 0)
+    chances = rng.random(len(prompt))
+    drawn = text[rng.integers(len(text), size=1 if how == "one" else len(prompt))]
+    return np.where(prompt.own & (chances < p), drawn, prompt.ids)
+
+
+def randomized(prompt: Prompt, p: float, seed: int, vocabulary: np.ndarray) -> np.ndarray:
+    """Each of the text's tokens replaced with probability p by one drawn uniformly from `vocabulary`."""
+    rng = _rng(prompt, seed, 1)
+    chances = rng.random(len(prompt))
+    drawn = vocabulary[rng.integers(len(vocabulary), size=len(prompt))]
+    return np.where(prompt.own & (chances < p), drawn, prompt.ids)
+
+
+def prefix(prompt: Prompt, length: int) -> np.ndarray | None:
+    """The prompt cut to `length` tokens, with what the tokenizer added at its end put back; None where it is shorter.
+
+    >>> prefix(Prompt.of([1, 10, 11, 12, 2], special=[1, 2], key=0), 4).tolist()
+    [1, 10, 11, 2]
+    """
+    if len(prompt) < length:
+        return None
+    behind = len(prompt) - 1 - int(np.flatnonzero(prompt.own)[-1]) if prompt.own.any() else 0
+    if length <= behind:
+        return None
+    return np.concatenate([prompt.ids[: length - behind], prompt.ids[len(prompt) - behind :]])
+
+
+def plain_vocabulary(size: int, special: Collection[int]) -> np.ndarray:
+    """Every token id but the special ones."""
+    return np.setdiff1d(np.arange(size, dtype=np.int64), np.asarray(list(special), dtype=np.int64))
+
+
+def _rng(prompt: Prompt, seed: int, kind: int) -> np.random.Generator:
+    return np.random.default_rng([seed, kind, prompt.key & 0xFFFFFFFF, prompt.key >> 32])
+
+
+class Meter:
+    """Runs token ids through a model; gives prompt entropies by sink setting, (prompts, layers) each."""
+
+    def __init__(self, model: LoadedModel, final_norm: FinalNorm, options: Options, special: Collection[int]) -> None:
+        self.model = model
+        self.sites: list[Site] = expand_sites(None, model.anatomy)
+        self._final_norm = final_norm
+        self._special = np.asarray(list(special), dtype=np.int64)
+        self._reducer = Reducer(model.anatomy, self.sites, final_norm, options, curvature=False)
+        self._tokens = token_budget(model.device, model.width)
+
+    def run(self, prompts: Sequence[np.ndarray], bar: Progress) -> dict[str, np.ndarray]:
+        """Entropies of all prompts."""
+        out = {sink: np.full((len(prompts), len(self.sites)), np.nan) for sink in FIELDS}
+
+        def measure(items: list[int]) -> None:
+            batch = make_batch([prompts[i] for i in items], self.model.pad_id, self.model.device)
+            measured = self._reducer.run(batch, self.model.run, token_level=True).tokens
+            for sink, name in FIELDS.items():
+                out[sink][items] = measured[name].T
+            bar.advance(len(items))
+
+        with self._reducer:
+            self._tokens = run_batches([len(ids) for ids in prompts], measure, self._tokens)
+        alike = [i for i, ids in enumerate(prompts) if self._repeats_one_token(ids)]
+        if alike:
+            equal = self._equal_states([prompts[i] for i in alike])
+            for values in out.values():
+                values[alike] = np.where(equal, np.nan, values[alike])
+        return out
+
+    def _repeats_one_token(self, ids: np.ndarray) -> bool:
+        """Whether the text is one token again and again; what the tokenizer adds around it does not count."""
+        own = ids[~np.isin(ids, self._special)]
+        return len(own) > 1 and bool((own == own[0]).all())
+
+    def _equal_states(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
+        """(prompts, layers): where the states of one token, repeated, are equal up to rounding.
+
+        A causal model without absolute positions cannot tell such tokens apart (behind a beginning-of-text token: not at layer
+        0). After centering only rounding error is left, or a single direction, and its entropy says nothing.
+        """
+        equal = np.zeros((len(prompts), len(self.sites)), dtype=bool)
+        at = {"row": 0}
+        own = [torch.from_numpy(~np.isin(ids, self._special)) for ids in prompts]
+
+        def look(index: int, raw: Tensor, state: Tensor) -> None:
+            z = state[0].float()[own[at["row"]].to(state.device)]
+            spread, size = torch.linalg.vector_norm(z - z.mean(0)), torch.linalg.vector_norm(z)
+            equal[at["row"], index] = bool(spread <= torch.finfo(state.dtype).eps ** 0.5 * size)
+
+        with Capture(self.model.anatomy, self.sites, self._final_norm, look) as capture:
+            for row, ids in enumerate(prompts):
+                at["row"] = row
+                batch = make_batch([ids], self.model.pad_id, self.model.device)
+                capture.run(lambda batch=batch: self.model.run(batch))  # type: ignore[misc]
+        return equal
+
+
+def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
+    """One row per condition, level, layer and sink setting."""
+    places, estimates = [], []
+    for (condition, level), values in measured.values.items():
+        for sink, array in values.items():
+            for j, site in enumerate(measured.sites):
+                places.append([label, condition, level, site.name, site.layer, site.depth, "prompt_entropy", sink])
+                estimates.append(mean_over_prompts(array[:, j], 0))
+    ends = many_intervals(estimates, seed)
+    rows = [[*p, e.value, low, high, e.n] for p, e, (low, high) in zip(places, estimates, ends, strict=True)]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def verdict(measured: Measured, seed: int) -> list[str]:
+    """What each condition does between its least and its greatest level, prompt by prompt."""
+    out: list[str] = []
+    short: list[str] = []
+    for condition in dict.fromkeys(condition for condition, _ in measured.values):
+        levels = sorted(level for name, level in measured.values if name == condition)
+        levels = [level for level in levels if _defined(measured, condition, level)]
+        if len(levels) < 2:
+            out.append(f"{condition.capitalize()}: fewer than two levels with a value, nothing to compare.")
+            continue
+        first, last = levels[0], levels[-1]
+        span = f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
+        change = {
+            sink: measured.values[condition, last][sink] - measured.values[condition, first][sink] for sink in ("keep", "drop")
+        }
+        kept, dropped = (_middle(measured, change[sink], seed) for sink in ("keep", "drop"))
+        short.append(f"{_does(kept, dropped)} with {_GROWS[condition]}")
+        does = f"{_VERBS[kept.apart]} in the middle half of the layers, {kept} nats"
+        text = f"{condition.capitalize()} ({span}): prompt entropy {does}"
+        if dropped.apart == kept.apart:
+            text += f"; without the sink token {dropped}."
+        else:
+            text += f"; without the sink token it {_VERBS[dropped.apart]}: {dropped}."
+        out += [text, _where(measured, change["keep"], seed)]
+    answer = f"in the middle half of the layers, prompt entropy {lists(short)}" if short else "there is nothing to compare"
+    return [in_short(answer), *out]
+
+
+def _does(kept: Mean, dropped: Mean) -> str:
+    """What it does, and where the sink token makes the difference."""
+    same = "" if kept.apart == dropped.apart else f" ({_VERBS[dropped.apart]} without the sink token)"
+    return f"{_VERBS[kept.apart]}{same}"
+
+
+def undefined(measured: Measured) -> list[str]:
+    """What has no value at some layer, and why."""
+    out = []
+    for (condition, level), values in measured.values.items():
+        if condition == "length":
+            continue
+        missing = np.isnan(values["keep"]) & np.isfinite(measured.plain["keep"])
+        where = [site.layer for j, site in enumerate(measured.sites) if missing[:, j].any()]
+        if where:
+            most = int(missing.sum(axis=0).max())
+            out.append(
+                f"{condition} at p = {level:g}: the tokens of up to {most} prompts all have the same state at "
+                f"{layers(where)}; prompt entropy is not defined there, and those values are left out."
+            )
+    return out
+
+
+def _defined(measured: Measured, condition: str, level: float) -> bool:
+    """Whether at least half of the prompts have values at every middle layer."""
+    inner = measured.values[condition, level]["keep"][:, _inner(measured)]
+    return bool(np.isfinite(inner).all(axis=1).mean() >= 0.5)
+
+
+def _inner(measured: Measured) -> np.ndarray:
+    depths = np.array([site.depth for site in measured.sites])
+    return (depths >= 0.25) & (depths <= 0.75)
+
+
+def _middle(measured: Measured, change: np.ndarray, seed: int) -> Mean:
+    return mean_of(change[:, _inner(measured)].mean(axis=1), seed)
+
+
+def _where(measured: Measured, change: np.ndarray, seed: int) -> str:
+    each = [mean_of(change[:, j], seed) for j in range(change.shape[1])]
+    sites = measured.sites
+    up = [site.layer for site, mean in zip(sites, each, strict=True) if mean.apart > 0]
+    down = [site.layer for site, mean in zip(sites, each, strict=True) if mean.apart < 0]
+    if not up and not down:
+        return "  At no single layer is the change clear."
+    most = int(np.nanargmax([abs(mean.value) for mean in each]))
+    where = [f"up at {layers(up)}"] * bool(up) + [f"down at {layers(down)}"] * bool(down)
+    return f"  It is clearly {' and '.join(where)} of {sites[-1].layer}; most at layer {sites[most].layer}, {each[most]}."
 
 
 STUDY = Extreme()

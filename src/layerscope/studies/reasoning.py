@@ -1,21 +1,49 @@
-"""Prompt entropy along the sequence: does a model that was taught to reason keep more of what it has read?"""
+"""How does prompt entropy grow along the sequence, and does a model that was taught to reason keep more of it?
+
+Measures the entropy of every prefix of every prompt at every layer, of one model or several (`prefix_entropies` has the
+mathematics). Finished prompts are on disk, one file each.
+
+Table: a row per model, layer, position and sink setting, with the spread between prompts (`sd`). Figure: entropy against tokens
+read, a column per group of layers, a color per model. Verdict: every other model against the first, prompt by prompt at equal
+numbers of tokens, and the ratio of their spreads; then the growth in each model.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
+from layerscope.capture import Capture, Site, expand_sites, make_batch
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.metrics import many_intervals
+from layerscope.metrics.intervals import RESAMPLES
+from layerscope.metrics.prompt_entropy import mean_over_prompts
 from layerscope.metrics.rows import ROW_PREPARATIONS
+from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.studies.base import Option, Request, Result, Study
-from layerscope.studies.shared.specs import read_specs
+from layerscope.store import atomic
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.prefix_entropies import entropies_of_prefixes
+from layerscope.studies.shared.curves import Mean, in_short, lists, mean_of
+from layerscope.studies.shared.drawing import band, model_colors, new_figure, quiet, subtitle, tame
+from layerscope.studies.shared.models import Request, Spec, folder_name, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CENTRES = ("prompt", "prefix")
+CENTERS = ("prompt", "prefix")
+SINKS = ("keep", "drop")
+_WORDS = {1: "higher", -1: "lower", 0: "not clearly different"}
+_THAN = {1: " than that of", -1: " than that of", 0: " from that of"}
+_FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
+COLUMNS = ["model", "site", "layer", "depth", "position", "metric", "sink", "value", "ci_low", "ci_high", "n", "sd"]
 
 
 class Reasoning(Study):
@@ -27,19 +55,15 @@ class Reasoning(Study):
     models: ClassVar[tuple[int, int | None]] = (1, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("stride", 1, "every so many tokens; the whole prompt is always there"),
+        Option("stride", 1, "measure every so many tokens; the whole prompt is always measured"),
         Option("rows", "centered-unit", f"what is done to the tokens' states: {', '.join(ROW_PREPARATIONS)}"),
-        Option("center", "prompt", "whose mean is subtracted: that of the whole prompt, or of the prefix itself (dearer)"),
+        Option("center", "prompt", "whose mean is subtracted: that of the whole prompt, or of the prefix itself (slower)"),
         Option("alpha", 1.0, "order of the entropy; 1 and 2 are updated from prefix to prefix, others are computed anew"),
         Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third"),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Measure each model, one at a time; finished prompts are found again."""
-        from layerscope.studies.reasoning_parts.measure import measure
-        from layerscope.studies.reasoning_parts.tables import tabulate
-        from layerscope.studies.reasoning_parts.verdict import verdict
-
         _check(request.options)
         measured = [measure(request, spec, bar) for spec in read_specs(request.models)]
         options = request.options
@@ -56,22 +80,255 @@ class Reasoning(Study):
             notes.append("the models cut texts into different tokens: position n is not the same place of a text in all of them.")
         return Result(tabulate(measured, request.seed), verdict(measured, options["groups"], request.seed), conventions, notes)
 
-    def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Entropy against position, a colour per model, a column per group of layers."""
-        from layerscope.studies.reasoning_parts.figure import draw
+    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Of each model, the longest prefix that all of its prompts have."""
+        reached = table[table["n"] == table.groupby("model")["n"].transform("max")]
+        return reached[reached["position"] == reached.groupby("model")["position"].transform("max")]
 
-        return draw(table, manifest)
+    def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
+        """Entropy against position, a color per model, a column per group of layers."""
+        count = manifest["options"]["groups"]
+        labels = list(dict.fromkeys(table["model"]))
+        colors = model_colors(manifest, labels)
+        figure = new_figure(3.4 * count + 0.4, 3.6)
+        axes = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+        table = table.assign(group=layer_groups(table["depth"].to_numpy(), count))
+        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": (0, (1, 1.5)), "linewidth": 1.2, "alpha": 0.0}}
+        for g, (axis, name) in enumerate(zip(axes, group_names(count), strict=True)):
+            for label in labels:
+                for sink, look in looks.items():
+                    rows = table[(table["group"] == g) & (table["model"] == label) & (table["sink"] == sink)]
+                    # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
+                    curve = rows.groupby("position", as_index=False)[["value", "ci_low", "ci_high"]].mean()
+                    line = {k: v for k, v in look.items() if k != "alpha"}
+                    band(axis, curve, colors[label], x="position", alpha=look.get("alpha", 0.16), **line)
+            axis.set_title(name.removeprefix("the "), fontsize=9, loc="left")
+            axis.set_xlabel("tokens read", fontsize=8)
+            quiet(axis)
+        axes[0].set_ylabel("prompt entropy of the prefix (nats)", fontsize=8)
+        _legend(axes[-1], colors)
+        figure.suptitle(tame(subtitle(manifest)), fontsize=8)
+        return figure
 
 
 def _check(options: dict[str, Any]) -> None:
     if options["rows"] not in ROW_PREPARATIONS:
         raise UnknownNameError("rows", options["rows"], ROW_PREPARATIONS)
-    if options["center"] not in CENTRES:
-        raise UnknownNameError("center", options["center"], CENTRES)
+    if options["center"] not in CENTERS:
+        raise UnknownNameError("center", options["center"], CENTERS)
     if options["stride"] < 1 or options["groups"] < 1:
         raise LayerscopeError("stride and groups are whole numbers of 1 or more.")
     if not options["alpha"] >= 0:
         raise LayerscopeError(f"alpha must be a number of 0 or more, not {options['alpha']}.")
+
+
+@dataclass
+class Measured:
+    """One model: `values` by sink setting (prompts, layers, positions), NaN where a prompt is shorter or a value undefined."""
+
+    label: str
+    identity: dict[str, Any]
+    sites: list[Site]
+    positions: np.ndarray
+    values: dict[str, np.ndarray]
+    tokenizer: str
+    warnings: list[str] = field(default_factory=list)
+
+
+def measure(request: Request, spec: Spec, bar: Progress) -> Measured:
+    """Run one model over all prompts."""
+    assert request.texts is not None
+    model = spec.open(request)
+    sites = expand_sites(None, model.anatomy)
+    tokens = model.tokenize(list(request.texts.texts), request.max_length)
+    longest = max((len(ids) for ids in tokens.ids), default=0)
+    if longest < _FEWEST_TOKENS:
+        raise LayerscopeError(f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along them.")
+    positions = _positions(longest, request.options["stride"])
+    values = {sink: np.full((len(tokens.ids), len(sites), len(positions)), np.nan) for sink in SINKS}
+    folder = request.work / folder_name(spec.label)
+    folder.mkdir(parents=True, exist_ok=True)
+    bar.begin(f"{spec.label}|prompts", len(tokens.ids))
+    for i, ids in enumerate(tokens.ids):
+        if len(ids) >= _FEWEST_TOKENS:
+            file = folder / f"{i:06d}.npy"
+            if not file.exists():
+                atomic.write_array(file, _prompt(model, sites, ids, positions[positions <= len(ids)], request))
+            block = np.load(file)
+            for k, sink in enumerate(SINKS):
+                values[sink][i, :, : block.shape[2]] = block[k]
+        bar.advance(1)
+    short = sum(len(ids) < _FEWEST_TOKENS for ids in tokens.ids)
+    notes = [f"{spec.label}: {short} texts with fewer than {_FEWEST_TOKENS} tokens are left out."] if short else []
+    if any(tokens.truncated):
+        notes.append(f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to {request.max_length} tokens.")
+    cut = hashlib.sha256(str(tokens.ids[:8]).encode()).hexdigest()
+    return Measured(spec.label, model.identity, sites, positions, values, cut, notes)
+
+
+def _positions(longest: int, stride: int) -> np.ndarray:
+    """Lengths that are looked at: every stride-th from 2 on, and the longest."""
+    return np.unique([*range(max(2, stride), longest + 1, stride), longest])
+
+
+def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.ndarray, request: Request) -> np.ndarray:
+    """(sink settings, layers, lengths) of one prompt. Each layer's states are let go before the next."""
+    out = np.full((len(SINKS), len(sites), len(lengths)), np.nan)
+
+    def follow(index: int, raw: Tensor, state: Tensor) -> None:
+        rows = state[0].double()
+        sink = int(torch.linalg.vector_norm(raw[0].double(), dim=-1).argmax())
+        others = torch.cat([rows[:sink], rows[sink + 1 :]])
+        fewer = np.where(lengths > sink, lengths - 1, lengths)  # what is left of each prefix
+        options = request.options
+        for k, (kept, counts) in enumerate(((rows, lengths), (others, fewer))):
+            distinct, back = np.unique(counts, return_inverse=True)
+            found = entropies_of_prefixes(kept, distinct.tolist(), options["rows"], options["center"], options["alpha"])
+            out[k, index] = found.cpu().numpy()[back]
+
+    batch = make_batch([ids], model.pad_id, model.device)
+    with Capture(model.anatomy, sites, request.final_norm, follow) as capture:  # type: ignore[arg-type]
+        capture.run(lambda: model.run(batch))
+    return out
+
+
+def tabulate(measured: Sequence[Measured], seed: int) -> pd.DataFrame:
+    """One row per model, layer, position and sink setting; `sd` is over prompts. Positions out of reach are left out."""
+    places, estimates, spreads = [], [], []
+    for m in measured:
+        for sink in SINKS:
+            for j, site in enumerate(m.sites):
+                for p, position in enumerate(m.positions):
+                    values = m.values[sink][:, j, p]
+                    values = values[np.isfinite(values)]
+                    if len(values):
+                        places.append([m.label, site.name, site.layer, site.depth, int(position), "prompt_entropy", sink])
+                        estimates.append(mean_over_prompts(values, 0))
+                        spreads.append(float(values.std(ddof=1)) if len(values) > 1 else np.nan)
+    ends = many_intervals(estimates, seed)
+    rows = [
+        [*place, e.value, low, high, e.n, sd] for place, e, (low, high), sd in zip(places, estimates, ends, spreads, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def layer_groups(depths: np.ndarray, count: int) -> np.ndarray:
+    """The group of each layer, by depth.
+
+    >>> layer_groups(np.array([0.0, 0.2, 0.5, 0.9, 1.0]), 3).tolist()
+    [0, 0, 1, 2, 2]
+    """
+    return np.minimum((depths * count).astype(int), count - 1)
+
+
+def group_names(count: int) -> list[str]:
+    """What the groups are called."""
+    if count == 1:
+        return ["all layers"]
+    if count == 3:
+        return [f"the {part} third of the layers" for part in ("first", "middle", "last")]
+    return [f"the layers at depth {i / count:.2g} to {(i + 1) / count:.2g}" for i in range(count)]
+
+
+def verdict(measured: Sequence[Measured], groups: int, seed: int) -> list[str]:
+    """Every other model against the first, then how entropy grows in each."""
+    base = measured[0]
+    out = [in_short(lists(_answer(base, other, seed) for other in measured[1:]) or _grows(base, seed))]
+    for other in measured[1:]:
+        out += _compared(base, other, groups, seed)
+    for m in measured:
+        out.append(_growth(m, groups, seed))
+    return out
+
+
+def _answer(base: Measured, other: Measured, seed: int) -> str:
+    """Which of two models has the higher entropy over all layers, with the sink token and without it."""
+    shared = np.intersect1d(base.positions, other.positions)
+    signs = []
+    for sink in SINKS:
+        one, two = (_curves(m, sink, 0, 1, shared) for m in (base, other))
+        signs.append(mean_of(_mean(two - one), seed).apart)
+    text = f"over all layers, prompt entropy of {other.label} is {_WORDS[signs[0]]}{_THAN[signs[0]]} {base.label}"
+    return text if signs[0] == signs[1] else f"{text} ({_WORDS[signs[1]]} without the sink token)"
+
+
+def _grows(m: Measured, seed: int) -> str:
+    """What one model's entropy does from a quarter of the longest prompt to its end."""
+    change = mean_of(_change(m, 0, 1), seed).apart
+    does = {1: "grows", -1: "falls", 0: "does not clearly change"}[change]
+    return f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"
+
+
+def _compared(base: Measured, other: Measured, groups: int, seed: int) -> list[str]:
+    shared = np.intersect1d(base.positions, other.positions)
+    out = []
+    for sink, note in (("keep", ""), ("drop", " without the sink token")):
+        parts = []
+        for g, name in enumerate(group_names(groups)):
+            one, two = (_curves(m, sink, g, groups, shared) for m in (base, other))
+            difference = mean_of(_mean(two - one), seed)
+            parts.append(f"{_WORDS[difference.apart]} in {name}, {difference} nats{_spread(one, two, seed)}")
+        out.append(
+            f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: " + "; ".join(parts) + "."
+        )
+    return out
+
+
+def _growth(m: Measured, groups: int, seed: int) -> str:
+    early, whole = _span(m)
+    parts = [f"{mean_of(_change(m, g, groups), seed)} in {name}" for g, name in enumerate(group_names(groups))]
+    return f"{m.label}: from {early} to {whole} tokens prompt entropy changes by " + "; ".join(parts) + "."
+
+
+def _span(m: Measured) -> tuple[int, int]:
+    """A quarter of the longest prompt, and its end."""
+    whole = int(m.positions[-1])
+    return int(m.positions[np.searchsorted(m.positions, min(max(8, whole // 4), whole))]), whole
+
+
+def _change(m: Measured, group: int, groups: int) -> np.ndarray:
+    """The change over that span in a group of layers, prompt by prompt."""
+    early, whole = _span(m)
+    curves = _curves(m, "keep", group, groups, m.positions)
+    return np.asarray(curves[:, m.positions == whole][:, 0] - curves[:, m.positions == early][:, 0])
+
+
+def _curves(m: Measured, sink: str, group: int, groups: int, positions: np.ndarray) -> np.ndarray:
+    """(prompts, positions): the mean over a group's layers."""
+    chosen = layer_groups(np.array([site.depth for site in m.sites]), groups) == group
+    return _mean(m.values[sink][:, chosen][:, :, np.isin(m.positions, positions)], axis=1)
+
+
+def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The mean of what is defined; NaN, without a warning, where nothing is."""
+    count = np.isfinite(values).sum(axis=axis)
+    return np.where(count > 0, np.nansum(values, axis=axis) / np.maximum(count, 1), np.nan)
+
+
+def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
+    """The ratio of the spreads between prompts, over positions that all prompts of both reach, with its interval."""
+    reached = np.isfinite(one).all(axis=0) & np.isfinite(two).all(axis=0)
+    if len(one) < 3 or not reached.any():
+        return ""
+    one, two = one[:, reached], two[:, reached]
+    rng = np.random.default_rng([seed, len(one)])
+
+    def ratio(rows: np.ndarray) -> float:
+        first = one[rows].std(axis=0, ddof=1).mean()
+        return float(two[rows].std(axis=0, ddof=1).mean() / first) if first > 0 else np.nan
+
+    drawn = [ratio(rng.integers(0, len(one), len(one))) for _ in range(RESAMPLES // 4)]
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    value = Mean(ratio(np.arange(len(one))), float(low), float(high), len(one))
+    return f" (spread between prompts × {value.value:.2f}, {value.low:.2f} to {value.high:.2f})"
+
+
+def _legend(axis: Any, colors: dict[str, str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=color, label=tame(label)) for label, color in colors.items()]
+    handles.append(Line2D([], [], color="grey", linestyle=(0, (1, 1.5)), label="sink token dropped"))
+    axis.legend(handles=handles, fontsize=7, frameon=False, loc="lower right")
 
 
 STUDY = Reasoning()

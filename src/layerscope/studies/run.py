@@ -1,20 +1,37 @@
-"""A finished study: its table, its verdict, its figure."""
+"""`study`: run one experiment on models and texts of your choice, and the run it returns."""
 
 from __future__ import annotations
 
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from layerscope.errors import MissingExtraError, RunFolderError
+from layerscope.capture import FINAL_NORMS
+from layerscope.data import Corpus, load_corpus
+from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.models import LoadedModel, wrap
+from layerscope.models.source import check_name
+from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
-from layerscope.studies.registry import get_study
+from layerscope.store.folder import config_key
+from layerscope.studies.base import Result, Study, get_study
+from layerscope.studies.shared.models import Request
+from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+WORK = "parts"  # finished parts of a study, such as the profiles of its models, which can be opened on their own
+DEFAULT_LENGTH = 256
 
 
 @dataclass
@@ -72,3 +89,144 @@ class StudyRun:
 
     def __repr__(self) -> str:
         return f"<StudyRun {self.name}: {len(self.table)} rows. {self.verdict[0] if self.verdict else ''}>"
+
+
+def study(
+    name: str,
+    *models: Any,
+    texts: str | Path | Iterable[str] | Corpus = "lee",
+    out: str | Path | None = None,
+    tokenizer: Any = None,
+    limit: int | None = None,
+    column: str | None = None,
+    seed: int = 0,
+    final_norm: str = "raw",
+    max_length: int = DEFAULT_LENGTH,
+    model_options: dict[str, Any] | None = None,
+    engine: Any = None,
+    offline: bool = False,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> StudyRun:
+    """Run one study; `layerscope study list` names them.
+
+    `models` are names, folders, hub ids (each with settings of its own where needed: `org/base?bidirectional=true`),
+    `LoadedModel`s, or torch modules with their `tokenizer`. `out` is a folder that is resumed if it holds this very study.
+    `options` are the study's own.
+
+        run = layerscope.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
+        run.verdict; run.table; run.plot()
+    """
+    chosen = get_study(name)
+    filled = chosen.fill(options)
+    chosen.check_models(len(models))
+    if final_norm not in FINAL_NORMS:
+        raise UnknownNameError("final_norm", str(final_norm), FINAL_NORMS)
+    if max_length < 1:
+        raise LayerscopeError(f"max_length must be at least 1 token, not {max_length}.")
+    if seed < 0:
+        raise LayerscopeError(f"seed must be 0 or more, not {seed}.")
+    folder = None if out is None else RunFolder(out)
+    given = [model if isinstance(model, (str, Path, LoadedModel)) else wrap(model, tokenizer) for model in models]
+    for model in given:  # a misspelt name must not be found out after hours with the first
+        if isinstance(model, (str, Path)):
+            check_name(model if isinstance(model, Path) else model.split("?")[0])
+    corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, texts, column, limit, offline)
+    request = Request(
+        given, corpus, filled, seed, dict(model_options or {}), final_norm, max_length, Path(), engine=engine, offline=offline
+    )
+    with progress_bar(progress) as bar:
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="layerscope-study-") as scratch:
+                request.work = Path(scratch)
+                return _finished(chosen, request, bar)
+        return _run_in(folder, chosen, request, bar, overwrite)
+
+
+def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool) -> Corpus | None:
+    if not chosen.texts:
+        return None
+    if isinstance(texts, Corpus):
+        if limit is not None or column is not None:
+            raise DataError("limit and column go with texts that are yet to be read: pass them to load_corpus instead.")
+        return texts
+    return load_corpus(texts, column=column, limit=limit, offline=offline)
+
+
+def identify(chosen: Study, request: Request) -> dict[str, Any]:
+    """Everything that decides a study's numbers."""
+    return {
+        "study": chosen.name,
+        "models": chosen.identify(request),
+        "corpus": None if request.texts is None else request.texts.fingerprint,
+        "options": request.options,
+        "seed": request.seed,
+        "final_norm": request.final_norm,
+        "max_length": request.max_length,
+        "layerscope": VERSION,
+    }
+
+
+def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, overwrite: bool) -> StudyRun:
+    identity = identify(chosen, request)
+    existing = folder.open(identity, overwrite)
+    if existing and existing.get("status") == "complete" and not overwrite:
+        return StudyRun.load(folder.path)
+    request.work = folder.path / WORK
+    if overwrite or existing is None:
+        shutil.rmtree(request.work, ignore_errors=True)
+    request.work.mkdir(parents=True, exist_ok=True)
+    started = {"kind": "study", "study": chosen.name, "status": "running", "key": config_key(identity), "config": identity}
+    folder.write_manifest({**started, "started": _now()})
+    run = _finished(chosen, request, bar)
+    run.manifest = {**run.manifest, "key": started["key"], "config": identity}
+    return run.save(folder.path)
+
+
+def _finished(chosen: Study, request: Request, bar: Progress) -> StudyRun:
+    clock = time.perf_counter()
+    result = chosen.run(request, bar)
+    return StudyRun(result.table, _manifest(chosen, request, result, time.perf_counter() - clock))
+
+
+def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -> dict[str, Any]:
+    corpus = request.texts
+    common = {
+        "final_norm": request.final_norm,
+        "max_length": request.max_length,
+        "seed": request.seed,
+        "intervals": "95 %, over prompts",
+    }
+    return {
+        "kind": "study",
+        "study": chosen.name,
+        "title": chosen.title,
+        "paper": chosen.paper,
+        "status": "complete",
+        "layerscope": VERSION,
+        "finished": _now(),
+        "options": atomic.plain(request.options),
+        "corpus": None if corpus is None else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
+        "texts": None if corpus is None else len(corpus),
+        "conventions": {**(common if chosen.texts else {"seed": request.seed}), **result.conventions},
+        "verdict": result.verdict,
+        "warnings": result.warnings,
+        "environment": {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
+        },
+        "seconds": round(seconds, 3),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,4 +1,10 @@
-"""Several sizes of one family, on one axis of depth."""
+"""Does the shape of the curves change with a model's size?
+
+Profiles several sizes of one family on the same texts and puts them on one axis of depth.
+
+Table: the profile's rows of every size, and the depth of its deepest dip of prompt entropy. Figure: a panel per metric, a color
+per size. Verdict: whether the dip deepens from the smallest size to the largest, with and without the sink token.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,10 @@ import pandas as pd
 
 from layerscope.profiling import Run
 from layerscope.progress import Progress
-from layerscope.studies.base import Option, Request, Result, Study
-from layerscope.studies.shared.profiles import CURVES, canonical, profile_of, token_fingerprint
-from layerscope.studies.shared.sampling import by_layer, mean_of
-from layerscope.studies.shared.specs import read_specs
-from layerscope.studies.shared.valleys import Valleys, deeper, profile_rows
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import VALLEY, Valleys, by_layer, deeper, in_short, mean_of, profile_rows, sentence
+from layerscope.studies.shared.drawing import draw_ordered
+from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,21 +51,21 @@ class Scale(Study):
         means = [_mean_entropy(run, len(request.texts or ())) for _, run in runs]
         warnings = [f"{spec.label}: {line}" for spec, run in runs for line in run.manifest["warnings"]]
         if len({token_fingerprint(request, spec) for spec, _ in runs} - {None}) > 1:
-            warnings.insert(0, "the models do not read the same tokens: part of what differs is how texts are cut into tokens.")
+            warnings.insert(
+                0, "the models do not read the same tokens: part of the difference is how the texts are cut into tokens."
+            )
         families = {str(run.manifest["model"]["family"]) for _, run in runs}
         if len(families) > 1:
             warnings.insert(0, f"these are not sizes of one family ({', '.join(sorted(families))}): more than size differs.")
         conventions = {
             "models": {spec.label: run.manifest["model"] for spec, run in runs},
             "metrics": runs[0][1].manifest["conventions"]["metrics"],
-            "valley": "called one where the low end of its depth's interval is above a tenth of its shoulders",
+            "valley": VALLEY,
         }
         return Result(table, _verdict(valleys, sizes, means, request.seed), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, a colour per size."""
-        from layerscope.studies.shared.panels import draw_ordered
-
         sizes = table.drop_duplicates("model").sort_values("parameters").set_index("model")["parameters"]
         labels = [str(label) for label in sizes.index]
         return draw_ordered(table, labels, [f"{label}\n{sizes[label] / 1e6:.3g} M" for label in labels], "model", manifest)
@@ -73,24 +78,24 @@ def _mean_entropy(run: Run, texts: int) -> dict[str, np.ndarray]:
 
 def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: list[dict[str, np.ndarray]], seed: int) -> list[str]:
     first, last = valleys[0], valleys[-1]
-    out = []
+    out: list[str] = []
+    told: list[str] = []
     for sink, words in (("keep", ""), ("drop", "Without the sink token: ")):
         one, other = (v.kept if sink == "keep" else v.dropped for v in (first, last))
         change = deeper(one, other, seed)
         does = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}[change.apart]
         where = f"from {first.label} ({sizes[first.label] / 1e6:.3g} M) to {last.label} ({sizes[last.label] / 1e6:.3g} M)"
-        text = f"{words}the deepest dip of prompt entropy {does} {where}: {change} nats."
-        out.append(text[0].upper() + text[1:])
+        told.append(does)
+        out.append(sentence(f"{words}the deepest dip of prompt entropy {does} {where}: {change} nats."))
     if len(valleys) > 2:
-        told = []
-        for a, b in pairwise(valleys):
-            step = deeper(a.kept, b.kept, seed)
-            told.append(f"{a.label} → {b.label} {step}")
-        out.append(f"Step by step: {', '.join(told)}.")
+        steps = [f"{a.label} → {b.label} {deeper(a.kept, b.kept, seed)}" for a, b in pairwise(valleys)]
+        out.append(f"Step by step: {', '.join(steps)}.")
     out += [valley.sentence() for valley in valleys]
     kept, dropped = (mean_of(means[-1][sink] - means[0][sink], seed) for sink in ("keep", "drop"))
     out.append(f"Mean over layers, {last.label} minus {first.label}: {kept}; without the sink token {dropped}.")
-    return out
+    answer = f"with size, the deepest dip of prompt entropy {told[0]}"
+    tail = "; the same holds without the sink token" if told[0] == told[1] else f"; without the sink token it {told[1]}"
+    return [in_short(answer + tail), *out]
 
 
 STUDY = Scale()

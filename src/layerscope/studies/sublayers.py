@@ -1,27 +1,64 @@
-"""What attention, MLP and the residual sums of each block do to entropy and rank, with the sink token and without it."""
+"""Which step of a block compresses: attention, the MLP, or the residual sums?
+
+Measures prompt entropy and the effective rank of a prompt's tokens at every state inside every block, with the sink token and
+without it, and takes the differences between neighboring states as the block's residual structure connects them.
+
+Table: `state` rows (values at every site), `step` rows (the change made by every step of every block) and `mean step` rows (its
+mean over blocks). Figure: both metrics against depth, a line per kind of state. Verdict: where the residual stream falls most,
+which step does it, and what is left of the fall without the sink token.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from layerscope.capture import expand_sites
+from layerscope.capture import Anatomy, Batch, Capture, Site, expand_sites, make_batch, run_batches, token_budget
+from layerscope.capture.hooks import FinalNorm
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import Options
+from layerscope.metrics.effective_rank import effective_rank
+from layerscope.metrics.tokens.measures import prepare_tokens
+from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.report.figures.palette import COLOURS
+from layerscope.spectra import eigvalsh
 from layerscope.store import atomic
-from layerscope.studies.base import Option, Request, Result, Study
-from layerscope.studies.shared.profiles import canonical, profile_of, runs_elsewhere
-from layerscope.studies.shared.sampling import by_layer
-from layerscope.studies.shared.specs import Spec, read_specs
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import Mean, by_layer, in_short, lists, mean_of
+from layerscope.studies.shared.drawing import band, new_figure, quiet, subtitle, tame
+from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SITES = ("embed", "block.*", "block.*.*")
+SINKS = ("keep", "drop")
+STREAM = "stream"  # the block's input
+OUTPUT = "output"  # its output
+COLUMNS = [
+    *("model", "kind", "step", "block", "site", "part", "layer", "depth", "metric", "sink"),
+    *("value", "ci_low", "ci_high", "n"),
+]
+Values = dict[tuple[str, str], np.ndarray]  # by (metric, sink): (prompts, sites)
+
+_LOOKS = {
+    "output": ("block output (stream)", "#000000", "-"),
+    "mid": ("stream between the sums (mid)", "#777777", "-"),
+    "norm1": ("normed for attention", COLOURS[4], (0, (4, 2))),
+    "attn": ("attention, as added", COLOURS[0], "-"),
+    "norm2": ("normed for MLP", COLOURS[5], (0, (4, 2))),
+    "mlp": ("MLP, as added", COLOURS[1], "-"),
+}
+_METRICS = {"prompt_entropy": "prompt entropy (nats)", "prompt_effective_rank": "effective rank of a prompt's tokens"}
+_SINKS = {"keep": "all tokens", "drop": "without the sink token"}
 
 
 class Sublayers(Study):
@@ -36,9 +73,6 @@ class Sublayers(Study):
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile all sub-sites, then take the steps between them apart."""
-        from layerscope.studies.sublayers_parts.steps import block_steps, what_is_missing
-        from layerscope.studies.sublayers_parts.verdict import Inside, tabulate, verdict
-
         request = canonical(request)
         given = read_specs(request.models)[0]
         model = given.open(request)
@@ -54,8 +88,8 @@ class Sublayers(Study):
         )
         sites = expand_sites(SITES, model.anatomy)
         values = {("prompt_entropy", sink): by_layer(run.prompts, "prompt_entropy", sink).to_numpy() for sink in ("keep", "drop")}
-        for sink, held in self._ranks(request, model, sites, bar).items():
-            values["prompt_effective_rank", sink] = held
+        for sink, ranks in self._ranks(request, model, sites, bar).items():
+            values["prompt_effective_rank", sink] = ranks
         steps = block_steps(parts, model.anatomy.residual)
         inside = Inside(given.label, sites, steps, model.n_blocks, values)
         table = pd.concat([tabulate(inside, request.seed), _pooled(run.table, given.label)], ignore_index=True)
@@ -82,12 +116,10 @@ class Sublayers(Study):
 
     def _ranks(self, request: Request, model: LoadedModel, sites: list[Any], bar: Progress) -> dict[str, np.ndarray]:
         """Effective ranks (prompts, sites) of prompts that have tokens, by prompt number; from the work folder if there."""
-        from layerscope.studies.sublayers_parts.ranks import SINKS, prompt_ranks
-
         file = request.work / "prompt-ranks.npz"
         if file.exists():
-            with np.load(file, allow_pickle=False) as held:
-                return {sink: held[sink] for sink in SINKS}
+            with np.load(file, allow_pickle=False) as arrays:
+                return {sink: arrays[sink] for sink in SINKS}
         assert request.texts is not None
         limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
         ids = [row for row in model.tokenize(list(request.texts), limit).ids if len(row)]
@@ -98,9 +130,32 @@ class Sublayers(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A line per kind of state against depth: entropy and effective rank, with and without the sink."""
-        from layerscope.studies.sublayers_parts.figure import draw
-
-        return draw(table, manifest)
+        states = table[table["kind"] == "state"]
+        single = manifest["conventions"].get("residual") == "single"
+        figure = new_figure(9.6, 6.2)
+        axes = figure.subplots(2, 2, sharex=True, sharey="row")
+        handles: dict[str, Any] = {}
+        for i, (metric, unit) in enumerate(_METRICS.items()):
+            for j, (sink, title) in enumerate(_SINKS.items()):
+                axis = axes[i, j]
+                chosen = states[(states["metric"] == metric) & (states["sink"] == sink)]
+                for part, (label, color, dash) in _LOOKS.items():
+                    rows = chosen[chosen["part"].isin([part, "embed"])] if part == "output" else chosen[chosen["part"] == part]
+                    if not (rows["part"] == part).any():
+                        continue
+                    name = label.replace("attention", "mixer") if single else label
+                    band(axis, rows, color, alpha=0.10, linestyle=dash, linewidth=2.0 if part == "output" else 1.3)
+                    handles[name] = axis.lines[-1]
+                quiet(axis)
+                if i == 0:
+                    axis.set_title(title, fontsize=9, loc="left")
+                if j == 0:
+                    axis.set_ylabel(unit, fontsize=8)
+                if i == 1:
+                    axis.set_xlabel("depth (block / blocks)", fontsize=8)
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        return figure
 
 
 def _pooled(profile: pd.DataFrame, label: str) -> pd.DataFrame:
@@ -109,10 +164,246 @@ def _pooled(profile: pd.DataFrame, label: str) -> pd.DataFrame:
     inner = rows["site"].str.extract(r"^block\.(?P<block>\d+)(?:\.(?P<part>\w+))?$")
     part = inner["part"].fillna("output").where(rows["site"] != "embed", "embed")
     block = pd.to_numeric(inner["block"]).astype("Int64")
-    held = rows.drop(columns="normalization").assign(model=label, kind="state", step=None, block=block, part=part)
-    from layerscope.studies.sublayers_parts.verdict import COLUMNS
+    states = rows.drop(columns="normalization").assign(model=label, kind="state", step=None, block=block, part=part)
+    return states[COLUMNS].astype({"layer": "Int64"})
 
-    return held[COLUMNS].astype({"layer": "Int64"})
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its name, the state it starts from and the one it ends with; `kind` is branch, norm, sum or back.
+
+    `sum` goes along the residual stream; `back` compares the same sum with the branch that is added to it.
+    """
+
+    name: str
+    start: str
+    end: str
+    kind: str
+
+
+def block_steps(parts: set[str], residual: str) -> list[Step]:
+    """The steps among the sub-sites that a block has.
+
+    >>> [step.name for step in block_steps({"norm1", "attn"}, "single")]
+    ['norm', 'mixer', 'residual sum', 'mixer → sum']
+    """
+    single = residual == "single"
+    attention = "mixer" if single else "attention"
+    summed = "sum and norm" if residual == "post-norm" else "residual sum"
+    both = "mid" in parts
+    steps = []
+    if "norm1" in parts:
+        steps.append(Step("norm" if single else "norm before attention", STREAM, "norm1", "norm"))
+    if "attn" in parts:
+        steps.append(Step(attention, "norm1" if "norm1" in parts else STREAM, "attn", "branch"))
+    if both:
+        steps.append(Step(f"{summed} after attention", STREAM, "mid", "sum"))
+        if "attn" in parts:
+            steps.append(Step("attention → sum", "attn", "mid", "back"))
+    before = "mid" if both else STREAM
+    if "norm2" in parts:
+        steps.append(Step("norm before MLP", before, "norm2", "norm"))
+    if "mlp" in parts:
+        steps.append(Step("MLP", "norm2" if "norm2" in parts else before, "mlp", "branch"))
+    steps.append(Step(f"{summed} after MLP" if both else summed, before, OUTPUT, "sum"))
+    if "attn" in parts and not both:
+        steps.append(Step(f"{attention} → sum", "attn", OUTPUT, "back"))
+    if "mlp" in parts:
+        steps.append(Step("MLP → sum", "mlp", OUTPUT, "back"))
+    return steps
+
+
+def site_of(state: str, block: int) -> str:
+    """The name of a site from a state of a block."""
+    if state == STREAM:
+        return "embed" if block == 0 else f"block.{block - 1}"
+    return f"block.{block}" if state == OUTPUT else f"block.{block}.{state}"
+
+
+def what_is_missing(anatomy: Anatomy) -> list[str]:
+    """In words, the sub-sites that this model does not have, and why."""
+    have = {part for taps in anatomy.taps for part in taps}
+    told = []
+    if anatomy.residual == "parallel":
+        told.append("attention and MLP read the same input and are added at once: there is no state between them (`mid`).")
+    elif anatomy.residual == "single":
+        told.append("blocks have a single branch (a mixer, read as `attn`): there is no MLP and no state between two sums.")
+    elif anatomy.residual == "post-norm":
+        told.append("the norm comes after each sum, so `mid` and the block's output are normed; branches read them as they are.")
+    missing = [part for part in ("attn", "mid", "mlp", "norm1", "norm2") if part not in have]
+    if missing and not told:
+        told.append(f"not measured, as this model has none: {', '.join(missing)}.")
+    return told
+
+
+def prompt_ranks(
+    model: LoadedModel,
+    sites: Sequence[Site],
+    ids: Sequence[Sequence[int]],
+    final_norm: FinalNorm,
+    options: Options,
+    bar: Progress,
+) -> dict[str, np.ndarray]:
+    """exp of the entropy of σ / Σσ of each prompt's rows, prepared as for prompt entropy: (prompts, sites) by sink setting."""
+    out = {sink: np.full((len(ids), len(sites)), np.nan) for sink in SINKS}
+    batch: Batch | None = None
+    items: list[int] = []
+
+    def reduce(index: int, raw: Tensor, state: Tensor) -> None:
+        assert batch is not None
+        if raw.device.type == "mps":  # float64 does not exist there
+            raw, state = raw.cpu(), state.cpu()
+        mask = None if batch.mask is None else batch.mask.to(raw.device)
+        position = largest_token(token_norms(raw), mask)
+        prepared = prepare_tokens(state, mask, position, options, curvature=False, dtype=torch.float64)
+        for sink, matrices in prepared.matrices.items():
+            out[sink][items, index] = effective_rank(eigvalsh(matrices)).cpu().numpy()
+
+    with Capture(model.anatomy, sites, final_norm, reduce) as capture:
+
+        def measure(chosen: list[int]) -> None:
+            nonlocal batch, items
+            items, batch = chosen, make_batch([ids[i] for i in chosen], model.pad_id, model.device)
+            current = batch
+            capture.run(lambda: model.run(current))
+            bar.advance(len(chosen))
+
+        run_batches([len(row) for row in ids], measure, token_budget(model.device, model.width))
+    return out
+
+
+@dataclass
+class Inside:
+    """What was measured inside a model: per-prompt values at sites, and the steps between them."""
+
+    label: str
+    sites: list[Site]
+    steps: list[Step]
+    n_blocks: int
+    values: Values
+
+    def at(self, metric: str, sink: str, site: str) -> np.ndarray:
+        """Values (prompts,) at a site."""
+        names = [s.name for s in self.sites]
+        return self.values[metric, sink][:, names.index(site)]
+
+    def change(self, metric: str, sink: str, step: Step, block: int) -> np.ndarray:
+        """What a step does in a block, prompt by prompt."""
+        return self.at(metric, sink, site_of(step.end, block)) - self.at(metric, sink, site_of(step.start, block))
+
+    def mean_change(self, metric: str, sink: str, steps: Sequence[Step], blocks: Sequence[int]) -> np.ndarray:
+        """The mean over blocks and steps, prompt by prompt; undefined ones are left out."""
+        changes = np.stack([self.change(metric, sink, step, k) for step in steps for k in blocks])
+        count = np.isfinite(changes).sum(axis=0)
+        return np.where(count > 0, np.nansum(changes, axis=0) / np.maximum(count, 1), np.nan)
+
+
+def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
+    """Values at every site (`state`), changes by every step (`step`), and their means over blocks (`mean step`)."""
+    rows: list[list[object]] = []
+
+    def add(place: list[object], values: np.ndarray) -> None:
+        mean = mean_of(values, seed)
+        rows.append([inside.label, *place, mean.value, mean.low, mean.high, mean.n])
+
+    for metric, sink in inside.values:
+        for site in inside.sites:
+            part = site.part or ("embed" if site.block is None else "output")
+            place: list[object] = ["state", None, site.block, site.name, part, site.layer, site.depth, metric, sink]
+            add(place, inside.at(metric, sink, site.name))
+        for step in inside.steps:
+            for k in range(inside.n_blocks):
+                where = [k, site_of(step.end, k), step.kind, k + 1, (k + 0.5) / inside.n_blocks]
+                add(["step", step.name, *where, metric, sink], inside.change(metric, sink, step, k))
+            whole = inside.mean_change(metric, sink, [step], range(inside.n_blocks))
+            add(["mean step", step.name, None, None, step.kind, None, None, metric, sink], whole)
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.astype({"block": "Int64", "layer": "Int64", "depth": float})
+
+
+def verdict(inside: Inside, seed: int) -> list[str]:
+    """Where the stream falls and which step does it, with the sink token and without it; then the mean over all blocks."""
+    sums = [step for step in inside.steps if step.kind == "sum"]
+    blocks = range(inside.n_blocks)
+    total = {s: mean_of(inside.mean_change("prompt_entropy", s, sums, blocks), seed) for s in ("keep", "drop")}
+    short, fall = _fall(inside, sums, seed)
+    out = [in_short(short), *fall, _average(total["keep"], total["drop"])]
+    for sink, words in (("keep", "Mean over blocks: prompt entropy is"), ("drop", "Without the sink token it is")):
+        out.append(f"{words} {_each(inside, 'prompt_entropy', sink, seed)}.")
+    rank = {s: mean_of(inside.mean_change("prompt_effective_rank", s, sums, blocks), seed) for s in ("keep", "drop")}
+    text = f"The sums change the effective rank of a prompt's tokens by {rank['keep']} each"
+    out.append(f"{text}; without the sink token {rank['drop']}.")
+    return out
+
+
+def _average(kept: Mean, dropped: Mean) -> str:
+    does = {1: "raise", -1: "lower", 0: "do not clearly move"}
+    text = f"On average over all blocks the residual sums {does[kept.apart]} prompt entropy: {kept} nats per sum"
+    if kept.apart == dropped.apart:
+        return f"{text}; without the sink token the same, {dropped}."
+    return f"{text}; without the sink token they {does[dropped.apart]} it: {dropped}."
+
+
+def _fall(inside: Inside, sums: list[Step], seed: int) -> tuple[str, list[str]]:
+    """The answer in short; then the stream's largest fall, which sums cause it, and what is left without the sink token."""
+    stream = [site_of("stream", k) for k in range(inside.n_blocks)] + [site_of("output", inside.n_blocks - 1)]
+    curve = np.array([np.nanmean(inside.at("prompt_entropy", "keep", site)) for site in stream])
+    low = int(np.argmin(curve - np.maximum.accumulate(curve)))
+    top = int(np.argmax(curve[: low + 1]))
+    if low == top:
+        return "prompt entropy never falls along the residual stream", []
+    whole, parts = {}, {}
+    for sink in ("keep", "drop"):
+        change = inside.at("prompt_entropy", sink, stream[low]) - inside.at("prompt_entropy", sink, stream[top])
+        whole[sink] = mean_of(change, seed)
+        moved = {step.name: sum(inside.change("prompt_entropy", sink, step, k) for k in range(top, low)) for step in sums}
+        parts[sink] = lists(f"{mean_of(np.asarray(change), seed)} in the {name}" for name, change in moved.items())
+    kept, dropped = whole["keep"], whole["drop"]
+    text = f"Prompt entropy along the residual stream falls most from layer {top} to layer {low}, {kept} nats: {parts['keep']}."
+    left = _left(kept, dropped)
+    out = [text, f"{left}: {dropped}, {parts['drop']}."]
+    changes = [(inside.change("prompt_entropy", "keep", step, k), step, k) for step in sums for k in range(inside.n_blocks)]
+    values, step, k = min(changes, key=lambda change: float(np.nanmean(change[0])))
+    without = mean_of(inside.change("prompt_entropy", "drop", step, k), seed)
+    text = f"The single step that lowers it most is the {step.name} in block.{k}, {mean_of(values, seed)}"
+    out.append(f"{text}; without the sink token {without}.")
+    if not kept.apart:
+        return f"no clear compression: the largest fall of prompt entropy, from layer {top} to layer {low}, is uncertain", out
+    lost = "and it is gone without the sink token" if dropped.low > kept.high else "also without the sink token"
+    if not (dropped.high < 0 or dropped.low > kept.high):
+        lost = "and it is not clear whether anything is left without the sink token"
+    text = f"prompt entropy falls most from layer {top} to layer {low}, {lost}"
+    return f"{text}; the largest single step is the {step.name} in block.{k}", out
+
+
+def _left(kept: Mean, dropped: Mean) -> str:
+    """What is left of a fall without the sink token, no surer than the intervals."""
+    if not kept.apart:
+        return "The fall is not clear; without the sink token"
+    if dropped.high < 0:
+        share = "all" if dropped.value <= 0.995 * kept.value else f"{dropped.value / kept.value:.0%}".replace("%", " %")
+        return f"Without the sink token {share} of the fall is left"
+    if dropped.low > kept.high:
+        return "It comes from one token: without the sink token no fall is left"
+    return "What is left without the sink token is not clear"
+
+
+def _each(inside: Inside, metric: str, sink: str, seed: int) -> str:
+    """The steps that lower it, those that raise it, each with its mean over blocks; those that do neither are named."""
+    means = {
+        step.name: mean_of(inside.mean_change(metric, sink, [step], range(inside.n_blocks)), seed)
+        for step in inside.steps
+        if step.kind != "back"
+    }
+    told = []
+    for sign, word in ((-1, "lowered by"), (1, "raised by")):
+        some = sorted(((name, mean) for name, mean in means.items() if mean.apart == sign), key=lambda pair: -abs(pair[1].value))
+        if some:
+            told.append(f"{word} {', '.join(f'{name} {mean}' for name, mean in some)}")
+    unclear = [name for name, mean in means.items() if mean.apart == 0]
+    if unclear:
+        told.append(f"not clearly moved by {lists(unclear)}")
+    return "; ".join(told)
 
 
 STUDY = Sublayers()

@@ -1,4 +1,4 @@
-"""Studies in the terminal: what there is, what one takes, what came out."""
+"""Studies in the terminal: the list of them, their options, and what a finished one says."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from layerscope.report.terminal.profile import number, sparkline
-from layerscope.studies.base import Study
-from layerscope.studies.registry import get_study, studies
+from layerscope.studies.base import Study, get_study, studies
 from layerscope.studies.run import StudyRun
 
 _CURVES = 12  # most that are shown
+_WIDEST = 40  # characters of a curve: what names and numbers beside it leave free in a terminal of 80
+_SETTINGS = ("model", "step", "condition", "level", "position", "sink")
 
 
 def print_studies() -> None:
@@ -25,7 +28,7 @@ def print_studies() -> None:
     for heading in ("study", "what it does", "paper", "models"):
         table.add_column(heading)
     for study in studies().values():
-        table.add_row(study.name, study.title, study.paper, _count(study))
+        table.add_row(study.name, study.title, study.paper, study.model_count)
     Console().print(table)
     print("`layerscope study list NAME` shows a study's options.")
 
@@ -33,7 +36,8 @@ def print_studies() -> None:
 def print_options(chosen: Sequence[Study]) -> None:
     """The options of some studies."""
     for study in chosen:
-        print(f"{study.name}: {study.title} ({study.paper}); {_count(study)} model(s)")
+        paper = f" ({study.paper})" if study.paper else ""
+        print(f"{study.name}: {study.title}{paper}; {study.model_count} model(s)")
         for option in study.options:
             print(f"  --set {option.name}={option.shown}")
             print(textwrap.fill(option.help, 110, initial_indent="      ", subsequent_indent="      "))
@@ -57,52 +61,55 @@ def studies_as_dict(names: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def print_study(run: StudyRun) -> None:
-    """The verdict, then the curves of prompt entropy, or of whatever comes first."""
-    console = Console(highlight=False)
-    console.print(f"[bold]{escape(run.manifest['title'])}[/bold]  ({escape(run.manifest['paper'])})")
+def print_study(run: StudyRun, console: Console | None = None) -> None:
+    """The verdict, then small curves of prompt entropy over the layers."""
+    console = console or Console(highlight=False)
+    paper = f"  ({run.manifest['paper']})" if run.manifest["paper"] else ""
+    console.print(f"[bold]{escape(run.manifest['title'])}[/bold]{escape(paper)}")
     for i, sentence in enumerate(run.verdict):
         console.print(escape(sentence), style="bold" if i == 0 else "")
-    _curves(console, run)
+    _print_curves(console, run)
     for warning in run.manifest["warnings"]:
         console.print(f"note {escape(warning)}", style="dim")
 
 
-def _curves(console: Console, run: StudyRun) -> None:
+def _print_curves(console: Console, run: StudyRun) -> None:
     """One small curve over the layers per setting, where the table has such."""
-    table = run.table
-    if not {"layer", "metric", "value"} <= set(table.columns):
+    if not {"layer", "metric", "value"} <= set(run.table.columns):
         return
-    held = table[~table["site"].str.match(r"block\.\d+\.")] if "site" in table else table
-    if "kind" in held:  # states, not differences between them
-        held = held[held["kind"] == held["kind"].iloc[0]]
-    held = held.dropna(subset=["layer"])
-    metric = "prompt_entropy" if (held["metric"] == "prompt_entropy").any() else None
-    if metric is None:
-        return
-    held = held[held["metric"] == metric]
-    if "normalization" in held:
-        held = held[held["normalization"] == "raw"]
-    by = [c for c in ("model", "step", "condition", "level", "sink") if c in held and held[c].nunique() > 1]
-    groups = list(held.groupby(by, sort=False)) if by else [((), held)]
+    rows = _whole_layers(get_study(run.name).shown(run.table))
+    by = [name for name in _SETTINGS if name in rows and rows[name].nunique() > 1]
+    groups = list(rows.groupby(by, sort=False)) if by else [((), rows)]
     shown = Table(box=None, pad_edge=False)
-    for heading in (*by, f"{metric.replace('_', ' ')}, layer 0 → last", "lowest", "highest"):
-        shown.add_column(heading, no_wrap=heading not in by)
-    for key, rows in groups[:_CURVES]:
-        rows = rows.dropna(subset=["value"]).sort_values("layer")
-        if rows.empty:
+    for name in by:
+        shown.add_column(name, overflow="fold")
+    for heading in ("prompt entropy, layer 0 → last", "lowest", "highest"):
+        shown.add_column(heading, no_wrap=True)
+    for key, group in groups[:_CURVES]:
+        curve = group.sort_values("layer")
+        if curve.empty:
             continue
-        names = key if isinstance(key, tuple) else (key,)
-        low, high = rows.iloc[int(rows["value"].argmin())], rows.iloc[int(rows["value"].argmax())]
+        low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
         ends = [f"{number(end['value'])} @ {int(end['layer'])}" for end in (low, high)]
-        shown.add_row(*(escape(str(n)) for n in names), sparkline(rows["value"]), *ends)
-    console.print(shown)
+        shown.add_row(*(escape(str(part)) for part in key), sparkline(_thinned(curve["value"].to_numpy())), *ends)
+    if shown.row_count:
+        console.print(shown)
     if len(groups) > _CURVES:
         console.print(f"… and {len(groups) - _CURVES} more in study.csv", style="dim")
 
 
-def _count(study: Study) -> str:
-    least, most = study.models
-    if most == 0:
-        return "none"
-    return f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+def _whole_layers(table: pd.DataFrame) -> pd.DataFrame:
+    """Prompt entropy of whole layers: no states inside blocks, no differences between states."""
+    rows = table[~table["site"].str.match(r"block\.\d+\.")] if "site" in table else table
+    rows = rows.dropna(subset=["layer", "value"])
+    rows = rows[rows["metric"] == "prompt_entropy"]
+    if "kind" in rows and len(rows):
+        rows = rows[rows["kind"] == rows["kind"].iloc[0]]
+    return rows[rows["normalization"] == "raw"] if "normalization" in rows else rows
+
+
+def _thinned(values: np.ndarray) -> np.ndarray:
+    """At most so many values that the curve fits beside its names: evenly spaced, the first and the last among them."""
+    if len(values) <= _WIDEST:
+        return values
+    return np.asarray(values[np.linspace(0, len(values) - 1, _WIDEST).round().astype(int)])

@@ -30,7 +30,7 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
     from layerscope.report.figures.drawing import logarithmic, new_figure, quiet
-    from layerscope.studies.shared.drawing import colour_key, sequential
+    from layerscope.studies.shared.drawing import color_key, sequential
 
     table = _table(source)
     held = set(table["metric"])
@@ -59,7 +59,7 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
         axis.set_axis_off()
     step = max(1, len(layers) // 16)
     shown = [layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)]
-    colour_key(figure, list(axes.ravel()), shown, "layer")
+    color_key(figure, list(axes.ravel()), shown, "layer")
     return figure
 
 

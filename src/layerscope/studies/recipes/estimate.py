@@ -18,9 +18,9 @@ from layerscope.capture.batches import CPU_TOKENS, GPU_TOKENS
 from layerscope.models.catalogue import catalogue
 from layerscope.models.settings import pick_device
 from layerscope.spectra import eigvalsh
+from layerscope.studies.base import get_study
 from layerscope.studies.recipes.read import Recipe, Step
-from layerscope.studies.registry import get_study
-from layerscope.studies.shared.specs import Spec, read_specs
+from layerscope.studies.shared.models import Spec, read_specs
 
 DOWNLOAD_RATE = 50e6  # bytes per second: an assumption
 _EFFICIENCY = 0.5  # of a large product of matrices, for a model's own products

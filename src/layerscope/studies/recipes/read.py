@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.studies.registry import get_study
+from layerscope.studies.base import get_study
 
 _DEFAULTS: dict[str, Any] = {
     "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": "raw", "dtype": "float32", "seed": 0,

@@ -10,8 +10,8 @@ from typing import Any
 
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.store import atomic
-from layerscope.studies.job import study
 from layerscope.studies.recipes.read import Recipe, Step
+from layerscope.studies.run import study
 
 SUMMARY = "recipe.json"
 

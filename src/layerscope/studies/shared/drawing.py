@@ -1,48 +1,60 @@
-"""Axes of studies: curves with bands, coloured by an ordered setting or by model."""
+"""Figures of studies: curves with bands, colored by model or by an ordered setting, and panels of one metric each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.report.figures.drawing import new_figure, quiet, tame
+from layerscope.metrics import metrics
+from layerscope.report.figures.drawing import logarithmic, new_figure, quiet, tame
 from layerscope.report.figures.palette import COLOURS, styles
 
-__all__ = ["band", "colour_key", "model_colours", "new_figure", "quiet", "sequential", "subtitle", "tame"]
+# metric, sink, title
+PANELS = [
+    ("prompt_entropy", "keep", "Prompt entropy"),
+    ("prompt_entropy", "drop", "… without the sink token"),
+    ("curvature", "keep", "Curvature"),
+    ("dataset_entropy", "keep", "Dataset entropy"),
+    ("effective_rank", "keep", "Effective rank"),
+    ("sink_ratio", "keep", "Largest token norm / median"),
+    ("infonce", "keep", "InfoNCE"),
+    ("lidar", "keep", "LiDAR"),
+    ("dime", "keep", "DiME"),
+]
 
 
 def sequential(count: int) -> list[Any]:
-    """Colours from dark to light that keep their order in grey too; the lightest are left out, white paper hides them."""
+    """Colors from dark to light that keep their order in grey too; the lightest are left out, white paper hides them."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](x) for x in (np.linspace(0, 0.9, count) if count > 1 else [0.3])]
 
 
-def model_colours(manifest: dict[str, Any], labels: Sequence[str]) -> dict[str, str]:
-    """A colour for each model: its family's own where it has one."""
+def model_colors(manifest: dict[str, Any], labels: Sequence[str]) -> dict[str, str]:
+    """A color for each model: its family's own where it has one."""
     identities = manifest.get("conventions", {}).get("models", {})
     looks = styles([(str(identities.get(label, {}).get("family", "")), label) for label in labels])
     return {label: COLOURS[look.colour] for label, look in zip(labels, looks, strict=True)}
 
 
-def band(axis: Any, rows: pd.DataFrame, colour: Any, x: str = "depth", alpha: float = 0.16, **line: Any) -> None:
+def band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any) -> None:
     """One curve with its 95 % band."""
     rows = rows.sort_values(x)
-    axis.plot(rows[x], rows["value"], color=colour, **{"linewidth": 1.5, **line})
-    axis.fill_between(rows[x], rows["ci_low"], rows["ci_high"], color=colour, alpha=alpha, linewidth=0)
+    axis.plot(rows[x], rows["value"], color=color, **{"linewidth": 1.5, **line})
+    axis.fill_between(rows[x], rows["ci_low"], rows["ci_high"], color=color, alpha=alpha, linewidth=0)
 
 
-def colour_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:
-    """A bar that names the colours of an ordered setting, one even step each."""
+def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:
+    """A bar that names the colors of an ordered setting, one even step each."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
     count = len(values)
-    colours = ListedColormap(sequential(count))
-    held = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colours)
+    colors = ListedColormap(sequential(count))
+    held = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
     bar = figure.colorbar(held, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
     bar.ax.set_yticklabels([str(v) for v in values], fontsize=7)
     bar.ax.set_title(title, fontsize=7, loc="left")
@@ -59,3 +71,53 @@ def subtitle(manifest: dict[str, Any]) -> str:
         parts += [f"up to {conventions['max_length']} tokens", f"final_norm={conventions['final_norm']}"]
     of = f"{conventions['of']}: " if conventions.get("of") else ""
     return tame(of + ", ".join([*parts, "95 % bands"]))
+
+
+def wanted_panels(table: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """The panels that a table has values for, in reading order."""
+    held = set(zip(table["metric"], table["sink"], strict=True))
+    return [panel for panel in PANELS if panel[:2] in held]
+
+
+def draw_panel(axis: Any, table: pd.DataFrame, panel: tuple[str, str, str], by: str, colors: Mapping[Any, Any]) -> None:
+    """One metric over depth, a line with its band per value of `by`."""
+    metric, sink, title = panel
+    held = table[(table["metric"] == metric) & (table["sink"] == sink) & (table["normalization"] == "raw")]
+    for name, color in colors.items():
+        rows = held[held[by] == name].dropna(subset=["value"])
+        if len(rows):
+            band(axis, rows, color, alpha=0.13)
+    known = metrics().get(metric)
+    axis.set_title(title, fontsize=9, loc="left")
+    axis.set_ylabel("" if metric == "sink_ratio" or known is None else known.info.unit, fontsize=8)
+    axis.set_xlabel("depth (layer / blocks)", fontsize=8)
+    quiet(axis)
+    if metric == "sink_ratio":
+        logarithmic(axis)
+
+
+def draw_ordered(table: pd.DataFrame, labels: Sequence[str], shown: Sequence[str], key: str, manifest: dict[str, Any]) -> Any:
+    """A panel per metric; models in an order (steps, sizes) that their colors follow, named in a bar."""
+    panels = wanted_panels(table)
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(3.6 * columns + 1.2, 2.7 * rows + 0.5)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    colors = dict(zip(labels, sequential(len(labels)), strict=True))
+    for axis, panel in zip(axes, panels, strict=False):
+        draw_panel(axis, table, panel, "model", colors)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    _same_scale(axes, panels)
+    color_key(figure, list(axes[: len(panels)]), [tame(name) for name in shown], key)
+    figure.suptitle(subtitle(manifest), fontsize=9)
+    return figure
+
+
+def _same_scale(axes: Any, panels: list[tuple[str, str, str]]) -> None:
+    """Prompt entropy with and without the sink on one scale: that is what they are compared on."""
+    both = [axis for axis, panel in zip(axes, panels, strict=False) if panel[0] == "prompt_entropy"]
+    if len(both) > 1:
+        low, high = min(a.get_ylim()[0] for a in both), max(a.get_ylim()[1] for a in both)
+        for axis in both:
+            axis.set_ylim(low, high)

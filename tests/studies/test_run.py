@@ -10,8 +10,7 @@ import pytest
 import layerscope.studies as package
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.studies import Option, get_study, studies
-from layerscope.studies.job import study
-from layerscope.studies.run import StudyRun
+from layerscope.studies.run import StudyRun, study
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
 from tests.tiny import tiny_model
 

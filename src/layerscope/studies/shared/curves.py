@@ -1,8 +1,9 @@
-"""Numbers over prompts: means, paired differences and the depth of a dip, each with its 95 % interval."""
+"""Per-prompt values over layers: means and differences with 95 % intervals, valleys, and how they are put into words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,13 @@ import pandas as pd
 
 from layerscope.metrics.intervals import interval
 from layerscope.metrics.prompt_entropy import mean_over_prompts
+from layerscope.profiling import Run
 
 # A dip counts as a valley when even the low end of its interval is more than this share of the shoulders.
 VALLEY_SHARE = 0.10
+VALLEY = "called one where the low end of its depth's interval is above a tenth of its shoulders"
+
+VALUES = ["model", "site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
 
 
 @dataclass(frozen=True)
@@ -103,3 +108,102 @@ def dip_of(values: np.ndarray, seed: int) -> Dip:
     lower = before if mean[before] <= mean[after] else after
     falls[whole] = values[whole, lower] - values[whole, place]
     return Dip(place, float(mean[place]), float(mean[lower]), mean_of(falls, seed), falls)
+
+
+@dataclass(frozen=True)
+class Valleys:
+    """The dips of one model's prompt entropy with the sink token kept and dropped."""
+
+    label: str
+    layers: int
+    kept: Dip
+    dropped: Dip
+
+    @classmethod
+    def of(cls, run: Run, label: str, seed: int, texts: int) -> Valleys:
+        """From a profile of whole layers on so many texts."""
+        kept, dropped = (dip_of(by_layer(run.prompts, "prompt_entropy", s, texts).to_numpy(), seed) for s in ("keep", "drop"))
+        return cls(label, int(run.manifest["model"]["n_blocks"]), kept, dropped)
+
+    def sentence(self) -> str:
+        """What it is, no surer than its intervals."""
+        if not self.kept.is_valley:
+            text = f"{self.label} has no clear valley: its deepest dip is {_deep(self.kept)} nats"
+            return f"{text}, without the sink token {_deep(self.dropped)}."
+        text = f"{self.label} has a valley at layer {self.kept.place} of {self.layers}, {_deep(self.kept)} nats deep"
+        if self.dropped.is_valley:
+            return f"{text}; without the sink token one remains at layer {self.dropped.place}, {_deep(self.dropped)}."
+        return f"{text}; without the sink token none is left ({_deep(self.dropped)})."
+
+    def rows(self, **more: object) -> list[dict[str, object]]:
+        """Rows of a table: the depth of the dip, at its layer."""
+        out = []
+        for sink, dip in (("keep", self.kept), ("drop", self.dropped)):
+            site = "embed" if dip.place == 0 else f"block.{dip.place - 1}"
+            place = {"model": self.label, "site": site, "layer": dip.place, "depth": dip.place / self.layers}
+            ends = {"value": dip.depth.value, "ci_low": dip.depth.low, "ci_high": dip.depth.high, "n": dip.depth.n}
+            out.append({**more, **place, "metric": "valley_depth", "normalization": "raw", "sink": sink, **ends})
+        return out
+
+
+def deeper(one: Dip, other: Dip, seed: int) -> Mean:
+    """How much deeper the other dip is, prompt by prompt; both over the same prompts."""
+    return mean_of(other.falls - one.falls, seed)
+
+
+def profile_rows(run: Run, label: str, **more: object) -> pd.DataFrame:
+    """A profile's table with the model's name: raw values, and prompt entropy divided by the log of the length as well."""
+    table = run.table
+    wanted = (table["normalization"] == "raw") | ((table["metric"] == "prompt_entropy") & (table["normalization"] == "logN"))
+    rows = table[wanted].assign(model=label, **more)  # type: ignore[arg-type]
+    return rows[[*more, *VALUES]]
+
+
+def _deep(dip: Dip) -> str:
+    d = dip.depth
+    return f"{d.value:.2f} ({d.low:.2f} to {d.high:.2f})" if np.isfinite(d.low) else f"{d.value:.2f} (no interval)"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Whole numbers as ranges.
+
+    >>> spans([1, 2, 3, 7, 9, 10])
+    '1–3, 7, 9–10'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in runs)
+
+
+def layers(numbers: Iterable[int]) -> str:
+    """Layers as ranges.
+
+    >>> layers([2]), layers([1, 2, 4])
+    ('layer 2', 'layers 1–2, 4')
+    """
+    given = sorted(set(numbers))
+    return f"layer{'s' * (len(given) != 1)} {spans(given)}"
+
+
+def lists(words: Iterable[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> lists(["a", "b", "c"])
+    'a, b and c'
+    """
+    given = list(words)
+    return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else ""
+
+
+def sentence(text: str) -> str:
+    """A text that starts with a capital letter."""
+    return text[0].upper() + text[1:]
+
+
+def in_short(answer: str) -> str:
+    """The first sentence of a verdict."""
+    return f"In short: {answer}."

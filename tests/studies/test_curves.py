@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from layerscope.studies.shared.sampling import at_depths, dip_of, mean_of
+from layerscope.studies.shared.curves import at_depths, dip_of, mean_of
 
 
 def test_a_dip_by_hand() -> None:

@@ -1,1 +1,0 @@
-"""How the study of α makes its spectra, tells and draws them."""

@@ -1,1 +1,0 @@
-"""Checkpoints of a training run: where they are, and what moves between them."""

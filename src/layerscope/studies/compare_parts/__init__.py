@@ -1,1 +1,0 @@
-"""Differences between models, prompt by prompt."""

@@ -1,1 +1,0 @@
-"""Prompts made extreme, and their measures."""

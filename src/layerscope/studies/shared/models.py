@@ -1,0 +1,233 @@
+"""The models of a study: how each is written, told apart, loaded and profiled.
+
+A model with settings of its own is written `org/base?bidirectional=true&adapter=org/lora&label=LLM2Vec`; the other models of
+the study are not affected. The settings are those of `layerscope.load`, plus `adapter` (repeatable) and `label`.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import torch
+
+from layerscope.data import Corpus
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.models import LoadedModel, catalogue, load, open_model
+from layerscope.models.adapters import locate
+from layerscope.models.fingerprint import files_sha256
+from layerscope.models.source import resolve
+from layerscope.profiling import Run, profile
+from layerscope.profiling.plan import text_key
+from layerscope.progress import Progress
+from layerscope.store import RunFolder, atomic
+
+# What each study shows beside prompt entropy; none of it needs augmented views.
+CURVES = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "sink_ratio", "sink_first"]
+LAYERS = ("embed", "block.*")
+
+
+@dataclass
+class Request:
+    """What a user asked a study for; `options` are complete. What a study puts into `work` survives a crash."""
+
+    models: list[str | Path | LoadedModel]
+    texts: Corpus | None
+    options: dict[str, Any]
+    seed: int
+    model_options: dict[str, Any]
+    final_norm: str
+    max_length: int
+    work: Path
+    engine: Any = None
+    offline: bool = False
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model of a study: what to load, with which settings of its own, and what to call it."""
+
+    model: str | Path | LoadedModel
+    label: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def open(self, request: Request) -> LoadedModel:
+        """Load it."""
+        return open_model(self.model, None, request.offline, {**request.model_options, **self.options})
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether it is a hub id (with its revision), and neither a catalogue name nor something on this machine."""
+        if isinstance(self.model, LoadedModel) or str(self.model) in catalogue():
+            return False
+        return not Path(str(self.model)).expanduser().exists()
+
+    def identity(self, request: Request) -> dict[str, Any]:
+        """What tells it from other models, without loading it; a hub model is known by its name, without a download."""
+        if isinstance(self.model, LoadedModel):
+            known = {
+                k: self.model.identity.get(k) for k in ("name", "weights_sha256", "settings_sha256", "dtype", "bidirectional")
+            }
+            return {**known, "label": self.label}
+        settings = {**request.model_options, **self.options}
+        adapters = settings.pop("adapters", ())
+        plain = {k: str(v) for k, v in settings.items() if k not in ("device", "device_map") and v not in (None, False)}
+        known = {"label": self.label, "options": plain}
+        if self.on_hub:
+            return {**known, "hub": str(self.model), "adapters": [str(a) for a in adapters]}
+        allowed = {k: settings[k] for k in ("revision", "allow_pickle", "trust_remote_code") if settings.get(k)}
+        source = resolve(self.model, request.offline, **allowed)
+        known |= {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}
+        return {**known, "adapters": [files_sha256(locate(a, request.offline).glob("*")) for a in adapters]}
+
+
+def read_specs(models: list[str | Path | LoadedModel]) -> list[Spec]:
+    """The models of a request, each with a name of its own.
+
+    >>> [spec.label for spec in read_specs(["a/b", "a/b?bidirectional=true", "a/b"])]
+    ['a/b', 'a/b bidirectional', 'a/b (2)']
+    """
+    found = [_read(model) for model in models]
+    seen: dict[str, int] = {}
+    out = []
+    for spec in found:
+        seen[spec.label] = seen.get(spec.label, 0) + 1
+        label = spec.label if seen[spec.label] == 1 else f"{spec.label} ({seen[spec.label]})"
+        out.append(Spec(spec.model, label, spec.options))
+    return out
+
+
+def _read(given: str | Path | LoadedModel) -> Spec:
+    if isinstance(given, LoadedModel):
+        return Spec(given, given.name)
+    if isinstance(given, Path) or "?" not in given or Path(given).exists():
+        return Spec(given, _short(given))
+    name, _, query = given.partition("?")
+    options: dict[str, Any] = {}
+    label = None
+    known = set(inspect.signature(load).parameters) - {"spec", "offline", "adapters"} | {"adapter", "label"}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in known:
+            raise UnknownNameError(f"setting in {given!r}", key, known)
+        if key == "label":
+            label = value
+        elif key == "adapter":
+            options["adapters"] = (*options.get("adapters", ()), value)
+        elif key in ("bidirectional", "trust_remote_code", "allow_pickle"):
+            if value.lower() not in ("", "true", "false"):
+                raise LayerscopeError(f"{key} in {given!r} is true or false, not {value!r}.")
+            options[key] = value.lower() != "false"
+        else:
+            options[key] = value
+    extra = "".join(f" {k}" if v is True else f" {k}={v}" for k, v in options.items() if k != "adapters" and v is not False)
+    extra += "".join(f" + {_short(adapter)}" for adapter in options.get("adapters", ()))
+    return Spec(name, label or _short(name) + extra, options)
+
+
+def _short(model: str | Path) -> str:
+    """A folder by its name, anything else as it was written."""
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() and str(model) not in catalogue() else str(model)
+
+
+def canonical(request: Request) -> Request:
+    """The same request with its texts in an order of their own: intervals then do not depend on the order they came in."""
+    if request.texts is None:
+        return request
+    return replace(request, texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=text_key))))
+
+
+def profile_of(
+    request: Request, spec: Spec, metrics: Sequence[str], bar: Progress, sites: Sequence[str] = LAYERS, **settings: Any
+) -> Run:
+    """The profile of one model, from the study's work folder if it is finished there."""
+    folder = request.work / folder_name(spec.label)
+    held = RunFolder(folder).manifest()
+    if held is not None and held.get("status") == "complete":
+        return Run.load(folder)  # the folder belongs to this very study: its key was checked before
+    assert request.texts is not None
+    remote = runs_elsewhere(request)
+    bar.begin(f"loading {spec.label}|", 1)
+    model: Any = spec.model if remote else spec.open(request)
+    if not remote:
+        limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
+        _note_tokens(folder, tokens_sha256(model, request.texts.texts, limit))
+    where: dict[str, Any] = {"model_options": {**request.model_options, **spec.options}, "offline": request.offline}
+    run = profile(
+        model,
+        request.texts,
+        out=folder,
+        metrics=metrics,
+        sites=sites,
+        final_norm=request.final_norm,
+        max_length=request.max_length,
+        seed=request.seed,
+        progress=bar,  # type: ignore[arg-type]
+        **({**where, "engine": request.engine} if remote else {}),
+        **settings,
+    )
+    if remote:
+        _note_tokens(folder, lengths_sha256(run))
+    if not isinstance(spec.model, LoadedModel):
+        del model
+        free_memory()
+    return run
+
+
+def runs_elsewhere(request: Request) -> bool:
+    """Whether other processes than this one run the models, each loading its own."""
+    engine = request.engine
+    return engine not in (None, "local") and bool(getattr(engine, "remote", True))
+
+
+def token_fingerprint(request: Request, spec: Spec) -> str | None:
+    """A hash of the token ids that the model's tokenizer makes of the texts; None where it is not known."""
+    file = _facts_file(request.work / folder_name(spec.label))
+    return json.loads(file.read_text(encoding="utf-8")).get("tokens_sha256") if file.is_file() else None
+
+
+def tokens_sha256(model: LoadedModel, texts: Sequence[str], limit: int) -> str:
+    """The same for models that read the same tokens."""
+    digest = hashlib.sha256()
+    for start in range(0, len(texts), 2000):
+        for ids in model.tokenize(list(texts[start : start + 2000]), limit).ids:
+            digest.update(np.array([len(ids), *ids], dtype=np.int64).tobytes())
+    return digest.hexdigest()
+
+
+def lengths_sha256(run: Run) -> str:
+    """The same from numbers of tokens alone, where the tokenizer is not in this process: it tells most tokenizers apart."""
+    counts = run.prompts.drop_duplicates("prompt").sort_values("prompt")["tokens"].to_numpy(dtype=np.int64)
+    return "lengths-" + hashlib.sha256(counts.tobytes()).hexdigest()
+
+
+def folder_name(label: str) -> str:
+    """A folder's name for a model; different labels have different ones."""
+    plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "model"
+    if plain == label:
+        return plain
+    return f"{plain[:80]}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+
+
+def free_memory() -> None:
+    """Give back what a model that is no longer used took."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _note_tokens(folder: Path, digest: str) -> None:
+    atomic.write_json(_facts_file(folder), {"tokens_sha256": digest})
+
+
+def _facts_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.json")  # hidden: what is seen in there are runs

@@ -1,1 +1,0 @@
-"""The steps inside a block, and what each does to entropy and rank."""

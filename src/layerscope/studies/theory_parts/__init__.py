@@ -1,1 +1,0 @@
-"""How the study of the theorems tries, tells and draws them."""
