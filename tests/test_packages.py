@@ -12,7 +12,7 @@ import pytest
 
 from layerscope import packages
 from layerscope.errors import DownloadError
-from layerscope.packages import Package, extract_folder, extract_members, fetch_wheel
+from layerscope.packages import Package, extract_folder, extract_members, fetch_package
 
 CONTENT = b"PK wheel bytes"
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -34,7 +34,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_fetch_checks_and_moves(pip: list[list[str]], tmp_path: Path) -> None:
-    wheel = fetch_wheel(Package("thing", "1.0", SHA, pin=("--abi", "cp311")), tmp_path / "in")
+    wheel = fetch_package(Package("thing", "1.0", SHA, pin=("--abi", "cp311")), tmp_path / "in")
     assert wheel.read_bytes() == CONTENT
     assert [p.name for p in (tmp_path / "in").iterdir()] == [wheel.name]
     assert pip[0][-1] == "thing==1.0"
@@ -45,7 +45,7 @@ def test_fetch_checks_and_moves(pip: list[list[str]], tmp_path: Path) -> None:
 @pytest.mark.usefixtures("pip")
 def test_wrong_sha_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=rf"thing==1\.0.*expected {'0' * 64}, got {SHA}"):
-        fetch_wheel(Package("thing", "1.0", "0" * 64), tmp_path)
+        fetch_package(Package("thing", "1.0", "0" * 64), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,7 +55,7 @@ def test_pip_failure_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr(packages.subprocess, "run", run)
     with pytest.raises(DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*--offline") as caught:
-        fetch_wheel(Package("thing", "1.0", SHA), tmp_path)
+        fetch_package(Package("thing", "1.0", SHA), tmp_path)
     assert "one" not in str(caught.value).replace("done", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -63,7 +63,7 @@ def test_pip_failure_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(DownloadError, match="pip is not installed"):
-        fetch_wheel(Package("thing", "1.0", SHA), tmp_path)
+        fetch_package(Package("thing", "1.0", SHA), tmp_path)
 
 
 @pytest.fixture
@@ -109,5 +109,5 @@ def test_missing_member_and_folder(wheel: Path, tmp_path: Path) -> None:
         extract_folder(wheel, "nope", tmp_path / "out")
     broken = tmp_path / "broken.whl"
     broken.write_bytes(b"not a zip")
-    with pytest.raises(DownloadError, match="not a readable wheel"):
+    with pytest.raises(DownloadError, match="not a readable package"):
         extract_folder(broken, "pkg", tmp_path / "out")

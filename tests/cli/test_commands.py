@@ -42,7 +42,7 @@ def test_models(cli: Cli) -> None:
     rows = json.loads(cli("models", "--json").out)
     assert {"smollm2-135m", "minilm-l6"} <= {row["name"] for row in rows}
     for row in rows:
-        assert row.keys() == {"name", "title", "blocks", "width", "licence", "cached"}
+        assert row.keys() == {"name", "title", "blocks", "width", "license", "cached"}
         # this test's cache is empty, but some come with the package
         assert row["cached"] is row["name"].startswith(("controlled-", "vision-"))
     told = cli("models")
@@ -70,8 +70,7 @@ def test_fetch_checks_every_name_first(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 
 def test_fetch_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.data.fetch_corpus", lambda name: Path("/corpora") / name)
-    monkeypatch.setattr("layerscope.models.fetch", lambda name: Path("/models") / name)
+    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name)
     assert cli("fetch", "lee", "minilm-l6") == (0, "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n", "")
 
 

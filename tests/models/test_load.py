@@ -146,7 +146,7 @@ def test_incomplete_weights_are_not_left_random(tmp_path: Path) -> None:
     ("spec", "offline", "error", "text"),
     [
         ("smollm2-135", False, UnknownNameError, "Did you mean 'smollm2-135m'.*hub id org/name"),
-        ("minilm-l6", True, OfflineError, r"minilm-l6 is not in the cache at .*layerscope fetch minilm-l6"),
+        ("minilm-l6", True, OfflineError, r"'minilm-l6' is not in the cache .*layerscope fetch minilm-l6"),
         ("no-such/model-of-ours", True, OfflineError, "not in the local hub cache"),
         ("./no/such/folder", False, ModelError, "no such file or folder"),
     ],

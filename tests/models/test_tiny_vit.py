@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import tarfile
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import ImageModel, fetch, load, wrap
 from layerscope.models.architectures import tiny_vit_files
 from layerscope.models.architectures.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
-from layerscope.packages import Package
 from tests.tiny_images import pictures
 
 SMALL = TinyVitConfig(image_size=64, widths=(8, 12, 16), depths=(1, 1, 3), heads=(1, 2, 2), windows=(2, 3, 3))
@@ -97,21 +94,14 @@ def test_layers_are_the_blocks_of_the_third_stage() -> None:
 
 
 def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An archive laid out as the published one: the encoder's first three stages are kept, by name, and read again."""
+    """Weights named as in the published file: the encoder's first three stages are kept, by name, and read again."""
     module = small()
     held = io.BytesIO()
     extra = {"image_encoder.layers.3.blocks.0.mlp.fc1.weight": torch.zeros(2), "mask_decoder.weight": torch.zeros(2)}
     torch.save({**{f"image_encoder.{k}": v for k, v in module.state_dict().items()}, **extra}, held)
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-        entry = tarfile.TarInfo("some_sam-1/inside/sam.pt")
-        entry.size = len(held.getvalue())
-        tar.addfile(entry, io.BytesIO(held.getvalue()))
-    (tmp_path / "some_sam-1.tar.gz").write_bytes(archive.getvalue())
-    monkeypatch.setattr(tiny_vit_files, "_ADDRESS", tmp_path.as_uri())
+    (tmp_path / "mobile_sam.pt").write_bytes(held.getvalue())
     monkeypatch.setattr(tiny_vit_files, "TinyVitConfig", lambda: SMALL)
-    package = Package("some-sam", "1", sha256(archive.getvalue()).hexdigest())
-    tiny_vit_files.convert_mobile_sam(package, "inside/sam.pt", tmp_path / "folder")
+    tiny_vit_files.convert_mobile_sam(tmp_path / "mobile_sam.pt", tmp_path / "folder")
     monkeypatch.undo()
     model = load(tmp_path / "folder")
     assert isinstance(model, ImageModel)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from layerscope.catalogue import MARKER
 from layerscope.models import catalogue, fetch, is_cached, load
-from layerscope.models.catalogue import MARKER
 from layerscope.packages import sha256_of
 
 NAMES = ["vision-supervised", "vision-mae", "vision-ar"]
@@ -34,7 +34,7 @@ def test_whole_and_as_declared(name: str) -> None:
     model = load(name, offline=True)
     assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
     assert model.identity["family"] == FAMILIES[name]
-    assert model.identity["licence"] == entry.licence
+    assert model.identity["licence"] == entry.license
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,7 +39,7 @@ def test_the_zoo_is_found_once_installed(wheels: Path, tmp_path: Path) -> None:
     subprocess.run([*pip, "--target", str(tmp_path / "site"), str(wheel)], check=True)
     ask = (
         "import json; from layerscope.models import catalogue, is_cached;"
-        "print(json.dumps({name: [is_cached(name), str(entry.folder)] for name, entry in catalogue().items()}))"
+        "print(json.dumps({name: [is_cached(name), str(entry.path)] for name, entry in catalogue().items()}))"
     )
     path = os.pathsep.join([str(tmp_path / "site"), *(entry for entry in sys.path if entry)])
     environment = {**os.environ, "PYTHONPATH": path}

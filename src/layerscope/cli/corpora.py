@@ -13,13 +13,12 @@ from layerscope.cli.app import app
 def corpora_command() -> None:
     """List the corpora that can be named, and which are cached."""
     from layerscope.data import corpora
-    from layerscope.data.catalogue import is_cached
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("name", "texts", "cached"):
         table.add_column(heading, overflow="fold")
     for name, entry in corpora().items():
-        table.add_row(name, entry.summary, "yes" if is_cached(name) else "no")
+        table.add_row(name, entry.summary, "yes" if entry.is_cached() else "no")
     console = Console()
     console.print(table)
     also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."

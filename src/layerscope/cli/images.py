@@ -15,10 +15,10 @@ def images_command() -> None:
     from layerscope.data.images.sets import image_sets
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("name", "images", "licence", "cached"):
+    for heading in ("name", "images", "license", "cached"):
         table.add_column(heading, overflow="fold")
     for name, entry in image_sets().items():
-        table.add_row(name, entry.summary, entry.licence, "yes" if entry.is_cached() else "no")
+        table.add_row(name, entry.summary, entry.license, "yes" if entry.is_cached() else "no")
     console = Console()
     console.print(table)
     also = "Also: a folder of class folders, a .parquet file with a column of images, or a hub dataset org/name[:config][/split]."

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.data import catalogue
-from layerscope.data.hub import HubSpec, parse_hub_spec, read_hub
+from layerscope.data.hub import parse_hub_spec, read_hub
 from layerscope.data.readers import SUFFIXES, Records, read_file
 from layerscope.data.wikitext import PAPER_MIN_TOKENS, count_whitespace_tokens
 from layerscope.data.wikitext import text_filter as make_text_filter
@@ -111,7 +111,7 @@ def _open(
     """What a spec names: its kind, a name, its records and the filter that belongs to it."""
     text = os.fspath(spec)
     if isinstance(spec, str) and text in catalogue.corpora():
-        return _open_catalogued(catalogue.entry(text), column, offline)
+        return _open_catalogued(catalogue.CORPORA.get(text), column, offline)
     if isinstance(spec, str) and text.startswith("hub:"):
         hub = parse_hub_spec(text.removeprefix("hub:"))
         if hub is None:
@@ -133,18 +133,15 @@ def _open(
 
 
 def _open_catalogued(entry: catalogue.CorpusEntry, column: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
-    origin = entry.origin
-    if isinstance(origin, HubSpec):
-        records = read_hub(origin, column=column, offline=offline)
+    if isinstance(entry.origin, catalogue.HubDataset):
+        records = read_hub(entry.origin.spec, column=column, offline=offline)
     else:
-        path = catalogue.fetch(entry.name, offline=offline)
-        records = read_file(path, column=column or origin.column, encoding=origin.encoding)
-        clean = origin.clean
+        records = read_file(entry.fetch(offline=offline), column=column or entry.column, encoding=entry.encoding)
+        clean = entry.clean
         if clean is not None:
             items = records.items
             records.items = ((n, clean(value) if isinstance(value, str) else value) for n, value in items)
-    facts = {"licence": entry.licence, "citation": entry.citation, "version": entry.version}
-    records.facts |= facts
+    records.facts |= {"licence": entry.license, "citation": entry.citation, "version": entry.version}
     return "catalogue", entry.name, records, entry.text_filter
 
 

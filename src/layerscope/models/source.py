@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from layerscope.catalogue import MARKER
 from layerscope.errors import ModelError, OfflineError, UnknownNameError
 from layerscope.models import hub
 from layerscope.models.architectures import own_architecture
-from layerscope.models.catalogue import MARKER, catalogue, check_zoo, fetch, is_cached
+from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
@@ -101,21 +102,16 @@ def _hub_id(spec: str | Path) -> re.Match[str]:
 
 
 def _catalogue_source(name: str, offline: bool) -> Source:
-    entry = catalogue()[name]
-    if offline and not is_cached(name):
-        raise OfflineError(
-            f"{name} is not in the cache at {entry.folder}, and downloads are off. Run `layerscope fetch {name}` while online."
-        )
-    folder = fetch(name)
-    facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    folder = catalogue()[name].fetch(offline=offline)
+    facts = _marker(folder)
     return Source(
         kind="catalogue",
         name=name,
         path=folder,
         weights=(folder / "model.safetensors",),
         revision=facts.get("version"),
-        quantisation=facts.get("quantisation"),
-        licence=facts.get("licence"),
+        quantisation=facts.get("quantization"),
+        licence=facts.get("license"),
     )
 
 
@@ -149,8 +145,8 @@ def _local_source(
             )
     facts = _marker(path)
     method = (config.get("quantization_config") or {}).get("quant_method")
-    return Source(kind, name, path, weights, revision, None, facts.get("quantisation") or method,
-                  facts.get("licence"), pickled)  # fmt: skip
+    return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
+                  facts.get("license"), pickled)  # fmt: skip
 
 
 def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
@@ -172,7 +168,9 @@ def _transformer_folder(path: Path) -> Path:
 
 def _marker(path: Path) -> dict[str, Any]:
     file = path / MARKER
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    # earlier versions spelled two of the names differently
+    return {{"licence": "license", "quantisation": "quantization"}.get(name, name): value for name, value in facts.items()}
 
 
 def read_config(path: Path) -> dict[str, Any]:

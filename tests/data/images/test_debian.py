@@ -7,13 +7,28 @@ import hashlib
 import io
 import struct
 import tarfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from layerscope.data.images.sets import debian, fashion_mnist
+from layerscope.catalogue import File, Published
+from layerscope.data.images.sets import ImageSetEntry, fashion_mnist
 from layerscope.errors import DataError, DownloadError
+from layerscope.packages import Package, extract_members, fetch_package
+
+INSIDE = "usr/share/datasets/fashion-mnist"
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small Fashion-MNIST, its package, what it holds, and the file that is fetched."""
+
+    entry: ImageSetEntry
+    package: Package
+    arrays: dict[str, np.ndarray]
+    file: Path
 
 
 def package(files: dict[str, bytes]) -> bytes:
@@ -36,51 +51,51 @@ def idx(values: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, np.ndarray]:
-    """A package with four small files in place of the real one, served from memory."""
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Small:
+    """A package with four small files in place of the real one, served from a file beside an address that has nothing."""
     rng = np.random.default_rng(0)
     arrays = {
         "train-images-idx3-ubyte.gz": rng.integers(0, 256, (5, 28, 28)), "train-labels-idx1-ubyte.gz": np.arange(5),
         "t10k-images-idx3-ubyte.gz": rng.integers(0, 256, (3, 28, 28)), "t10k-labels-idx1-ubyte.gz": np.arange(3),
     }  # fmt: skip
     files = {name: idx(values) for name, values in arrays.items()}
-    data = package({f"usr/share/datasets/fashion-mnist/{name}": content for name, content in files.items()})
-    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(fashion_mnist, "SHA256", hashlib.sha256(data).hexdigest())
-    monkeypatch.setattr(fashion_mnist, "FILES", {name: hashlib.sha256(c).hexdigest() for name, c in files.items()})
+    data = package({f"{INSIDE}/{name}": content for name, content in files.items()})
+    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "some.deb"
     path.write_bytes(data)
-    monkeypatch.setattr(fashion_mnist, "URLS", ((tmp_path / "gone.deb").as_uri(), path.as_uri()))
-    return arrays
+    debian = Package("some", "1", hashlib.sha256(data).hexdigest(), urls=((tmp_path / "gone.deb").as_uri(), path.as_uri()))
+    found = tuple(File.inside(debian, f"{INSIDE}/{name}", hashlib.sha256(c).hexdigest()) for name, c in files.items())
+    return Small(replace(fashion_mnist.ENTRY, origin=Published(found)), debian, arrays, path)
 
 
-def test_fetched_checked_and_kept(small: dict[str, np.ndarray], tmp_path: Path) -> None:
-    images, labels = fashion_mnist.read("test")
-    np.testing.assert_array_equal(images, small["t10k-images-idx3-ubyte.gz"])
+def test_fetched_checked_and_kept(small: Small) -> None:
+    images, labels = small.entry.read("test", small.entry.fetch())
+    np.testing.assert_array_equal(images, small.arrays["t10k-images-idx3-ubyte.gz"])
     assert labels.tolist() == [0, 1, 2]
-    (tmp_path / "some.deb").unlink()
-    assert len(fashion_mnist.read("train", offline=True)[0]) == 5
-    assert not list(fashion_mnist.folder().glob(".fetch-*"))
+    small.file.unlink()
+    assert len(small.entry.read("train", small.entry.fetch(offline=True))[0]) == 5
+    assert not list(small.entry.path.glob(".fetch-*"))
 
 
-def test_a_changed_file_in_the_cache_is_fetched_again(small: dict[str, np.ndarray]) -> None:
-    fashion_mnist.fetch()
-    held = fashion_mnist.folder() / "train-labels-idx1-ubyte.gz"
-    held.write_bytes(b"changed")
-    assert not fashion_mnist.is_cached()
-    fashion_mnist.fetch()
-    assert fashion_mnist.is_cached()
+def test_a_changed_file_in_the_cache_is_fetched_again(small: Small) -> None:
+    small.entry.fetch()
+    (small.entry.path / "train-labels-idx1-ubyte.gz").write_bytes(b"changed")
+    assert not small.entry.is_cached()
+    small.entry.fetch()
+    assert small.entry.is_cached()
 
 
-def test_what_is_not_expected_is_refused(small: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fashion_mnist, "SHA256", "0" * 64)
+def test_what_is_not_expected_is_refused(small: Small, tmp_path: Path) -> None:
+    wrong = replace(small.package, sha256="0" * 64)
     with pytest.raises(DownloadError, match="sha256 expected 0000"):
-        fashion_mnist.fetch()
-    assert not fashion_mnist.is_cached()
-    with pytest.raises(DownloadError, match="not a Debian package"), debian.open_deb(b"something else"):
-        pass
-    with pytest.raises(DownloadError, match="holds no data"), debian.open_deb(b"!<arch>\n"):
-        pass
+        fetch_package(wrong, tmp_path / "in")
+    assert list((tmp_path / "in").iterdir()) == []
+    small.file.write_bytes(b"!<arch>\n")
+    with pytest.raises(DownloadError, match="holds no data"):
+        extract_members(small.file, {"a": "a"}, tmp_path / "out")
+    small.file.write_bytes(b"something else")
+    with pytest.raises(DownloadError, match="not a readable package"):
+        extract_members(small.file, {"a": "a"}, tmp_path / "out")
     other = tmp_path / "other.gz"
     other.write_bytes(gzip.compress(b"not idx"))
     with pytest.raises(DataError, match="not an idx file"):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from layerscope.catalogue import Published
 from layerscope.errors import OfflineError, UnknownNameError
 from layerscope.evaluation.tasks import TaskSpec, catalogued_tasks, fetch_task, resolve_tasks
-from layerscope.evaluation.tasks.catalogue import folder, is_cached
+from layerscope.evaluation.tasks.catalogue import TASKS
 from layerscope.evaluation.tasks.catalogue.entry import hash_split
 from tests.evaluation.tasks.support import score
 
@@ -19,10 +20,12 @@ from tests.evaluation.tasks.support import score
 def test_every_entry_is_complete() -> None:
     for name, entry in catalogued_tasks().items():
         assert name == entry.name
-        assert entry.licence
+        assert entry.license
         assert entry.citation
-        assert all(len(file.sha256) == 64 for file in entry.files)
-    files = [file.filename for entry in catalogued_tasks().values() for file in entry.files]
+        assert isinstance(entry.origin, Published)
+        assert all(len(file.sha256 or "") == 64 for file in entry.origin.files)
+    origins = [entry.origin for entry in catalogued_tasks().values()]
+    files = [file.filename for origin in origins if isinstance(origin, Published) for file in origin.files]
     assert len(files) == len(set(files))
 
 
@@ -35,7 +38,7 @@ def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
 
 
 def test_without_network_nothing_is_fetched() -> None:
-    assert not is_cached("SmsSpam")
+    assert not TASKS.is_cached("SmsSpam")
     with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
         fetch_task("SmsSpam", offline=True)
     with pytest.raises(OfflineError, match="layerscope fetch SmsSpam"):
@@ -45,9 +48,10 @@ def test_without_network_nothing_is_fetched() -> None:
 
 
 def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
-    folder("SmsSpam").mkdir(parents=True)
-    (folder("SmsSpam") / "sms-spam.csv").write_text(",spam,text\n0,1,win\n")
-    assert not is_cached("SmsSpam")
+    folder = TASKS.get("SmsSpam").path
+    folder.mkdir(parents=True)
+    (folder / "sms-spam.csv").write_text(",spam,text\n0,1,win\n")
+    assert not TASKS.is_cached("SmsSpam")
 
 
 @pytest.mark.real
@@ -57,12 +61,12 @@ def test_a_changed_file_is_not_taken(tmp_path: Path) -> None:
 )
 def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -> None:
     fetch_task(name)
-    assert is_cached(name)
+    assert TASKS.is_cached(name)
     spec = resolve_tasks(name, offline=True)[0]
     task = spec.load()
     facts = spec.facts(task)
     assert (facts["items"], facts["source"], facts["exact"]) == (items, "package", None)
-    assert facts["licence"] == catalogued_tasks()[name].licence
+    assert facts["licence"] == catalogued_tasks()[name].license
     if labels is None:
         scores = task.dataset["test"]["score"]
         assert 0 < min(scores) <= max(scores) <= 1

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerscope.models.catalogue import Entry
+from layerscope.models.catalogue import ModelEntry, installed_model
 
 _HERE = Path(__file__).parent
 
 
-def _entry(name: str, folder: str, title: str, parameters: int, width: int, notes: str) -> Entry:
-    return Entry(
+def _entry(name: str, folder: str, title: str, parameters: int, width: int, summary: str) -> ModelEntry:
+    return ModelEntry(
         name=name,
         title=title,
-        package=None,
-        content=str(_HERE / folder),
-        licence="Apache-2.0",
+        summary=f"{summary}, float16",
+        license="Apache-2.0",
+        origin=installed_model(_HERE / folder, "layerscope-zoo"),
         parameters=parameters,
         blocks=12,
         width=width,
-        notes=f"{notes}, float16",
     )
 
 
-def _controlled(kind: str, title: str, parameters: int, notes: str) -> Entry:
-    told = f"{notes}; trained by examples/train_controlled_set.py on film reviews"
+def _controlled(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
+    told = f"{summary}; trained by examples/train_controlled_set.py on film reviews"
     return _entry(f"controlled-{kind}", f"controlled/{kind}", f"controlled set, {title}", parameters, 128, told)
 
 
-def _vision(kind: str, title: str, parameters: int, notes: str) -> Entry:
-    told = f"image model{notes}; trained by examples/train_vision_set.py on Fashion-MNIST"
+def _vision(kind: str, title: str, parameters: int, summary: str) -> ModelEntry:
+    told = f"image model{summary}; trained by examples/train_vision_set.py on Fashion-MNIST"
     return _entry(f"vision-{kind}", f"vision_set/{kind}", f"vision set, {title}", parameters, 48, told)
 
 

