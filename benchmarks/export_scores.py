@@ -39,7 +39,7 @@ CASES: dict[str, list[tuple[str, int | None]]] = {
 
 def measured(run: Evaluation, readout: str, layer: int) -> float:
     """The evaluation's score × 100."""
-    parts = dict(zip(("template", "pooling", "final_norm", "sink", "centring"), readout.split("/"), strict=True))
+    parts = dict(zip(("template", "pooling", "final_norm", "sink", "centering"), readout.split("/"), strict=True))
     rows = run.scores[run.scores["layer"] == layer]
     for column, value in parts.items():
         rows = rows[rows[column] == value]

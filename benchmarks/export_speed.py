@@ -13,7 +13,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from layerscope.evaluation.readout import Readout
+from layerscope.core.readout import Readout
 from layerscope.exporting.folder.preparing import prepare
 from layerscope.exporting.measuring.bench import bench
 from layerscope.models import load

@@ -27,8 +27,8 @@ import pandas as pd
 import torch
 
 from layerscope.capture import expand_sites
+from layerscope.core.readout import Readout, all_readouts
 from layerscope.evaluation.encode import readout_vectors
-from layerscope.evaluation.readout import Readout, all_readouts
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_split, read_rows
 from layerscope.models import LoadedModel, load
@@ -163,7 +163,7 @@ class Study:
 
     def _read_one(self, readout: Readout, draws: Sequence[Draw]) -> tuple[np.ndarray, list[Items]]:
         states = [readout_vectors(self.spaces[readout.template], self.keys, readout, site.name) for site in self.sites]
-        vectors, centred = np.stack(states), readout.centring == "corpus"
+        vectors, centred = np.stack(states), readout.centering == "corpus"
         items = []
         for draw in draws:
             mine = prepare(vectors[:, [self.place[text] for text in draw.labelled.texts]], centred, False)

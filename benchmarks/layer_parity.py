@@ -32,10 +32,10 @@ from mteb.models.model_meta import ModelMeta
 import layerscope
 from layerscope.capture import expand_sites
 from layerscope.capture.batches import plan_batches
-from layerscope.evaluation.encode import EncodePass, open_space
+from layerscope.core.readout import TEMPLATES
+from layerscope.evaluation.encode import EncodePass, encode_template, open_space
 from layerscope.evaluation.score import quiet_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
-from layerscope.evaluation.templates import TEMPLATES
 from layerscope.models import LoadedModel, load
 from layerscope.store.embeddings import EmbeddingStore
 
@@ -78,7 +78,7 @@ def same_groups(model: LoadedModel, texts: list[str], scratch: Path) -> list[lis
     order = one.missing(texts)
     groups = []
     for part in one.parts(order):
-        lengths = [len(encoded.ids) for encoded in template.encode(model, part, MAX_LENGTH)]
+        lengths = [len(encoded.ids) for encoded in encode_template(model, template, part, MAX_LENGTH)]
         groups += [[part[i] for i in group] for group in plan_batches(lengths, one.tokens)]
     return groups
 

@@ -10,6 +10,7 @@ import pytest
 
 from layerscope.atlas.overlay import Overlay, labelled, load_overlay, metric_differences, overlay_metrics, overlay_scores
 from layerscope.atlas.summary import compare, panels, show
+from layerscope.core.readout import Readout
 from layerscope.data import Corpus
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.run import Evaluation
@@ -62,7 +63,7 @@ def test_views_must_be_made_the_same_way(released: Path) -> None:
 
 
 def evaluation(tmp_path: Path, scores: list[dict[str, Any]], **conventions: Any) -> Evaluation:
-    place = {"template": "plain", "pooling": "mean", "final_norm": "applied", "sink": "keep", "centring": "none", "split": "test"}
+    place = {**Readout().columns, "split": "test"}
     table = pd.DataFrame([{**place, "subset": "default", "depth": row["layer"] / 6, **row} for row in scores])
     manifest = {
         "model": {"name": "mine"},

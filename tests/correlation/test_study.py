@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from layerscope.core.readout import Readout
 from layerscope.correlation import Correlations, correlate, from_atlas, from_runs, mean_by_layer, same_tasks
 from layerscope.correlation.maths import association
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Run
 
+DEFAULT = Readout()
 FEW: dict[str, Any] = {"permutations": 199, "task_permutations": 99, "bootstrap": 100}
 
 
@@ -131,8 +133,8 @@ def _run(final_norm: str = "applied", module: str | None = "LlamaRMSNorm", **mod
     return Run(pd.DataFrame(rows), manifest, pd.DataFrame())
 
 
-def _evaluation(tmp_path: Any, **model: Any) -> Evaluation:
-    place = {"template": "plain", "pooling": "mean", "final_norm": "applied", "sink": "keep", "centring": "none"}
+def _evaluation(tmp_path: Any, readout: Readout = DEFAULT, **model: Any) -> Evaluation:
+    place = readout.columns
     rows = [
         {"task": "Pairs", "split": "test", "subset": subset, "layer": k, "depth": k / 5, "score": k / 10 + shift, **place}
         for k in range(6)
@@ -163,3 +165,12 @@ def test_another_final_norm_is_a_warning_and_another_model_an_error(tmp_path: An
         from_runs(_run(), _evaluation(tmp_path), readout="plain/mean/raw/keep/none")
     with pytest.raises(UnknownNameError, match="sink"):
         from_runs(_run(), _evaluation(tmp_path), sink="lose")
+
+
+def test_a_template_with_slashes_is_not_taken_for_the_final_norm(tmp_path: Any) -> None:
+    readout = Readout("{text}, and/or that", "last", "raw")
+    evaluation = _evaluation(tmp_path, readout)
+    tables = from_runs(_run("raw"), evaluation, readout.name)
+    assert tables.facts["final_norm"] == {"metrics": "raw", "scores": "raw"}
+    assert tables.notes == []
+    assert "final_norm=applied, the scores with raw" in from_runs(_run(), evaluation, readout.name).notes[0]

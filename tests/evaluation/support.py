@@ -103,7 +103,7 @@ class PlainEncoder(AbsEncoder):
     def __init__(self, model: LoadedModel, family: str, layer: int, readout: str) -> None:
         self.mteb_model_meta = ModelMeta.create_empty(overwrites={"name": "tests/plain", "revision": "1"})
         self.model, self.family, self.layer = model, family, layer
-        self.template, self.pooling, self.norm, self.sink, self.centring = readout.split("/")
+        self.template, self.pooling, self.norm, self.sink, self.centering = readout.split("/")
         self.mean: np.ndarray | float = 0.0
 
     def vector(self, text: str) -> np.ndarray:
@@ -113,7 +113,7 @@ class PlainEncoder(AbsEncoder):
         return pool_by_hand(raw[self.layer], states[self.layer], span, self.pooling, self.sink == "drop")
 
     def centre_on(self, texts: set[str]) -> None:
-        if self.centring == "corpus":
+        if self.centering == "corpus":
             self.mean = np.mean([self.vector(text) for text in sorted(texts)], axis=0)
 
     def encode(self, inputs: Any, **_: Any) -> np.ndarray:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from layerscope import Evaluation, evaluate
+from layerscope.core.readout import all_readouts
 from layerscope.evaluation import screen as screening
-from layerscope.evaluation.readout import all_readouts
 from layerscope.store.embeddings import EmbeddingStore
 from tests.evaluation.support import watch, write_tasks
 from tests.tiny import tiny_model
@@ -35,14 +35,14 @@ def test_the_grid_is_screened_on_a_part(given: dict[str, Any], monkeypatch: pyte
     assert len(screened["kept"]) == 6
     assert screened["items"] == {"Pairs": int(0.3 * 0.85 * 120)}
     assert any("screened on a part" in line and "Raise --store-budget" in line for line in run.manifest["warnings"])
-    names = {"/".join(row) for row in run.scores[["template", "pooling", "final_norm", "sink", "centring"]].to_numpy()}
+    names = {"/".join(row) for row in run.scores[["template", "pooling", "final_norm", "sink", "centering"]].to_numpy()}
     assert names == {*screened["kept"], "plain/mean/applied/keep/none"}
     assert run.manifest["tasks"]["Pairs"]["items"] == 120
     assert EmbeddingStore(given["store"], None).size() <= budget
     # what was screened best is what is kept
     small = Evaluation.load(given["out"] / "screen").scores
     assert len(small) == 60
-    keys = ["template", "pooling", "final_norm", "sink", "centring"]
+    keys = ["template", "pooling", "final_norm", "sink", "centering"]
     best = small.sort_values("score", ascending=False).head(6)
     assert {"/".join(row) for row in best[keys].to_numpy()} == set(screened["kept"])
     # the part's texts are not encoded again in full

@@ -25,7 +25,7 @@ from tests.tiny import tiny_model
 pytestmark = pytest.mark.filterwarnings("ignore")  # scikit-learn on tiny classifiers
 
 READOUTS = ["plain/mean/applied/keep/none", "echo/wmean/raw/drop/corpus", "one-word/last/applied/keep/none"]
-KEYS = ["template", "pooling", "final_norm", "sink", "centring"]
+KEYS = ["template", "pooling", "final_norm", "sink", "centering"]
 COLUMNS = [
     "task",
     "task_type",
@@ -39,7 +39,7 @@ COLUMNS = [
     "final_norm",
     "pooling",
     "sink",
-    "centring",
+    "centering",
     "score",
 ]
 

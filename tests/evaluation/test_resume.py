@@ -21,14 +21,14 @@ from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
-READOUTS = [f"plain/{pooling}/raw/keep/{centring}" for pooling in ("mean", "wmean", "max") for centring in ("none", "corpus")]
+READOUTS = [f"plain/{pooling}/raw/keep/{centering}" for pooling in ("mean", "wmean", "max") for centering in ("none", "corpus")]
 TEXTS, JOBS = 200, 24
 
 
 @pytest.fixture
 def runner() -> Iterator[subprocess.Popen[str]]:
     """A process that starts runs."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     command = [sys.executable, "-m", "tests.evaluation.interrupted"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, cwd=ROOT, **pipes) as process:

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from layerscope.evaluation.readout import parse_readout
+from layerscope.core.readout import Readout
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.folder.preparing import prepare
 from layerscope.models import LoadedModel, wrap
@@ -28,7 +28,7 @@ TEXTS = [
 
 def draft_of(model: LoadedModel, layer: int, readout: str, folder: Path, **options: Any) -> Draft:
     """A written folder; not verified."""
-    return prepare(model, layer, parse_readout(readout), folder, max_length=options.pop("max_length", 120), **options)
+    return prepare(model, layer, Readout.parse(readout), folder, max_length=options.pop("max_length", 120), **options)
 
 
 def vectors_by_hand(model: LoadedModel, family: str, layer: int, readout: str, texts: list[str]) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from layerscope import Evaluation, evaluate
-from layerscope.evaluation.readout import Readout
+from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export
 from layerscope.exporting.checking import verify
@@ -46,7 +46,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def score_of(run: Evaluation, layer: int, readout: str) -> float:
     rows = run.scores[run.scores["layer"] == layer]
-    for column, value in zip(("template", "pooling", "final_norm", "sink", "centring"), readout.split("/"), strict=True):
+    for column, value in zip(("template", "pooling", "final_norm", "sink", "centering"), readout.split("/"), strict=True):
         rows = rows[rows[column] == value]
     return float(rows["score"].iloc[0])
 
@@ -158,7 +158,7 @@ def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.glob(".*"))
 
 
-def test_centring_needs_texts(tmp_path: Path) -> None:
+def test_centering_needs_texts(tmp_path: Path) -> None:
     readout = "plain/mean/raw/keep/corpus"
     with pytest.raises(ExportError, match=r"say over which texts.* --readout plain/mean/raw/keep/none"):
         export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", max_length=64)

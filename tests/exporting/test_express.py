@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from layerscope.evaluation.readout import all_readouts, parse_readout
+from layerscope.core.readout import Readout, all_readouts
 from layerscope.exporting import ExportError, export
 from layerscope.exporting.express import check_expressible, nearest, why_not
 
@@ -29,7 +29,7 @@ def test_every_readout_has_an_expressible_neighbour() -> None:
 )
 def test_the_reason_and_the_nearest_are_said(given: str, reason: str, near: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=reason) as told:
-        check_expressible(parse_readout(given))
+        check_expressible(Readout.parse(given))
     assert f"--readout {near}" in str(told.value)
     with pytest.raises(ExportError, match=reason):  # before any model is loaded
         export("no-such-model", 1, readout=given, out=tmp_path / "x")

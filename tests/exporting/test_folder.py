@@ -46,18 +46,18 @@ def test_cls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "centring", "unit"), [("llama", "corpus", True), ("mamba", "corpus", False), ("bert", "none", True)]
+    ("family", "centering", "unit"), [("llama", "corpus", True), ("mamba", "corpus", False), ("bert", "none", True)]
 )
-def test_template_centring_and_length(family: str, centring: str, unit: bool, tmp_path: Path) -> None:
+def test_template_centering_and_length(family: str, centering: str, unit: bool, tmp_path: Path) -> None:
     model = tiny_model(family)
-    readout = f"one-word/last/raw/keep/{centring}"
+    readout = f"one-word/last/raw/keep/{centering}"
     draft = draft_of(model, 2, readout, tmp_path, unit=unit, centre=lambda ids: (MEAN, "some texts"), max_length=127)
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
-    wanted = wanted - MEAN if centring == "corpus" else wanted
+    wanted = wanted - MEAN if centering == "corpus" else wanted
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted
     np.testing.assert_allclose(encode(tmp_path, TEXTS), wanted, rtol=1e-4, atol=1e-4)
     listed = [module["type"].rsplit(".")[-1] for module in json.loads((tmp_path / "modules.json").read_text())]
-    assert listed == ["Transformer", "Pooling"] + ["Dense"] * (centring == "corpus") + ["Normalize"] * unit
+    assert listed == ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
     assert draft.mean is None or draft.centred_on == "some texts"
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from layerscope import evaluate
+from layerscope.core.readout import get_template
 from layerscope.data import load_corpus
+from layerscope.evaluation.encode import encode_template
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.templates import get_template
 from layerscope.exporting import export
 from layerscope.exporting.checking import verify
 from layerscope.exporting.checking.texts import verification_texts
@@ -36,7 +37,7 @@ def test_templates_on_real_sentences(name: str, pattern: str) -> None:
     model, template = load(name), get_template(pattern)
     baked = bake(model, template, 256, verification_texts())
     sentences = [part.strip() + "." for text in load_corpus("lee").texts[:60] for part in text.split(".") if part.strip()]
-    wanted = template.encode(model, sentences, 256)
+    wanted = encode_template(model, template, sentences, 256)
     fitting = [i for i, one in enumerate(wanted) if not one.truncated]
     found = baked.ids(sentences)
     assert len(fitting) > 400

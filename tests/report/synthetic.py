@@ -85,7 +85,7 @@ def synthetic_evaluation(
     scores, gains = [], []
     for t, task in enumerate(names):
         for r, readout in enumerate(readouts or READOUTS[:1]):
-            parts = dict(zip(["template", "pooling", "final_norm", "sink", "centring"], readout.rsplit("/", 4), strict=True))
+            parts = dict(zip(["template", "pooling", "final_norm", "sink", "centering"], readout.rsplit("/", 4), strict=True))
             span = max(best, blocks - best, 1)
             by_layer = {k: 0.3 + 0.01 * t + 0.05 * r - 0.1 * abs(k - best) / span for k in range(blocks + 1)}
             for layer, score in by_layer.items():

@@ -67,7 +67,7 @@ def test_the_last_layer_is_best() -> None:
 def test_another_readout_is_compared_with_the_default_last_layer() -> None:
     run = synthetic_evaluation(readouts=READOUTS, best=2)
     # layer 2: 30 with the default, 45 with the fourth readout; the default's last layer: 20
-    assert "+25.0 over that last layer with the one-word template (last pooling, raw, centred) at layer 2" in said(run)
+    assert "+25.0 over that last layer with the one-word template (last pooling, raw, centered) at layer 2" in said(run)
     same_template = synthetic_evaluation(readouts=READOUTS[:2], best=2)
     assert "+15.0 over that last layer with reading it by mean pooling, raw at layer 2" in said(same_template)
     worse = synthetic_evaluation(readouts=READOUTS[:2], best=2)

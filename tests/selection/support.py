@@ -59,7 +59,7 @@ def evaluation(tasks: dict[str, list[float]], half: float = 0.01, path: Path | N
             gain = score - scores[-1]
             wide = 0.0 if layer == len(scores) - 1 else half
             rows.append([task, "test", "default", *READOUT, layer, site, score, gain, gain - wide, gain + wide, False])
-    columns = ["task", "split", "subset", "template", "pooling", "final_norm", "sink", "centring"]
+    columns = ["task", "split", "subset", "template", "pooling", "final_norm", "sink", "centering"]
     columns += ["layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
     table = pd.DataFrame(rows, columns=columns)
     blocks = len(next(iter(tasks.values()))) - 1

@@ -62,7 +62,7 @@ def stored(folder: Path, scores: dict[int, np.ndarray]) -> None:
     """Results as an evaluation leaves them: one JSON and one array file per layer."""
     place = folder / "results" / "a"
     place.mkdir(parents=True)
-    names = dict(zip(("template", "pooling", "final_norm", "sink", "centring"), READOUT, strict=True))
+    names = dict(zip(("template", "pooling", "final_norm", "sink", "centering"), READOUT, strict=True))
     for layer, values in scores.items():
         told = {
             "task": "a",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from layerscope.core.readout import Readout
 from layerscope.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ OURS = {  # the atlas's names of our metrics
     "lidar": "lidar",
     "dime": "dime",
 }
-READOUT = {"template": "plain", "pooling": "mean", "final_norm": "applied", "sink": "keep", "centring": "none"}
+READOUT = Readout().columns
 _VIEWS: dict[str, Any] = {"view_rows": "centered-unit", "group": 64}
 # the released code's settings that each metric depends on (preset `released`)
 _NEEDS: dict[str, dict[str, Any]] = {
@@ -187,7 +188,7 @@ def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any]
     if task not in published:
         return ["not one of the paper's 32 tasks"]
     if rows.empty:
-        return [f"no scores under the published readout {'/'.join(READOUT.values())}"]
+        return [f"no scores under the published readout {Readout().name}"]
     reasons = []
     subsets, splits = sorted(set(rows["subset"])), sorted(set(rows["split"]))
     if task in _SUBSETS and subsets != _SUBSETS[task]:

@@ -8,7 +8,7 @@ template reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.capture.reduce import non_finite_error
 from layerscope.capture.sites import Site
+from layerscope.core.readout import POOLINGS
 from layerscope.metrics.tokens.measures import find_sink
-
-Pooling = Literal["mean", "wmean", "last", "cls", "max"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 class Pooler:

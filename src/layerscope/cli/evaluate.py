@@ -21,7 +21,7 @@ def evaluate_command(
     readouts: list[str] = typer.Option(
         [],
         "--readouts",
-        help="all, TEMPLATE/all, or template/pooling/norm/sink/centring,…; may be repeated. (default: the paper's)",
+        help="all, TEMPLATE/all, or template/pooling/norm/sink/centering,…; may be repeated. (default: the paper's)",
     ),
     data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
     limit: int | None = typer.Option(None, "--limit", "-n", help="Score a random part of N items of each task."),

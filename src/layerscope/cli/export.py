@@ -20,7 +20,7 @@ def export_command(
         None, "--layer", "-l", help="Layer to read; -1: the last. (default: the best of --from-run)"
     ),
     readout: str | None = typer.Option(
-        None, "--readout", help="template/pooling/norm/sink/centring. (default: the best of --from-run, or plain/mean/applied)"
+        None, "--readout", help="template/pooling/norm/sink/centering. (default: the best of --from-run, or plain/mean/applied)"
     ),
     from_run: Path | None = typer.Option(
         None, "--from-run", help="Folder of an evaluation: chooses, centres, and gives evidence."

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.evaluation.names import DEFAULT_READOUT, readout_names
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -68,7 +68,7 @@ def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, 
     curves = table[(table["normalization"] == "raw") & table["site"].str.fullmatch(r"embed|block\.\d+")]
     has_it = set(curves.loc[curves["sink"] == sink, "metric"])  # metrics over prompts know no sink
     curves = curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
-    norms = {"metrics": run.manifest["conventions"]["final_norm"], "scores": readout.split("/")[2]}
+    norms = {"metrics": run.manifest["conventions"]["final_norm"], "scores": Readout.parse(readout).final_norm}
     facts = {"model": run.name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
     notes = []
     has_norm = run.manifest["conventions"].get("final_norm_module") is not None

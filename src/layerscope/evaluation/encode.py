@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from layerscope.capture import Site, make_batch, run_batches, token_budget
 from layerscope.capture.pooling import Pooler, drop_sink
-from layerscope.evaluation.readout import Readout
-from layerscope.evaluation.templates import Encoded, Template
+from layerscope.core.readout import SLOT, Readout, Template
+from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
@@ -18,6 +19,60 @@ _CHUNK_BYTES = 128 * 2**20
 _PARTS = 25  # a run that is stopped repeats at most one of this many parts
 Vectors = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 """Vectors by kind (sites, texts, D), and numbers by name, of some texts."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One text ready for the model: its token ids, the span that is read, and whether the text was cut."""
+
+    ids: list[int]
+    span: tuple[int, int]
+    truncated: bool
+
+
+def encode_template(model: LoadedModel, template: Template, texts: Sequence[str], max_length: int) -> list[Encoded]:
+    """Token ids of the filled template, at most `max_length`; it is the text that is cut, never the template."""
+    if template.pattern == SLOT:
+        tokens = model.tokenize(texts, max_length)
+        return [Encoded(ids, (0, len(ids)), cut) for ids, cut in zip(tokens.ids, tokens.truncated, strict=True)]
+    frame = len(model.tokenize_with_offsets([template.pattern.replace(SLOT, "")])[0][0])
+    room = (max_length - frame) // template.copies - 1  # a token more where the text's edges join the template's words
+    if room < 1:
+        raise LayerscopeError(
+            f"template {template.name!r} alone takes {frame} of max_length={max_length} tokens, which leaves no room for a text. "
+            "Raise --max-length."
+        )
+    return _fill(model, template, texts, max_length, room)
+
+
+def _fill(model: LoadedModel, template: Template, texts: Sequence[str], max_length: int, room: int) -> list[Encoded]:
+    shortened, cut = _shorten(model, texts, room)
+    whole = [template.pattern.replace(SLOT, text) for text in shortened]
+    ids, offsets = model.tokenize_with_offsets(whole)
+    out = []
+    for i, (row, places) in enumerate(zip(ids, offsets, strict=True)):
+        if len(row) > max_length:  # rare: the joined text takes more tokens than its parts
+            out += _fill(model, template, [texts[i]], max_length, max(0, room - (len(row) - max_length)))
+            continue
+        span = (0, len(row))
+        if template.copies > 1:
+            start = len(whole[i]) - len(template.pattern.rsplit(SLOT, 1)[1]) - len(shortened[i])
+            inside = [k for k, (a, b) in enumerate(places) if b > start and a < start + len(shortened[i]) and b > a]
+            span = (inside[0], inside[-1] + 1) if inside else span
+        out.append(Encoded(row, span, cut[i]))
+    return out
+
+
+def _shorten(model: LoadedModel, texts: Sequence[str], room: int) -> tuple[list[str], list[bool]]:
+    """Texts cut, at a token's end, to `room` tokens of their own."""
+    _, offsets = model.tokenize_with_offsets(texts)
+    shortened, cut = [], []
+    for text, places in zip(texts, offsets, strict=True):
+        own = [b for a, b in places if b > a]
+        shortened.append(text if len(own) <= room else text[: own[room - 1]] if room else "")
+        cut.append(shortened[-1] != text)  # the last token may be the first of a character's several
+    return shortened, cut
+
 
 _IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
 
@@ -51,7 +106,7 @@ class TextEncoder:
 
     def read(self, texts: Sequence[str]) -> list[Encoded]:
         """Token ids of texts."""
-        return [_never_empty(e, self.model.pad_id) for e in self.template.encode(self.model, texts, self.max_length)]
+        return [_never_empty(e, self.model.pad_id) for e in encode_template(self.model, self.template, texts, self.max_length)]
 
     def run(self, encoded: Sequence[Encoded], advance: Callable[[int], None]) -> Vectors:
         """Vectors and numbers of texts that were read."""
@@ -125,7 +180,7 @@ def _never_empty(encoded: Encoded, pad_id: int) -> Encoded:
 
 
 def readout_vectors(space: Space, keys: Sequence[bytes], readout: Readout, site: str) -> np.ndarray:
-    """The vectors (n, D) of texts at one site under a readout; centring is the caller's, who knows the corpus."""
+    """The vectors (n, D) of texts at one site under a readout; centering is the caller's, who knows the corpus."""
     first = space.read(keys, readout.kinds[0], site)
     if readout.sink == "keep" or readout.pooling == "max":
         return first

@@ -14,19 +14,18 @@ import torch
 
 from layerscope.cache import cache_dir
 from layerscope.capture import Site, expand_sites
+from layerscope.core.readout import Readout, get_template, kinds_of, parse_readouts
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
 from layerscope.engines.models import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.collect import collect
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
 from layerscope.evaluation.manifest import conventions, failures, warnings
-from layerscope.evaluation.readout import Readout, kinds_of, parse_readouts
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.score import Job, Scene, forget, task_config, task_files
 from layerscope.evaluation.screen import screen, too_many
 from layerscope.evaluation.tables import gain_table, score_table
 from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
-from layerscope.evaluation.templates import get_template
 from layerscope.evaluation.work import encode_by_workers
 from layerscope.evaluation.workers import score_all
 from layerscope.models import LoadedModel, open_model
@@ -71,7 +70,7 @@ def evaluate(
     """Score layers and readouts on tasks.
 
     `tasks` is `paper` (the paper's 32), `small` (a few quick ones from the package index), or names. `readouts` is None (the
-    paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.evaluation.readout`). Vectors are kept in a
+    paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`). Vectors are kept in a
     store that later runs read; `workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do
     not see but classifiers do; None does what the model's own sentence-transformers pipeline does. `engine` says who runs the
     model: `local` (this process), `ray` (workers of the cluster at `address`) or an `Engine`; scoring stays on this machine.

@@ -15,7 +15,7 @@ def conventions(job: EvaluationJob, dtype: str) -> dict[str, Any]:
         "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
         "max_length": job.max_length,
         "unit_length": job.unit,
-        "centring": "the mean over all distinct texts of the task is subtracted",
+        "centering": "the mean over all distinct texts of the task is subtracted",
         "sink": "the token with the largest norm, found per text and layer on states without the final norm",
         "readouts": [readout.name for readout in job.readouts],
         "score": "mteb's main score, 0 to 1",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.core.readout import READOUT_COLUMNS, Readout, rename_old_columns
 from layerscope.errors import RunFolderError
-from layerscope.evaluation.names import READOUT_COLUMNS
 from layerscope.evaluation.tables import GAIN_COLUMNS
 from layerscope.store import RunFolder
 
@@ -32,8 +32,8 @@ class Evaluation:
             raise RunFolderError(f"{path} holds no evaluation.")
         if manifest.get("status") != "complete":
             raise RunFolderError(f"the evaluation in {path} is not finished. Run the same command again: it goes on.")
-        gains = folder.read_table("gains").reindex(columns=GAIN_COLUMNS)
-        return cls(folder.read_table("scores"), gains, manifest, Path(path))
+        gains = rename_old_columns(folder.read_table("gains")).reindex(columns=GAIN_COLUMNS)
+        return cls(rename_old_columns(folder.read_table("scores")), gains, manifest, Path(path))
 
     @property
     def failed(self) -> list[dict[str, str]]:
@@ -55,7 +55,7 @@ class Evaluation:
                     "subset": subset,
                     "best": top["score"],
                     "layer": int(top["layer"]),
-                    "readout": "/".join(str(top[c]) for c in readout),
+                    "readout": Readout.from_row(top.to_dict()).name,
                     "last": last["score"],
                     "gain": top["gain"],
                     "ci_low": top["ci_low"],

@@ -12,15 +12,15 @@ import logging
 import math
 import tempfile
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from layerscope.core.readout import Readout
 from layerscope.evaluation.encode import readout_vectors
-from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.uncertainty import Items
 from layerscope.models.fingerprint import files_sha256
@@ -38,7 +38,7 @@ class Scene:
     revision: str | None
     width: int
     spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
-    unit: bool = False  # vectors scaled to length 1, after centring
+    unit: bool = False  # vectors scaled to length 1, after centering
 
 
 def task_config(spec: TaskSpec) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Job:
     @property
     def key(self) -> str:
         """A file name for its result."""
-        text = json.dumps([task_config(self.task), task_files(self.task), asdict(self.readout), self.site], sort_keys=True)
+        text = json.dumps([task_config(self.task), task_files(self.task), self.readout.name, self.site], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def file(self, scene: Scene) -> Path:
@@ -75,7 +75,7 @@ class Job:
 
 
 def texts_file(run: str | Path, task: str) -> Path:
-    """Where the keys of a task's texts are kept: what centring averages over."""
+    """Where the keys of a task's texts are kept: what centering averages over."""
     return Path(run) / "texts" / f"{task}.npy"
 
 
@@ -111,7 +111,7 @@ class Undefined(Exception):
 
 
 def _lookup(scene: Scene, job: Job) -> Any:
-    """The vectors of texts for a job, centred if asked; `Undefined` if they are all the same."""
+    """The vectors of texts for a job, centered if asked; `Undefined` if they are all the same."""
     description, dtype = next((d, t) for template, d, t in scene.spaces if template == job.readout.template)
     space = _space(scene.store, description, dtype)
     keys = _task_keys(texts_file(scene.run, job.task.name))
@@ -121,7 +121,7 @@ def _lookup(scene: Scene, job: Job) -> Any:
     if spread <= 1e-6 * max(1e-30, float(np.abs(whole).max())):
         raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
     row = {key: i for i, key in enumerate(keys)}
-    vectors = (whole - mean).astype(np.float32) if job.readout.centring == "corpus" else whole
+    vectors = (whole - mean).astype(np.float32) if job.readout.centering == "corpus" else whole
     if scene.unit:
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
     return lambda texts: vectors[[row[text_key(text)] for text in texts]]
@@ -142,7 +142,7 @@ def run_job(scene: Scene, job: Job) -> dict[str, Any]:
     file = job.file(scene)
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
-    base = {"task": job.task.name, "layer": job.layer, "site": job.site, **asdict(job.readout)}
+    base = {"task": job.task.name, "layer": job.layer, "site": job.site, **job.readout.columns}
     try:
         result = {**base, **_score(scene, job)}
     except Exception as error:
@@ -166,7 +166,7 @@ def _score(scene: Scene, job: Job) -> dict[str, Any]:
         return {"status": "undefined", "reason": str(reason), **facts, "scores": unscored}
     reseed(task)
     # mteb's cache does not know which data a task was given: without their fingerprint two would share a file
-    experiment = {"layer": job.layer, **asdict(job.readout), "unit": scene.unit, "data": _fingerprint(job.task)[:12]}
+    experiment = {"layer": job.layer, **job.readout.columns, "unit": scene.unit, "data": _fingerprint(job.task)[:12]}
     view = LayerView(lookup, model_meta(scene.model, scene.revision, scene.width, experiment))
     cache = mteb.ResultCache(Path(scene.run) / "mteb")
     with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from layerscope.evaluation.names import READOUT_COLUMNS
-from layerscope.evaluation.readout import Readout
+from layerscope.core.readout import READOUT_COLUMNS, Readout
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from layerscope.evaluation.names import READOUT_COLUMNS
-from layerscope.evaluation.readout import Readout
+from layerscope.core.readout import READOUT_COLUMNS, Readout
 from layerscope.evaluation.score import Job, Scene, read_items
 from layerscope.evaluation.uncertainty import gains, resampled, same_items, tied_best
 
 SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
-SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centring", "score"]
+SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centering", "score"]
 GAIN_COLUMNS = ["task", "split", "subset", *READOUT_COLUMNS, "layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
 # against the last layer under the default readout, which is what a user who changes nothing has
 GAIN_COLUMNS += ["gain_over_default", "default_ci_low", "default_ci_high"]
@@ -43,7 +41,7 @@ def gain_table(scene: Scene, jobs: Sequence[Job], scores: pd.DataFrame, seed: in
 
     Both on the same resampled items, with the layers that tie for best.
     """
-    by_place = {(job.task.name, *asdict(job.readout).values(), job.layer): job for job in jobs}
+    by_place = {(job.task.name, *job.readout.columns.values(), job.layer): job for job in jobs}
     rows = []
     known = scores.dropna(subset=["score"])
     for (task, split, subset), of_task in known.groupby(["task", "split", "subset"], sort=False):
@@ -51,7 +49,7 @@ def gain_table(scene: Scene, jobs: Sequence[Job], scores: pd.DataFrame, seed: in
         parts_of = {Readout(*(str(p) for p in key)): group for key, group in of_task.groupby(READOUT_COLUMNS, sort=False)}
         for readout, group in sorted(parts_of.items(), key=lambda item: item[0] != Readout()):  # the default first
             by_layer = dict(zip(group["layer"], group["score"], strict=True))
-            place = [str(task), *asdict(readout).values()]
+            place = [str(task), *readout.columns.values()]
             found = {layer: read_items(scene, by_place[*place, layer], str(split), str(subset)) for layer in by_layer}
             held = {layer: items for layer, items in found.items() if items is not None}
             last = max(by_layer)

@@ -9,8 +9,7 @@ from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work
 from layerscope.engines.models import ModelRecipe
 from layerscope.engines.packing import PackedTexts
-from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors
-from layerscope.evaluation.templates import Encoded
+from layerscope.evaluation.encode import Encoded, EncodePass, TextEncoder, Vectors
 
 Chunk = tuple[int, slice]
 """The number of a pass, and which of its texts."""

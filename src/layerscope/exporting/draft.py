@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.evaluation.readout import Readout
-from layerscope.evaluation.templates import Template, get_template
+from layerscope.core.readout import Readout, Template, get_template
 from layerscope.exporting.folder.cutting import Route
 from layerscope.exporting.folder.tokenizing import Baked
 from layerscope.models import LoadedModel

@@ -11,12 +11,11 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
+from layerscope.core.readout import Readout, get_template
 from layerscope.evaluation.encode import open_space, readout_vectors
-from layerscope.evaluation.readout import Readout
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.score import texts_file
 from layerscope.evaluation.tables import READOUT_COLUMNS
-from layerscope.evaluation.templates import get_template
 from layerscope.exporting.errors import ExportError
 from layerscope.exporting.express import why_not
 from layerscope.models import LoadedModel

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from layerscope.evaluation.readout import Readout
-from layerscope.evaluation.templates import get_template
+from layerscope.core.readout import Readout, get_template
 from layerscope.exporting.errors import ExportError
 
 POOLING_MODES = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layerscope.evaluation.readout import CENTRINGS, Readout, check_readout, parse_readout
+from layerscope.core.readout import Readout
 from layerscope.exporting import publish
 from layerscope.exporting.checking.reference import pooled_vectors
 from layerscope.exporting.checking.verify import require_sentence_transformers, verify
@@ -80,7 +80,7 @@ def export(
     """Write layer `layer` of a model, read as `readout` says, as a sentence-transformers folder, and verify it.
 
     `from_run` is the folder of an evaluation: it gives the layer and readout where they are left out (the best measured), the
-    length and scaling of texts, the mean for centring, and the evidence in the model card. `center_on` names other texts to
+    length and scaling of texts, the mean for centering, and the evidence in the model card. `center_on` names other texts to
     centre on (a file or corpus, or texts). `texts` are verified on besides the built-in ones. `normalize` scales vectors to
     length 1 (None: as the run, or the model's own pipeline, does). `onnx` adds an ONNX graph, `quantize="int8"` a smaller one
     beside it; `bench` measures the folder against the whole model. Precision is the model's: `model_options={"dtype":
@@ -133,7 +133,7 @@ def export(
 def _readout(given: str | Readout | None) -> Readout | None:
     if given is None:
         return None
-    readout = check_readout(given) if isinstance(given, Readout) else parse_readout(given)
+    readout = given.check() if isinstance(given, Readout) else Readout.parse(given)
     check_expressible(readout)
     return readout
 
@@ -186,10 +186,10 @@ def _mean(
         return vectors.mean(0, dtype=np.float64), f"the {len(corpus)} texts of {corpus.name}"
     if evidence is not None:
         return evidence.mean(model, layer, readout, store)
-    uncentred = "/".join([*readout.name.rsplit("/", 1)[:1], CENTRINGS[0]])
+    uncentered = replace(readout, centering="none").name
     raise ExportError(
         f"readout {readout.name!r} subtracts a mean: say over which texts (--center-on FILE or corpus), or give the evaluation "
-        f"that used it (--from-run). Without centring: --readout {uncentred}"
+        f"that used it (--from-run). Without centering: --readout {uncentered}"
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from layerscope.core.readout import Readout
 from layerscope.profiling.valley import Valley
 from layerscope.report.contents.sources import Curves, Mark, Scores
 
@@ -177,10 +178,10 @@ def _readout_words(score: Scores, gain: Gain) -> list[str]:
     if best == score.reference or own is None or others[best].score <= own.score:
         return []
     more = others[best].score - (gain.score - gain.gain)
-    template, pooling, norm, _, centring = best.rsplit("/", 4)
-    same_template = template == score.reference.rsplit("/", 4)[0]
-    how = f"{pooling} pooling, {norm}" + (", centred" if centring == "corpus" else "")
-    name = f"reading it by {how}" if same_template else f"the {template} template ({how})"
+    readout = Readout.parse(best)
+    same_template = readout.template == Readout.parse(score.reference).template
+    how = f"{readout.pooling} pooling, {readout.final_norm}" + (", centered" if readout.centering == "corpus" else "")
+    name = f"reading it by {how}" if same_template else f"the {readout.template} template ({how})"
     return [f"{more:+.1f} over that last layer with {name} at layer {others[best].layer}"]
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation.names import DEFAULT_READOUT
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import Choice, site_of
 from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks

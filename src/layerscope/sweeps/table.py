@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.evaluation.names import READOUT_COLUMNS
+from layerscope.core.readout import READOUT_COLUMNS, readout_names
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling.run import Run
 from layerscope.sweeps.jobs import SweepJob
@@ -32,7 +32,7 @@ def _profile_rows(job: SweepJob, out: Path) -> pd.DataFrame:
 
 def _score_rows(job: SweepJob, out: Path) -> pd.DataFrame:
     scores = Evaluation.load(out / job.name).scores
-    readouts = scores[READOUT_COLUMNS].astype(str).agg("/".join, axis=1)
+    readouts = readout_names(scores)
     rows = scores.drop(columns=[name for name in READOUT_COLUMNS if name != "sink"]).rename(columns={"score": "value"})
     empty: dict[str, Any] = {"normalization": None, "ci_low": float("nan"), "ci_high": float("nan"), "n": 0}
     return _placed(rows.assign(**empty), job, corpus=None, readout=readouts)

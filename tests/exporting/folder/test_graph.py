@@ -1,4 +1,4 @@
-"""ONNX graphs: equal to torch, pooling and centring included, and run with onnxruntime alone."""
+"""ONNX graphs: equal to torch, pooling and centering included, and run with onnxruntime alone."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from layerscope.evaluation.templates import get_template
+from layerscope.core.readout import get_template
+from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import ExportError
 from layerscope.exporting.checking.texts import SHORT, beyond
 from layerscope.exporting.folder.tokenizing import bake
@@ -48,7 +49,7 @@ def test_without_joins_texts_are_cut_as_the_evaluation_cuts_them(family: str) ->
         template = get_template(name)
         baked = bake(model, template, 100, [*SHORT, LONG])
         assert baked.exact_when_cut
-        assert baked.ids([LONG, "short"]) == [e.ids for e in template.encode(model, [LONG, "short"], 100)]
+        assert baked.ids([LONG, "short"]) == [e.ids for e in encode_template(model, template, [LONG, "short"], 100)]
 
 
 def test_plain_texts_and_settings(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from layerscope import Evaluation
 from layerscope.report.terminal.scores import print_evaluation
 from layerscope.selection.describe import spans
 
-KEYS = ["template", "pooling", "final_norm", "sink", "centring"]
+KEYS = ["template", "pooling", "final_norm", "sink", "centering"]
 NAME = "org/[bold]model[/]"
 
 

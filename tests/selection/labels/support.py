@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.evaluation.readout import Readout, all_readouts
+from layerscope.core.readout import Readout, all_readouts
 from layerscope.selection.labels.read import Labelled, build
 
 READOUTS = [readout for readout in all_readouts(["plain"]) if readout.pooling in ("mean", "last")]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.readout import Readout
 from layerscope.selection.labels.decide import Decision, decide
 from layerscope.selection.labels.evidence import Evidence, gather
 from layerscope.selection.labels.read import Labelled

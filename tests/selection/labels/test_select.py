@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerscope.core.readout import TEMPLATES, Readout, all_readouts
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.evaluation.encode import open_space
-from layerscope.evaluation.readout import Readout, all_readouts
-from layerscope.evaluation.templates import TEMPLATES
 from layerscope.models import LoadedModel
 from layerscope.profiling import profile
 from layerscope.selection.choice import KEYS, Choice
@@ -170,7 +169,7 @@ def test_what_cannot_be_asked_for(model: LoadedModel, tmp_path: Path) -> None:
         select_with_labels(tmp_path, file)
 
 
-def test_centring_is_on_the_given_texts_and_equal_vectors_are_undefined() -> None:
+def test_centering_is_on_the_given_texts_and_equal_vectors_are_undefined() -> None:
     vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
     vectors[1] = 1.5
     found = prepare(vectors, centre=True, unit=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from layerscope.capture import expand_sites, make_batch, run_batches, token_budget
 from layerscope.capture.pooling import Pooler
-from layerscope.evaluation.readout import Readout
+from layerscope.core.readout import Readout
 from layerscope.models import LoadedModel
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from layerscope.errors import MissingExtraError
+from layerscope.evaluation.encode import encode_template
 from layerscope.exporting.checking import reload_child
 from layerscope.exporting.checking.reference import cosine_distances, finished, pooled_vectors
 from layerscope.exporting.draft import Draft
@@ -97,7 +98,7 @@ def _compare(draft: Draft, held: dict[str, np.ndarray], versions: dict[str, str]
     lengths = np.linalg.norm(held["vectors"].astype(np.float64), axis=1) / np.maximum(np.linalg.norm(wanted, axis=1), 1e-30)
     if not np.allclose(lengths, 1, atol=max(1e-3, tolerance)):
         raise ExportError(f"the exported folder's vectors have another length: {lengths.min():.4f} to {lengths.max():.4f} times.")
-    evaluated = draft.template.encode(model, draft.texts, draft.max_length)
+    evaluated = encode_template(model, draft.template, draft.texts, draft.max_length)
     cut = [i for i, e in enumerate(evaluated) if e.truncated]
     return Verification(
         texts=len(draft.texts),

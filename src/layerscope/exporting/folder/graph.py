@@ -1,4 +1,4 @@
-"""ONNX: the whole pipeline, pooling and centring included, as one graph, checked against torch; and a quantised one beside it.
+"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch; and a quantised one beside it.
 
 Layout: `onnx/model.onnx` (and `onnx/model_int8.onnx`), inputs `input_ids` and `attention_mask` (batch × sequence, int64), outputs
 `sentence_embedding` (finished) and `token_embeddings`. What the graph does not need, such as a block of zeros, is not in it.

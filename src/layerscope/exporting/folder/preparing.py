@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerscope.evaluation.readout import Readout
-from layerscope.evaluation.templates import get_template
+from layerscope.core.readout import Readout, get_template
 from layerscope.exporting.checking.texts import beyond, verification_texts
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.folder.cutting import check_cuttable, write_cut
@@ -48,7 +47,7 @@ def prepare(
         baked = baked.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
         probes.append(beyond(baked.max_length))  # a text that this folder, too, has to cut
     mean, centred_on = (None, None)
-    if readout.centring == "corpus":
+    if readout.centering == "corpus":
         assert centre is not None
         mean, centred_on = centre(baked.ids)
     route = write_cut(model, layer, readout.final_norm, folder)

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerscope.evaluation.templates import SLOT, Template
+from layerscope.core.readout import SLOT, Template
+from layerscope.evaluation.encode import encode_template
 from layerscope.exporting.errors import ExportError
 from layerscope.models import LoadedModel
 
@@ -66,7 +67,11 @@ def _with_template(model: LoadedModel, template: Template, max_length: int, text
             f"template {template.name!r} has the special token {held[0]!r} before the text, where words are added as characters "
             "and special tokens are not known. Use a template without it before {text}."
         )
-    fits = [text for text, e in zip(texts, template.encode(model, texts, max_length), strict=True) if text and not e.truncated]
+    fits = [
+        text
+        for text, e in zip(texts, encode_template(model, template, texts, max_length), strict=True)
+        if text and not e.truncated
+    ]
     wrong: list[str] = []
     for cut in range(len(suffix) + 1):
         if any(token in suffix[:cut] for token in added):
@@ -96,7 +101,7 @@ def _length(baked: Baked, model: LoadedModel, template: Template, max_length: in
 
 def _differing(baked: Baked, model: LoadedModel, template: Template, texts: Sequence[str], max_length: int) -> list[str]:
     """Texts whose token ids are not those of the evaluation."""
-    wanted = template.encode(model, texts, max_length)
+    wanted = encode_template(model, template, texts, max_length)
     return [text for text, row, e in zip(texts, baked.ids(texts), wanted, strict=True) if row != e.ids] if texts else []
 
 

@@ -35,7 +35,7 @@ def write_modules(draft: Draft) -> list[str]:
     _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True})
     if draft.mean is not None:
         names.append("Dense")
-        _write_centring(folder / "2_Dense", draft.mean)
+        _write_centering(folder / "2_Dense", draft.mean)
     if draft.unit:
         (folder / f"{len(names)}_Normalize").mkdir()
         names.append("Normalize")
@@ -59,7 +59,7 @@ def _write_transformer(draft: Draft) -> None:
     _json(draft.folder / "sentence_bert_config.json", settings)
 
 
-def _write_centring(folder: Path, mean: np.ndarray) -> None:
+def _write_centering(folder: Path, mean: np.ndarray) -> None:
     """Subtracting a mean as a dense layer: the identity, and the mean with its sign turned as bias."""
     width = len(mean)
     folder.mkdir()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from layerscope.core.readout import Readout
 from layerscope.exporting.telling.licence import UNKNOWN
 
 
@@ -181,7 +182,7 @@ def _conventions(facts: Mapping[str, Any]) -> str:
         "## Conventions",
         "",
         f"- {facts['layer_convention'][0].upper()}{facts['layer_convention'][1:]}. Here: {facts['layer']} of {base['n_blocks']}.",
-        f"- Modules: {' → '.join(facts['modules'])}. Pooling: {facts['readout'].rsplit('/', 4)[1]}. Centring: {centred}.",
+        f"- Modules: {' → '.join(facts['modules'])}. Pooling: {Readout.parse(facts['readout']).pooling}. Centering: {centred}.",
         f"- Scaled to length 1: {'yes' if facts['unit_length'] else 'no'}. Weights: {base['dtype']}.",
         f"- Weights of the base: sha256 `{base['weights_sha256']}`. All details: `layerscope.json`.",
     ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layerscope.core.readout import Readout
 from layerscope.report.contents.sources import Curves, Mark, Scores
 
 # (name, what a difference means) for profiles that are drawn on the same axes
@@ -100,7 +101,7 @@ def _across(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[Notice]:
         for curve in curves:
             if not same_model(curve, score):
                 continue
-            norms = {readout.rsplit("/", 4)[2] for readout in score.readouts}
+            norms = {Readout.parse(readout).final_norm for readout in score.readouts}
             module = curve.facts.get("final norm")
             if module != "none in this model" and curve.final_norm not in norms:
                 text = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from layerscope.evaluation.names import DEFAULT_READOUT
+from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.report.contents.sources import Curves, Scores
 
 _OURS = {"entropy_prompt": "prompt_entropy", "entropy_dataset": "dataset_entropy"}

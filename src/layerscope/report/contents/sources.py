@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from layerscope.evaluation.names import DEFAULT_READOUT, readout_names
+from layerscope.core.readout import DEFAULT_READOUT, readout_names
 from layerscope.profiling.valley import Valley, find_valley
 
 if TYPE_CHECKING:

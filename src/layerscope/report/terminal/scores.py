@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.evaluation.names import READOUT_COLUMNS
+from layerscope.core.readout import READOUT_COLUMNS, Readout
 from layerscope.report.terminal.profile import sparkline
 from layerscope.selection.describe import spans
 
@@ -74,17 +74,16 @@ def _best(run: Evaluation, wide: bool) -> Table:
 
 def _readouts(run: Evaluation, width: int) -> Table:
     """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
-    keys = READOUT_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("mean over tasks", overflow="fold")
     table.add_column("layer 0 → last", no_wrap=True)
     table.add_column("best", justify="right", no_wrap=True)
     table.add_column("last", justify="right", no_wrap=True)
     lines = []
-    for key, group in run.scores.groupby(keys):
+    for key, group in run.scores.groupby(READOUT_COLUMNS):
         by_task = group.groupby(["task", "layer"])["score"].mean().unstack("task")
         # a layer that is undefined for a task has no mean
-        lines.append(("/".join(str(part) for part in key), by_task.index.to_numpy(), by_task.to_numpy().mean(axis=1)))
+        lines.append((Readout(*map(str, key)).name, by_task.index.to_numpy(), by_task.to_numpy().mean(axis=1)))
     known = [line for line in lines if np.isfinite(line[2]).any()]
     for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
         at = int(np.nanargmax(means))

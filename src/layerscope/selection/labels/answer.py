@@ -144,7 +144,7 @@ def _conventions(opened: Opened, evidence: Evidence, facts: dict[str, Any]) -> d
         "score": _SCORES[evidence.measure.name],
         "gain": "chosen anew without a third of the examples, measured on that third; mean over all rounds",
         "tied": "against the largest error of all candidates under the bootstrap, 95 % together",
-        "centring": "the mean over the given texts is subtracted",
+        "centering": "the mean over the given texts is subtracted",
         "unit_length": opened.unit,
         "max_length": opened.max_length,
         **{name: facts[name] for name in ("folds", "seed", "budget", "tolerance", "texts", "encoded")},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerscope.evaluation.readout import Readout
+from layerscope.core.readout import Readout
 from layerscope.selection.labels.measures import Items, Measure, make_measure
 from layerscope.selection.labels.read import Labelled
 
@@ -65,8 +65,8 @@ def gather(
 
 
 def stands_for(readout: Readout, labelled: Labelled, unit: bool) -> Readout:
-    """The readout that is computed in its place: a probe does not see centring, unless it comes before scaling to length 1."""
-    return replace(readout, centring="none") if labelled.kind == "classification" and not unit else readout
+    """The readout that is computed in its place: a probe does not see centering, unless it comes before scaling to length 1."""
+    return replace(readout, centering="none") if labelled.kind == "classification" and not unit else readout
 
 
 def assemble(labelled: Labelled, measure: Measure, found: Mapping[Readout, Items], layers: Sequence[int]) -> Evidence:

@@ -51,7 +51,7 @@ class Labelled:
 
     @property
     def texts(self) -> list[str]:
-        """Every distinct text once: what is encoded, and what centring averages over."""
+        """Every distinct text once: what is encoded, and what centering averages over."""
         return list(dict.fromkeys(text for side in self.sides for text in side))
 
     def facts(self) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from layerscope.core.readout import Readout, all_readouts, get_template, kinds_of, parse_readouts
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.evaluation.encode import space_description
-from layerscope.evaluation.readout import Readout, all_readouts, kinds_of, parse_readouts
-from layerscope.evaluation.templates import get_template
 from layerscope.models import LoadedModel, load
 from layerscope.selection.choice import site_of
 from layerscope.selection.labels.vectors import by_template

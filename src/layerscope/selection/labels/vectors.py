@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from layerscope.capture import Site
+from layerscope.core.readout import Readout, get_template, kinds_of
 from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors
-from layerscope.evaluation.readout import Readout, kinds_of
-from layerscope.evaluation.templates import get_template
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
@@ -72,7 +71,7 @@ class StoredVectors:
         """(sites, texts, D); NaN at a site where every text has the same vector."""
         space = self.spaces[readout.template]
         whole = np.stack([readout_vectors(space, self._keys, readout, site) for site in self.sites])
-        return prepare(whole, readout.centring == "corpus", self.unit)
+        return prepare(whole, readout.centering == "corpus", self.unit)
 
 
 def prepare(vectors: np.ndarray, centre: bool, unit: bool) -> np.ndarray:

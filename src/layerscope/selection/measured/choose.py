@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.names import DEFAULT_READOUT
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import Choice, site_of
 from layerscope.selection.measured.draws import Candidate, stored_items, task_draws, with_readout

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.evaluation.names import READOUT_COLUMNS, readout_names
+from layerscope.core.readout import Readout, readout_names
 from layerscope.evaluation.uncertainty import Items, resampled, same_items
 
 RESAMPLES = 200
@@ -33,7 +33,7 @@ def stored_items(folder: Path | None, gains: pd.DataFrame) -> dict[Entry, dict[C
     known: dict[Any, float] = {tuple(row[:5]): row[5] for row in with_readout(gains)[names].to_numpy().tolist()}
     for file in sorted((folder / "results").glob("*/*.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
-        readout = "/".join(str(told.get(name)) for name in READOUT_COLUMNS)
+        readout = Readout.from_row(told).name
         for score in told.get("scores", []):
             key = (told.get("task"), score["split"], score["subset"], readout, told.get("layer"))
             held = known.get(key)

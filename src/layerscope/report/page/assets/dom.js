@@ -45,10 +45,10 @@ function ranges(numbers) {
 
 function readoutName(readout) {
   const parts = readout.split("/");
-  const [pooling, norm, sink, centring] = parts.slice(-4);
+  const [pooling, norm, sink, centering] = parts.slice(-4);
   const words = [parts.slice(0, -4).join("/"), pooling, norm];
   if (sink === "drop") words.push("sink dropped");
-  if (centring === "corpus") words.push("centred");
+  if (centering === "corpus") words.push("centered");
   return words.join(" · ");
 }
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
+from layerscope.core.readout import (
+    READOUT_COLUMNS,
+    Readout,
+    all_readouts,
+    kinds_of,
+    parse_readouts,
+    readout_names,
+    readouts_of,
+    rename_old_columns,
+)
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.evaluation.readout import Readout, all_readouts, kinds_of, parse_readout, parse_readouts
 
 
 @pytest.mark.parametrize(
@@ -23,16 +33,17 @@ from layerscope.evaluation.readout import Readout, all_readouts, kinds_of, parse
         ("{text} and/or?/last/raw", "{text} and/or?/last/raw/keep/none"),
         ("a/max {text} b/mean c/wmean/raw/drop/corpus", "a/max {text} b/mean c/wmean/raw/drop/corpus"),
         ("{text}\n{text}/mean", "{text}\n{text}/mean/applied/keep/none"),
+        ("{text}/mean/last/raw", "{text}/mean/last/raw/keep/none"),
     ],
 )
 def test_names(text: str, name: str) -> None:
-    readout = parse_readout(text)
+    readout = Readout.parse(text)
     assert readout.name == name
-    assert parse_readout(readout.name) == readout
+    assert Readout.parse(readout.name) == readout
 
 
 def test_a_pattern_of_ones_own_is_the_whole_template() -> None:
-    readout = parse_readout("a/max {text} b/mean c/wmean/raw")
+    readout = Readout.parse("a/max {text} b/mean c/wmean/raw")
     assert (readout.template, readout.pooling, readout.final_norm) == ("a/max {text} b/mean c", "wmean", "raw")
 
 
@@ -43,8 +54,8 @@ def test_a_pattern_of_ones_own_is_the_whole_template() -> None:
         ("plain/maen", ["unknown pooling 'maen'", "'mean'", "cls, last, max, mean, wmean"]),
         ("plain/mean/norm", ["'norm'", "applied, raw"]),
         ("plain/mean/raw/no", ["unknown sink 'no'", "drop, keep"]),
-        ("plain/mean/raw/drop/mean", ["unknown centring 'mean'", "corpus, none"]),
-        ("plain/mean/raw/drop/none/x", ["6 parts", "template/pooling/norm/sink/centring"]),
+        ("plain/mean/raw/drop/mean", ["unknown centering 'mean'", "corpus, none"]),
+        ("plain/mean/raw/drop/none/x", ["6 parts", "template/pooling/norm/sink/centering"]),
         ("one-word/mean", ["'one-word' is read by last", "'mean'"]),
         ("echo/cls", ["'echo' is read by mean, wmean, last, max"]),
         ("plain/last/raw/drop", ["'last' reads one token"]),
@@ -54,7 +65,7 @@ def test_a_pattern_of_ones_own_is_the_whole_template() -> None:
 )
 def test_impossible_ones_are_refused_with_what_is_valid(text: str, phrases: list[str]) -> None:
     with pytest.raises(LayerscopeError) as caught:
-        parse_readout(text)
+        Readout.parse(text)
     for phrase in phrases:
         assert phrase in str(caught.value)
 
@@ -77,7 +88,7 @@ def test_the_grid_of_a_model(has_cls: bool, has_norm: bool, count: int) -> None:
     assert {r.final_norm for r in grid} == ({"applied", "raw"} if has_norm else {"applied"})
     assert Readout() in grid  # what everything else is compared with
     assert {r.pooling for r in grid if r.template == "one-word"} == {"last"}
-    assert all(parse_readout(r.name) == r for r in grid)
+    assert all(Readout.parse(r.name) == r for r in grid)
 
 
 def test_lists_templates_and_repeats() -> None:
@@ -96,15 +107,26 @@ def test_lists_templates_and_repeats() -> None:
 
 
 def test_a_mean_without_the_sink_is_not_stored() -> None:
-    assert parse_readout("plain/mean/raw").kinds == ("mean/raw",)
-    assert parse_readout("plain/mean/raw/drop").kinds == ("mean/raw", "sink/raw")
-    assert parse_readout("plain/wmean/applied/drop").kinds == ("wmean/applied", "sink/applied")
-    assert parse_readout("plain/max/raw/drop").kinds == ("max-drop/raw",)
-    assert parse_readout("plain/mean/raw/drop/corpus").kinds == parse_readout("plain/mean/raw/drop").kinds
+    assert Readout.parse("plain/mean/raw").kinds == ("mean/raw",)
+    assert Readout.parse("plain/mean/raw/drop").kinds == ("mean/raw", "sink/raw")
+    assert Readout.parse("plain/wmean/applied/drop").kinds == ("wmean/applied", "sink/applied")
+    assert Readout.parse("plain/max/raw/drop").kinds == ("max-drop/raw",)
+    assert Readout.parse("plain/mean/raw/drop/corpus").kinds == Readout.parse("plain/mean/raw/drop").kinds
     assert set(kinds_of(all_readouts(["plain"], True))) == {
         f"{what}/{norm}" for what in ("mean", "wmean", "last", "cls", "max", "max-drop", "sink") for norm in ("applied", "raw")
     }
-    assert kinds_of([parse_readout("plain"), parse_readout("plain/mean/applied/drop"), parse_readout("plain")]) == [
+    assert kinds_of([Readout.parse("plain"), Readout.parse("plain/mean/applied/drop"), Readout.parse("plain")]) == [
         "mean/applied",
         "sink/applied",
     ]
+
+
+def test_rows_of_tables_and_of_earlier_versions() -> None:
+    readouts = [Readout(), Readout("{text} and/or that", "last", "raw", "keep", "corpus")]
+    table = pd.DataFrame([readout.columns for readout in readouts])
+    assert list(table.columns) == READOUT_COLUMNS
+    assert readouts_of(table) == readouts
+    assert readout_names(table) == [readout.name for readout in readouts]
+    earlier = table.rename(columns={"centering": "centring"})
+    assert [Readout.from_row(row) for row in earlier.to_dict("records")] == readouts
+    assert readouts_of(rename_old_columns(earlier)) == readouts
