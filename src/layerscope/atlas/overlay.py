@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from layerscope.core.readout import Readout
+from layerscope.core.sites import whole_layers
 from layerscope.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -114,8 +115,7 @@ def overlay_metrics(run: Run) -> Overlay:
         if reasons:
             differs[theirs] = reasons
             continue
-        rows = run.curve(ours)
-        rows = rows[rows["site"].str.fullmatch(r"embed|block\.\d+")].dropna(subset=["value"])
+        rows = whole_layers(run.curve(ours)).dropna(subset=["value"])
         found.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
     columns = ["metric", "layer", "depth", "value"]
     table = pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)

@@ -18,8 +18,8 @@ from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.capture.reduce import non_finite_error
-from layerscope.capture.sites import Site
 from layerscope.core.readout import POOLINGS
+from layerscope.core.sites import Site
 from layerscope.metrics.tokens.measures import find_sink
 
 

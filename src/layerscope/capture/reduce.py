@@ -14,7 +14,7 @@ from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture, FinalNorm
 from layerscope.capture.normed import centred_states, normed_sums
-from layerscope.capture.sites import Site
+from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.options import Options
 from layerscope.metrics.tokens.gram_kernel import usable_for

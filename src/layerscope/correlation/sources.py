@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
+from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, 
         raise UnknownNameError("readout of this evaluation", readout, set(names))
     # subsets of a task are one score of it
     scores = held[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
-    table = run.table
-    curves = table[(table["normalization"] == "raw") & table["site"].str.fullmatch(r"embed|block\.\d+")]
+    curves = whole_layers(run.table[run.table["normalization"] == "raw"])
     has_it = set(curves.loc[curves["sink"] == sink, "metric"])  # metrics over prompts know no sink
     curves = curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
     norms = {"metrics": run.manifest["conventions"]["final_norm"], "scores": Readout.parse(readout).final_norm}

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.sites import whole_layers
+
 # A dip smaller than this share of the shoulders is the ordinary unevenness of a curve.
 _LEAST_DEPTH = 0.10
 # The dip counts as the sink's when dropping that token fills this share of it.
@@ -62,7 +64,7 @@ def _dip(values: np.ndarray) -> tuple[int, float, float] | None:
 
 def find_valley(table: pd.DataFrame) -> Valley | None:
     """The valley of prompt entropy over the layers of a profile, or None if the curve has none worth the name."""
-    layers = table[~table["site"].str.match(r"block\.\d+\.")]
+    layers = whole_layers(table)
 
     def curve(metric: str, sink: str = "keep") -> pd.Series | None:
         rows = layers[(layers["metric"] == metric) & (layers["normalization"] == "raw") & (layers["sink"] == sink)]

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from layerscope.core.sites import layer_ranges
 from layerscope.metrics import metrics
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.notices import convention_rows
 from layerscope.report.contents.sources import Curves, Scores
 from layerscope.report.figures.curves import curve_of
 from layerscope.report.terminal.profile import number, sparkline
-from layerscope.selection.describe import spans
 
 
 def markdown(report: Report) -> str:
@@ -68,7 +68,7 @@ def _scores(score: Scores) -> list[str]:
             gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"
             if math.isfinite(top["ci_low"]) and top["ci_low"] != top["ci_high"]:
                 gain += f" [{100 * top['ci_low']:+.1f}, {100 * top['ci_high']:+.1f}]"
-            tied = ", ".join(spans([int(k) for k in group.loc[group["tied"], "layer"]]))
+            tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
             rows.append([task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied])
     return _table(["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"], rows)
 

@@ -22,15 +22,6 @@ KEYS = (
 )
 
 
-def site_of(layer: int) -> str:
-    """The name of the place in the network where a layer is read.
-
-    >>> site_of(0), site_of(12)
-    ('embed', 'block.11')
-    """
-    return "embed" if layer == 0 else f"block.{layer - 1}"
-
-
 @dataclass
 class Choice:
     """One layer to read, with what it is expected to gain over the last layer, in points (score × 100).

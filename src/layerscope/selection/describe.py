@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from layerscope.core.sites import layer_ranges
 from layerscope.selection.choice import Choice
 
 
@@ -29,26 +30,11 @@ def lines(choice: Choice) -> list[tuple[str, str]]:
         ("rule", choice.rule),
         ("why", choice.reason),
         ("read as", choice.readout or "not said"),
-        ("tied", ", ".join(spans(choice.tied)) if len(choice.tied) > 1 else "no other layer"),
+        ("tied", ", ".join(layer_ranges(choice.tied)) if len(choice.tied) > 1 else "no other layer"),
         ("risk", risk if not choice.is_last or choice.risk_of_loss else "none: it is the last layer"),
         ("saves", saved if choice.blocks_saved else "nothing"),
     ]
     return [*rows, *(("note", warning) for warning in choice.warnings)]
-
-
-def spans(layers: list[int]) -> list[str]:
-    """Runs of layers in short.
-
-    >>> spans([1, 2, 3, 7])
-    ['1–3', '7']
-    """
-    out: list[list[int]] = []
-    for layer in sorted(layers):
-        if out and layer == out[-1][-1] + 1:
-            out[-1].append(layer)
-        else:
-            out.append([layer])
-    return [f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in out]
 
 
 def _signed(value: float | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Evidence:
 def from_run(run: Run) -> Evidence:
     """The evidence in a finished profile."""
     blocks = int(run.manifest["model"]["n_blocks"])
-    table = run.table[run.table["site"].str.fullmatch(r"embed|block\.\d+")]
+    table = whole_layers(run.table)
     table = table[(table["normalization"] == "raw") & (table["sink"] == "keep")]
     curves: dict[str, Curve] = {}
     for metric, rows in table.groupby("metric"):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.core.readout import DEFAULT_READOUT
+from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.selection import budget as budgets
-from layerscope.selection.choice import Choice, site_of
+from layerscope.selection.choice import Choice
 from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
 from layerscope.selection.prior import MOST_RISK, Forecast
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from layerscope import Evaluation
+from layerscope.core.sites import layer_ranges
 from layerscope.report.terminal.scores import print_evaluation
-from layerscope.selection.describe import spans
 
 KEYS = ["template", "pooling", "final_norm", "sink", "centering"]
 NAME = "org/[bold]model[/]"
@@ -145,4 +145,4 @@ def test_no_interval_and_nothing_at_all() -> None:
     [([], ""), ([4], "4"), ([0, 1], "0–1"), ([3, 1, 2, 7], "1–3, 7"), ([0, 2, 4], "0, 2, 4"), ([5, 6, 9, 10, 11], "5–6, 9–11")],
 )
 def test_ranges(layers: list[int], text: str) -> None:
-    assert ", ".join(spans(layers)) == text
+    assert ", ".join(layer_ranges(layers)) == text

@@ -12,7 +12,7 @@ import torch
 
 from layerscope.capture.batches import Batch, make_image_batch
 from layerscope.capture.hooks import Capture
-from layerscope.capture.sites import Site
+from layerscope.core.sites import Site
 from layerscope.data.images.reading import PixelReader
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models.families import families

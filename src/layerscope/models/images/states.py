@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from layerscope.capture.anatomy import expand_sites
 from layerscope.capture.hooks import Capture, FinalNorm
-from layerscope.capture.sites import Site, expand_sites
+from layerscope.core.sites import Site
 from layerscope.models.images.model import ImageModel
 
 if TYPE_CHECKING:

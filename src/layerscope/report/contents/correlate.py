@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from layerscope.core.sites import whole_layers
 from layerscope.report.contents.notices import same_model
 from layerscope.report.contents.sources import Curves, Scores
 
@@ -102,7 +103,7 @@ def correlate(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[Correl
 
 
 def _table(curve: Curves, score: Scores) -> pd.DataFrame:
-    layers = curve.table[(curve.table["normalization"] == "raw") & ~curve.table["site"].str.match(r"block\.\d+\.")]
+    layers = whole_layers(curve.table[curve.table["normalization"] == "raw"])
     common = sorted(set(layers["layer"]) & set(score.table["layer"]))
     by_metric = {
         (str(metric), str(sink)): _Series(rows.drop_duplicates("layer").set_index("layer")["value"].reindex(common).to_numpy())

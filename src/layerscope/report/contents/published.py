@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
+from layerscope.core.sites import site_of
 from layerscope.report.contents.sources import Curves, Scores
 
 _OURS = {"entropy_prompt": "prompt_entropy", "entropy_dataset": "dataset_entropy"}
@@ -61,7 +62,7 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     )
     partial = table["n"] < table["of"]  # a mean over fewer datasets than at the other layers is another quantity
     table = table[~partial].assign(sink="keep", ci_low=float("nan"), ci_high=float("nan"))
-    table["site"] = ["embed" if k == 0 else f"block.{k - 1}" for k in table["layer"]]
+    table["site"] = table["layer"].map(site_of)
     table = table[["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]]
     blocks = int(table["layer"].max())
     has_norm = not family.startswith("bert") and where != "imagenet"  # image models return their states without it

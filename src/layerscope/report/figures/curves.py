@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, metrics
 from layerscope.report.contents.sources import Curves, from_run
@@ -79,7 +80,8 @@ def curve_of(run: Curves, metric: str, sink: str) -> pd.DataFrame:
     """One metric over the layers (over the sites inside the blocks where a run has only those)."""
     table = run.table
     rows = table[(table["metric"] == metric) & (table["normalization"] == "raw") & (table["sink"] == sink)]
-    return rows[~rows["site"].str.match(r"block\.\d+\.")] if rows["site"].str.match(r"block\.\d+$").any() else rows
+    layers = whole_layers(rows)
+    return layers if (layers["site"] != "embed").any() else rows
 
 
 def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str, x: str) -> None:

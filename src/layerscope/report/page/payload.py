@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
+from layerscope.core.sites import part_of
 from layerscope.metrics import metrics
 from layerscope.report.contents.gather import Report
 from layerscope.report.contents.notices import convention_rows
@@ -16,8 +16,6 @@ from layerscope.report.contents.sources import Curves, Scores
 from layerscope.report.figures.curves import CORE
 from layerscope.report.figures.palette import ON_DARK, ON_LIGHT
 from layerscope.version import VERSION
-
-_INSIDE = re.compile(r"block\.\d+\.(\w+)$")
 
 
 def payload(report: Report) -> dict[str, Any]:
@@ -79,7 +77,7 @@ def _metric(name: str) -> dict[str, Any]:
 def _curves(curves: Curves) -> dict[str, Any]:
     table = curves.table
     valley = curves.valley
-    inside = table["site"].map(lambda site: found[1] if (found := _INSIDE.match(str(site))) else "")
+    inside = table["site"].map(lambda site: part_of(str(site)) or "")
     parts = {}
     for part in dict.fromkeys(inside):
         own = table[inside == part]

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.readout import READOUT_COLUMNS, Readout
+from layerscope.core.sites import layer_ranges
 from layerscope.report.terminal.profile import sparkline
-from layerscope.selection.describe import spans
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -61,7 +61,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
         name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
         gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}{escape(interval)}"
         numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
-        tied, readout = ", ".join(spans(row["tied"])), escape(row["readout"])
+        tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
         if many and not wide:
             table.add_row(f"{name}\n[dim]{readout}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
         else:

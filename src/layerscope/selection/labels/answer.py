@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.selection.choice import site_of
+from layerscope.core.sites import site_of
 from layerscope.selection.labels.choice import LabelledChoice
 from layerscope.selection.labels.decide import Decision
 from layerscope.selection.labels.evidence import Evidence

@@ -8,9 +8,9 @@ from typing import Any
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
+from layerscope.core.sites import site_of
 from layerscope.models import LoadedModel
 from layerscope.progress import progress_bar
-from layerscope.selection.choice import site_of
 from layerscope.selection.labels.answer import make_choice
 from layerscope.selection.labels.choice import LabelledChoice
 from layerscope.selection.labels.decide import decide

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from layerscope.core.readout import Readout, all_readouts, get_template, kinds_of, parse_readouts
+from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.evaluation.encode import space_description
 from layerscope.models import LoadedModel, load
-from layerscope.selection.choice import site_of
 from layerscope.selection.labels.vectors import by_template
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key

@@ -1,0 +1,73 @@
+"""Sites and layers: the names of the places in a network where states are read.
+
+`embed` is layer 0 (the input of the first block), `block.k` is layer k + 1 (the output of block k, counted from 0). Inside
+a block: `block.k.norm1`, `attn`, `mid`, `norm2`, `mlp`. A `*` stands for every block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+PARTS = ("norm1", "attn", "mid", "norm2", "mlp")
+DEFAULT_SITES = ("embed", "block.*")
+_LAYER = r"embed|block\.\d+"
+_INSIDE = re.compile(r"block\.\d+\.(\w+)")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place in one model. `layer` is the number of blocks up to and including this one; `depth` runs from 0 to 1."""
+
+    name: str
+    layer: int
+    depth: float
+    block: int | None = None
+    part: str | None = None
+
+    @property
+    def in_stream(self) -> bool:
+        """Whether this is a state of the residual stream, to which a final norm can apply (not a branch or a norm)."""
+        return self.part in (None, "mid")
+
+
+def site_of(layer: int) -> str:
+    """The name of the site where a whole layer is read.
+
+    >>> site_of(0), site_of(12)
+    ('embed', 'block.11')
+    """
+    return "embed" if layer == 0 else f"block.{layer - 1}"
+
+
+def part_of(site: str) -> str | None:
+    """Which part of a block a site's name is about; None for a whole layer.
+
+    >>> part_of("block.3.attn"), part_of("block.3"), part_of("embed")
+    ('attn', None, None)
+    """
+    match = _INSIDE.fullmatch(site)
+    return match[1] if match else None
+
+
+def whole_layers(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table whose `site` is a whole layer, not a part of a block."""
+    return table[table["site"].str.fullmatch(_LAYER, na=False)]
+
+
+def layer_ranges(layers: Iterable[int]) -> list[str]:
+    """Layers as text, runs of neighbors in short.
+
+    >>> layer_ranges([1, 2, 3, 7])
+    ['1–3', '7']
+    """
+    runs: list[list[int]] = []
+    for layer in sorted(set(layers)):
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return [str(first) if first == last else f"{first}–{last}" for first, last in runs]
