@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:  # torch and numpy are enough for those who need only the names
+    import pandas as pd
 
 PARTS = ("norm1", "attn", "mid", "norm2", "mlp")
 DEFAULT_SITES = ("embed", "block.*")
