@@ -9,7 +9,7 @@ import pytest
 
 from layerscope.errors import LayerscopeError
 from layerscope.studies.run import study
-from layerscope.studies.sublayers import block_steps, site_of
+from layerscope.studies.sublayers import block_steps, site_of_state
 from tests.studies.independent import entropy, inside_llama, inside_parallel, rank
 from tests.tiny import tiny_model
 
@@ -32,7 +32,7 @@ def test_values_and_steps_are_those_of_an_independent_computation(
                 assert held[site] == pytest.approx(values[metric, sink, site].mean(), rel=2e-4), (metric, sink, site)
     steps = run.table[run.table["kind"] == "step"]
     for row in steps[steps["step"].isin(["attention", "residual sum", "residual sum after MLP"])].itertuples():
-        start = {"attention": f"block.{row.block}.norm1", "residual sum": site_of("stream", int(row.block))}.get(
+        start = {"attention": f"block.{row.block}.norm1", "residual sum": site_of_state("stream", int(row.block))}.get(
             row.step, f"block.{row.block}.mid"
         )
         change = values[row.metric, row.sink, row.site] - values[row.metric, row.sink, start]
@@ -76,6 +76,6 @@ def test_a_family_without_named_states_is_refused(texts: list[str]) -> None:
 def test_steps_of_a_sequential_block() -> None:
     steps = block_steps({"norm1", "attn", "mid", "norm2", "mlp"}, "sequential")
     assert [(s.start, s.end) for s in steps if s.kind == "sum"] == [("stream", "mid"), ("mid", "output")]
-    assert site_of("stream", 0) == "embed"
-    assert site_of("stream", 2) == "block.1"
-    assert site_of("attn", 2) == "block.2.attn"
+    assert site_of_state("stream", 0) == "embed"
+    assert site_of_state("stream", 2) == "block.1"
+    assert site_of_state("attn", 2) == "block.2.attn"

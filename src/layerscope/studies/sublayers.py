@@ -21,6 +21,7 @@ from torch import Tensor
 
 from layerscope.capture import Anatomy, Batch, Capture, Site, expand_sites, make_batch, run_batches, token_budget
 from layerscope.capture.hooks import FinalNorm
+from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import Options
 from layerscope.metrics.effective_rank import effective_rank
@@ -213,11 +214,11 @@ def block_steps(parts: set[str], residual: str) -> list[Step]:
     return steps
 
 
-def site_of(state: str, block: int) -> str:
+def site_of_state(state: str, block: int) -> str:
     """The name of a site from a state of a block."""
     if state == STREAM:
-        return "embed" if block == 0 else f"block.{block - 1}"
-    return f"block.{block}" if state == OUTPUT else f"block.{block}.{state}"
+        return site_of(block)
+    return site_of(block + 1) if state == OUTPUT else f"block.{block}.{state}"
 
 
 def what_is_missing(anatomy: Anatomy) -> list[str]:
@@ -289,7 +290,7 @@ class Inside:
 
     def change(self, metric: str, sink: str, step: Step, block: int) -> np.ndarray:
         """What a step does in a block, prompt by prompt."""
-        return self.at(metric, sink, site_of(step.end, block)) - self.at(metric, sink, site_of(step.start, block))
+        return self.at(metric, sink, site_of_state(step.end, block)) - self.at(metric, sink, site_of_state(step.start, block))
 
     def mean_change(self, metric: str, sink: str, steps: Sequence[Step], blocks: Sequence[int]) -> np.ndarray:
         """The mean over blocks and steps, prompt by prompt; undefined ones are left out."""
@@ -313,7 +314,7 @@ def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
             add(place, inside.at(metric, sink, site.name))
         for step in inside.steps:
             for k in range(inside.n_blocks):
-                where = [k, site_of(step.end, k), step.kind, k + 1, (k + 0.5) / inside.n_blocks]
+                where = [k, site_of_state(step.end, k), step.kind, k + 1, (k + 0.5) / inside.n_blocks]
                 add(["step", step.name, *where, metric, sink], inside.change(metric, sink, step, k))
             whole = inside.mean_change(metric, sink, [step], range(inside.n_blocks))
             add(["mean step", step.name, None, None, step.kind, None, None, metric, sink], whole)
@@ -346,7 +347,7 @@ def _average(kept: Mean, dropped: Mean) -> str:
 
 def _fall(inside: Inside, sums: list[Step], seed: int) -> tuple[str, list[str]]:
     """The answer in short; then the stream's largest fall, which sums cause it, and what is left without the sink token."""
-    stream = [site_of("stream", k) for k in range(inside.n_blocks)] + [site_of("output", inside.n_blocks - 1)]
+    stream = [site_of_state("stream", k) for k in range(inside.n_blocks)] + [site_of_state("output", inside.n_blocks - 1)]
     curve = np.array([np.nanmean(inside.at("prompt_entropy", "keep", site)) for site in stream])
     low = int(np.argmin(curve - np.maximum.accumulate(curve)))
     top = int(np.argmax(curve[: low + 1]))

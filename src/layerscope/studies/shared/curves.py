@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from layerscope.core.sites import layer_ranges, site_of
 from layerscope.metrics.intervals import interval
 from layerscope.metrics.prompt_entropy import mean_over_prompts
 from layerscope.profiling import Run
@@ -139,8 +140,7 @@ class Valleys:
         """Rows of a table: the depth of the dip, at its layer."""
         out = []
         for sink, dip in (("keep", self.kept), ("drop", self.dropped)):
-            site = "embed" if dip.place == 0 else f"block.{dip.place - 1}"
-            place = {"model": self.label, "site": site, "layer": dip.place, "depth": dip.place / self.layers}
+            place = {"model": self.label, "site": site_of(dip.place), "layer": dip.place, "depth": dip.place / self.layers}
             ends = {"value": dip.depth.value, "ci_low": dip.depth.low, "ci_high": dip.depth.high, "n": dip.depth.n}
             out.append({**more, **place, "metric": "valley_depth", "normalization": "raw", "sink": sink, **ends})
         return out
@@ -164,21 +164,6 @@ def _deep(dip: Dip) -> str:
     return f"{d.value:.2f} ({d.low:.2f} to {d.high:.2f})" if np.isfinite(d.low) else f"{d.value:.2f} (no interval)"
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """Whole numbers as ranges.
-
-    >>> spans([1, 2, 3, 7, 9, 10])
-    '1–3, 7, 9–10'
-    """
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a}–{b}" for a, b in runs)
-
-
 def layers(numbers: Iterable[int]) -> str:
     """Layers as ranges.
 
@@ -186,7 +171,7 @@ def layers(numbers: Iterable[int]) -> str:
     ('layer 2', 'layers 1–2, 4')
     """
     given = sorted(set(numbers))
-    return f"layer{'s' * (len(given) != 1)} {spans(given)}"
+    return f"layer{'s' * (len(given) != 1)} {', '.join(layer_ranges(given))}"
 
 
 def lists(words: Iterable[str]) -> str:
