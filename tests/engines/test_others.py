@@ -41,4 +41,4 @@ def test_images(engine: RayEngine) -> None:
     model, images = tiny_image_model("vit"), pictures(40)
     here = layerscope.profile(model, images=images, views=2, permutations=2)
     there = layerscope.profile(model, images=images, views=2, permutations=2, engine=engine)
-    assert_same_numbers(here.table, there.table, 1e-6)
+    assert_same_numbers(here.table, there.table, 1e-5)  # BLAS may round another way for another number of rows
