@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.store.chunks import INDEX
+from layerscope.store.chunks import INDEX, ChunkIndex, as_keys
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
-from layerscope.store.lookup import ChunkIndex, as_keys
 from layerscope.store.space import space_key
 
 SITES = ["embeddings", "block.0", "block.1"]

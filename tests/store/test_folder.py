@@ -1,7 +1,12 @@
-"""A run's folder: whose it is, what is refused, and what a table on disk holds."""
+"""A run's folder: whose it is, who writes it, what is refused and removed, and what a table on disk holds."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +14,16 @@ import pandas as pd
 import pytest
 
 from layerscope.errors import RunFolderError
-from layerscope.store import RunFolder, Shard, ShardStore
+from layerscope.store import RunFolder, Shard, ShardStore, locks
 from layerscope.store.folder import config_key
 
 CONFIG = {"model": {"weights_sha256": "ab" * 32, "dtype": "float32"}, "profile": {"alpha": 1.0, "final_norm": "raw"}}
 
 
-def begun(path: Path, config: dict[str, object] = CONFIG) -> RunFolder:
+def started(path: Path, config: dict[str, object] = CONFIG) -> RunFolder:
+    """A profile that was stopped, as earlier versions left one: its manifest does not say what belongs to it."""
     folder = RunFolder(path)
-    folder.write_manifest({"key": config_key(config), "config": config, "status": "running"})
+    folder.write_manifest({"kind": "profile", "key": config_key(config), "config": config, "status": "running"})
     return folder
 
 
@@ -27,7 +33,7 @@ def test_a_new_folder_is_a_fresh_start(tmp_path: Path) -> None:
 
 
 def test_the_same_run_is_found_again(tmp_path: Path) -> None:
-    held = begun(tmp_path / "run").open(CONFIG)
+    held = started(tmp_path / "run").open(CONFIG)
     assert held is not None
     assert held["status"] == "running"
 
@@ -40,7 +46,7 @@ def test_keys_do_not_depend_on_the_order_of_settings() -> None:
 
 def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
     other = {"model": {**CONFIG["model"], "dtype": "bfloat16"}, "profile": {"alpha": 2.0, "final_norm": "raw"}}
-    folder = begun(tmp_path)
+    folder = started(tmp_path)
     with pytest.raises(RunFolderError) as caught:
         folder.open(other)
     message = str(caught.value)
@@ -51,10 +57,11 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
 
 
 def test_overwrite_replaces_another_run_and_its_shards(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
+    folder = started(tmp_path)
     ShardStore(folder.scratch).write(0, Shard(np.arange(1), np.zeros((1, 1, 1, 2)), {}))
-    assert folder.open({**CONFIG, "profile": {}}, overwrite=True) is None
-    assert not folder.scratch.exists()
+    with folder.session("profile", {**CONFIG, "profile": {}}, overwrite=True) as session:
+        assert session.earlier is None
+        assert not folder.scratch.exists()
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -108,3 +115,136 @@ def test_a_shard_exists_once_both_its_files_do(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
         assert not store.has(0)
         (tmp_path / name).write_bytes(content)
+
+
+def test_a_session_starts_resumes_and_finishes(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.status == "empty"
+    with folder.session("profile", CONFIG, shard_size=3) as session:
+        assert (session.earlier, session.finished) == (None, False)
+        assert folder.status == "running"
+        folder.scratch.mkdir()
+    assert folder.status == "stopped"
+    with pytest.raises(RunFolderError, match=r"the profile in .* is not finished\. Run the same command again"):
+        folder.load("profile")
+    with folder.session("profile", CONFIG) as session:
+        assert session.earlier is not None
+        assert session.earlier["shard_size"] == 3
+        assert folder.scratch.exists()
+        folder.finish()
+        session.complete({"model": {"name": "tiny"}})
+    assert (folder.status, folder.scratch.exists()) == ("complete", False)
+    manifest = folder.load("profile")
+    assert (manifest["model"], manifest["owned"], manifest["config"]) == ({"name": "tiny"}, [], CONFIG)
+    with folder.session("profile", CONFIG) as session:
+        assert session.finished
+        assert not (tmp_path / "run.lock").exists()  # nothing to write
+    with folder.session("profile", CONFIG, finished=lambda manifest: False) as session:
+        assert not session.finished
+    with pytest.raises(RunFolderError, match="holds no evaluation: its run is of kind 'profile'"):
+        folder.load("evaluation")
+    with pytest.raises(RunFolderError, match=r"holds no run: there is no manifest\.json"):
+        RunFolder(tmp_path / "nothing").load()
+
+
+def test_only_what_the_manifest_says_is_removed(tmp_path: Path) -> None:
+    mine = tmp_path / "results" / "thesis.tex"
+    mine.parent.mkdir()
+    mine.write_text("important")
+    folder = RunFolder(tmp_path)
+    for _ in range(2):  # without a manifest, and beside another run of ours
+        with (
+            pytest.raises(RunFolderError, match="results is in the way"),
+            folder.session("evaluation", CONFIG, overwrite=True, owned=["results", "texts"]),
+        ):
+            pass
+        assert mine.read_text() == "important"
+        with folder.session("profile", CONFIG, overwrite=True) as session:
+            folder.scratch.mkdir()
+            folder.finish()
+            session.complete({})
+    assert mine.read_text() == "important"
+    # a folder that the user made after ours was removed
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "glass").write_text("mine")
+    folder.finish()
+    with pytest.raises(RunFolderError, match="shards is in the way"), folder.session("profile", CONFIG, overwrite=True):
+        pass
+    assert (tmp_path / "shards" / "glass").read_text() == "mine"
+
+
+def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    folder = started(tmp_path / "run")
+    folder.write_manifest({**(folder.manifest() or {}), "owned": ["../mine", "shards"]})
+    with folder.session("profile", CONFIG, overwrite=True):
+        assert (tmp_path / "mine").exists()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from layerscope.store import RunFolder
+with RunFolder(sys.argv[1]).session("profile", {"a": 1}):
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def writer(path: Path) -> subprocess.Popen[str]:
+    """Another process that writes a run until it is told to end."""
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=-1, stdout=-1, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["flock", "file alone"])
+def test_two_processes_do_not_write_one_run(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(locks, "fcntl", None)
+    folder = RunFolder(tmp_path)
+    with writer(tmp_path) as process:
+        assert folder.status == "running"
+        with (
+            pytest.raises(RunFolderError, match=rf"another process is writing.*process {process.pid} on .*, since 20"),
+            folder.session("profile", {"a": 1}),
+        ):
+            pass
+        with pytest.raises(RunFolderError, match=f"process {process.pid} on"):
+            folder.load()
+        process.communicate("\n")
+    assert process.returncode == 0
+    assert not (tmp_path / "run.lock").exists()
+    with folder.session("profile", {"a": 1}) as session:
+        assert session.earlier is not None
+        with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), folder.session("profile", {"a": 1}):
+            pass
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["flock", "file alone"])
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel:
+        monkeypatch.setattr(locks, "fcntl", None)
+    with writer(tmp_path) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert (tmp_path / "run.lock").exists()
+    folder = RunFolder(tmp_path)
+    assert folder.status == "stopped"
+    with folder.session("profile", {"a": 1}) as session:
+        assert session.earlier is not None
+        assert json.loads((tmp_path / "run.lock").read_text())["pid"] == os.getpid()
+    assert not (tmp_path / "run.lock").exists()
+
+
+def test_a_lock_of_another_machine_is_respected_where_the_disk_has_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "fcntl", None)
+    (tmp_path / "run.lock").write_text(json.dumps({"pid": 1, "host": "elsewhere", "since": "2026-01-01"}))
+    with (
+        pytest.raises(RunFolderError, match=r"process 1 on elsewhere.*If that process is gone, delete .*run\.lock"),
+        RunFolder(tmp_path).session("profile", {"a": 1}),
+    ):
+        pass

@@ -1,6 +1,6 @@
 """Embeddings on disk: each text is encoded once, and later tasks, layers, readouts and runs read it back.
 
-A store holds spaces. A space is what one model yields under one set of circumstances (weights, revision, template, length,
+A store.locks spaces. A space is what one model yields under one set of circumstances (weights, revision, template, length,
 precision…): two descriptions that differ in anything are two spaces. Within a space, vectors are found by kind, site and
 text. Several processes may read and write a store at once, and may be killed at any time.
 """
@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.errors import RunFolderError
-from layerscope.store.chunks import INDEX, read_chunk
-from layerscope.store.holds import USED, bytes_in, in_use
-from layerscope.store.lookup import ChunkIndex, Key
+from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
+from layerscope.store.locks import USED, bytes_in, in_use
 from layerscope.store.space import DESCRIPTION, MissingVectorsError, Space, describe, space_key
 
 __all__ = ["DEFAULT_BUDGET", "EmbeddingStore", "MissingVectorsError", "Space", "SpaceInfo", "text_key"]

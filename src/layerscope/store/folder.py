@@ -1,20 +1,29 @@
-"""A run's folder: its manifest, its tables, and its state between interruptions."""
+"""A run's folder: its manifest, its tables, its state between interruptions, and the one process that may write there."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerscope.errors import RunFolderError
 from layerscope.store import atomic
+from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
+from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MANIFEST = "manifest.json"
+SHARDS = "shards"
+
+# What runs of earlier versions, whose manifests do not say it, keep in their folders.
+_OWNED = {"profile": (SHARDS,), "probe": (SHARDS,), "evaluation": ("results", "texts", "mteb", "screen"), "study": ("work",)}
 
 
 def config_key(config: dict[str, Any]) -> str:
@@ -23,8 +32,41 @@ def config_key(config: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def is_complete(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest is that of a finished run."""
+    return manifest.get("status") == "complete"
+
+
+@dataclass(frozen=True)
+class Session:
+    """The right to write a run's folder. `earlier` is the manifest of this very run where it was started here before.
+
+    Where the run is `finished` there is nothing to write, and others may write.
+    """
+
+    folder: RunFolder
+    earlier: dict[str, Any] | None
+    finished: bool
+    start: dict[str, Any]
+
+    def complete(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Write the manifest of the finished run, and return it as written."""
+        whole = {**self.start, **manifest, "status": "complete"}
+        whole["owned"] = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
+        self.folder.write_manifest(whole)
+        return whole
+
+
 class RunFolder:
-    """One folder for one run. The manifest says what the run is; the same configuration resumes it, another is refused."""
+    """One folder for one run. The manifest says what the run is; the same configuration resumes it, another is refused.
+
+    with folder.session("profile", config, owned=["shards"]) as session:
+        if session.finished:
+            return Run.load(folder.path)
+        …
+        folder.write_table("profile", table)
+        session.complete({"model": …})
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -34,46 +76,114 @@ class RunFolder:
     @property
     def scratch(self) -> Path:
         """What is needed only until the run is complete."""
-        return self.path / "shards"
+        return self.path / SHARDS
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest, or None in a new folder."""
+        """The manifest of whatever run is here, or None in a new folder."""
         file = self.path / MANIFEST
         if not file.exists():
             return None
         try:
-            held = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(held, dict):
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(manifest, dict):
                 raise ValueError("not a JSON object")
         except (ValueError, OSError) as error:
             raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another --out.") from error
-        return held
+        return manifest
+
+    @property
+    def status(self) -> str:
+        """`empty` (no run), `complete`, `running` (a process writes it now) or `stopped` (the same command resumes it)."""
+        manifest = self.manifest()
+        if manifest is None:
+            return "empty"
+        if is_complete(manifest):
+            return "complete"
+        return "stopped" if lock_holder(self.path) is None else "running"
+
+    def load(self, kind: str | None = None) -> dict[str, Any]:
+        """The manifest of a finished run, of one kind where one is given; an error that says what is here instead."""
+        manifest = self.manifest()
+        if manifest is None:
+            raise RunFolderError(f"{self.path} holds no {kind or 'run'}: there is no {MANIFEST} in it.")
+        found = manifest.get("kind")
+        if kind is not None and found != kind:
+            raise RunFolderError(f"{self.path} holds no {kind}: its run is of kind {found!r}.")
+        if not is_complete(manifest):
+            name = found or "run"
+            if (holder := lock_holder(self.path)) is not None:
+                raise RunFolderError(
+                    f"the {name} in {self.path} is not finished: process {holder.get('pid')} on {holder.get('host')} is at it."
+                )
+            raise RunFolderError(f"the {name} in {self.path} is not finished. Run the same command again: it goes on.")
+        return manifest
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Write the manifest."""
         atomic.write_json(self.path / MANIFEST, manifest)
 
+    @contextmanager
+    def session(
+        self,
+        kind: str,
+        config: dict[str, Any],
+        *,
+        overwrite: bool = False,
+        owned: Sequence[str] = (SHARDS,),
+        finished: Callable[[dict[str, Any]], bool] = is_complete,
+        **facts: Any,
+    ) -> Iterator[Session]:
+        """Write a run: one process at a time, started anew or resumed. `facts` go into the manifest from the start.
+
+        A folder that holds another run is refused with what differs, unless `overwrite`. `owned` names what the run keeps in
+        its folder besides tables. Only what a manifest says that a run keeps is ever removed: a user's folder of the same name
+        is refused. `finished(manifest)` tells whether nothing is left to do.
+        """
+        start = {"kind": kind, "key": config_key(config), "config": config, "layerscope": VERSION, **facts}
+        start["owned"] = list(owned)
+        earlier = self.open(config, overwrite)
+        if earlier is not None and not overwrite and finished(earlier):
+            yield Session(self, earlier, True, start)
+            return
+        with run_lock(self.path):
+            earlier = self.open(config, overwrite)  # another process may have finished it in between
+            if earlier is not None and not overwrite and finished(earlier):
+                yield Session(self, earlier, True, start)
+                return
+            if overwrite or earlier is None:
+                earlier = None
+                for name in self._owned():
+                    self._remove(name)
+            known = set(self._owned())
+            for name in owned:
+                if name not in known and (self.path / name).exists():
+                    raise RunFolderError(
+                        f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
+                        "Move it, or choose another --out."
+                    )
+            self.write_manifest({**start, "status": "running"})
+            yield Session(self, earlier, False, start)
+
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
-        """The manifest of this very run if it was begun or finished here, else None for a fresh start.
+        """The manifest of this very run if it was started or finished here, else None for a fresh start.
 
         A folder that holds another run is refused with what differs, unless `overwrite`.
         """
-        held = self.manifest()
-        if held is None:
+        manifest = self.manifest()
+        if manifest is None:
             # a run that was killed while it wrote its first file may have left a part of it
-            found = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
-            others = [name for name in found if name != "shards" and not name.endswith(".part")][:3]
+            names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
+            others = [name for name in names if name != RUN_LOCK and not name.endswith(".part")][:3]
             if others and not overwrite:
                 raise RunFolderError(
                     f"{self.path} is not empty ({', '.join(others)}) and holds no run. Choose another --out, or --overwrite."
                 )
             return None
-        if held.get("key") == config_key(config):
-            return held
+        if manifest.get("key") == config_key(config):
+            return manifest
         if overwrite:
-            shutil.rmtree(self.scratch, ignore_errors=True)
             return None
-        changes = "; ".join(_differences(held.get("config", {}), atomic.plain(config))) or "its configuration"
+        changes = "; ".join(_differences(manifest.get("config", {}), atomic.plain(config))) or "its configuration"
         raise RunFolderError(
             f"{self.path} holds another run, which differs in {changes}. Choose another --out, or --overwrite to replace it."
         )
@@ -94,8 +204,18 @@ class RunFolder:
         return pd.read_parquet(file)
 
     def finish(self) -> None:
-        """Remove what was needed only while running."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        """Remove what was needed only while running, where it is the run's own."""
+        if SHARDS in self._owned():
+            self._remove(SHARDS)
+
+    def _owned(self) -> Sequence[str]:
+        """The names in this folder that belong to the run that is here."""
+        manifest = self.manifest() or {}
+        return manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
+
+    def _remove(self, name: str) -> None:
+        if Path(name).name == name:  # a manifest that was edited must not reach out of its folder
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
 
 def _differences(old: Any, new: Any, name: str = "") -> list[str]:

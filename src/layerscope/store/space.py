@@ -20,9 +20,8 @@ import numpy as np
 
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store import atomic
-from layerscope.store.chunks import INDEX, Chunk, Column, read_chunk, write_chunk
-from layerscope.store.holds import USED, Hold, bytes_in
-from layerscope.store.lookup import ChunkIndex, Key, as_keys
+from layerscope.store.chunks import INDEX, Chunk, ChunkIndex, Column, Key, as_keys, read_chunk, write_chunk
+from layerscope.store.locks import USED, Hold, bytes_in
 
 if TYPE_CHECKING:
     from layerscope.store.embeddings import EmbeddingStore
