@@ -30,7 +30,6 @@ from layerscope.probing.tables import Answers, item_table, probe_table
 from layerscope.probing.work import Parts, ReadWork, read_by_workers
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
-from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
 _IDENTITY = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
@@ -191,18 +190,14 @@ class ProbeJob:
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool = False) -> ProbeRun:
         """Run in a folder: return what is finished, go on with what is begun."""
-        held = folder.open(self.config, overwrite)
-        if held and held.get("status") == "complete" and not overwrite:
-            return ProbeRun.load(folder.path)
-        if held is None or overwrite:
+        with folder.session(KIND, self.config, overwrite=overwrite) as session:
+            if session.finished:
+                return ProbeRun.load(folder.path)
+            run = self.run(bar, folder.scratch)
+            run.manifest = {**session.start, **run.manifest}
+            run.save(folder.path)
             folder.finish()
-        begun = {"kind": KIND, "key": config_key(self.config), "config": self.config, "layerscope": VERSION}
-        folder.write_manifest({**begun, "status": "running"})
-        run = self.run(bar, folder.scratch)
-        run.manifest = {**begun, **run.manifest}
-        run.save(folder.path)
-        folder.finish()
-        return run
+            return run
 
     def run(self, bar: Progress, scratch: Path | None = None) -> ProbeRun:
         """Compute the states, train, judge. With a `scratch` folder what is finished survives a stop."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -187,20 +186,16 @@ class Job:
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Run:
         """Run in a folder: return what is finished, go on with what is begun."""
-        held = folder.open(self.identity, overwrite)
-        if held and held.get("status") == "complete" and not overwrite:
-            return Run.load(folder.path)
-        if held is None or overwrite:
-            shutil.rmtree(folder.scratch, ignore_errors=True)
-            held = None
-        size = held["shard_size"] if held else self._shard_size()
-        begun = {"kind": "profile", "status": "running", "key": config_key(self.identity), "request_key": request_key}
-        folder.write_manifest({**begun, "config": self.identity, "shard_size": size, "started": now()})
-        run = self.run(ShardStore(folder.scratch), bar, size)
-        run.manifest = {**begun, "config": self.identity, **run.manifest, "shard_size": size}
-        run.save(folder.path)
-        folder.finish()
-        return run
+        with folder.session("profile", self.identity, overwrite=overwrite, request_key=request_key, started=now()) as session:
+            if session.finished:
+                return Run.load(folder.path)
+            size = session.start.get("shard_size") or self._shard_size()
+            session.note(shard_size=size)
+            run = self.run(ShardStore(folder.scratch), bar, size)
+            run.manifest = {**session.start, **run.manifest}
+            run.save(folder.path)
+            folder.finish()
+            return run
 
     @cached_property
     def device(self) -> torch.device:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 SHARDS = "shards"
 
 # What runs of earlier versions, whose manifests do not say it, keep in their folders.
-_OWNED = {"profile": (SHARDS,), "probe": (SHARDS,), "evaluation": ("results", "texts", "mteb", "screen"), "study": ("work",)}
+_OWNED = {"profile": (SHARDS,), "probe": (SHARDS,), "evaluation": ("results", "texts", "mteb", "screen"), "study": ("parts",)}
 
 
 def config_key(config: dict[str, Any]) -> str:
@@ -48,6 +48,11 @@ class Session:
     earlier: dict[str, Any] | None
     finished: bool
     start: dict[str, Any]
+
+    def note(self, **facts: Any) -> None:
+        """Add to the manifest of the running run; a resumed run finds it in `earlier`."""
+        self.start.update(facts)
+        self.folder.write_manifest({**self.start, "status": "running"})
 
     def complete(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Write the manifest of the finished run, and return it as written."""
@@ -161,6 +166,8 @@ class RunFolder:
                         f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
                         "Move it, or choose another --out."
                     )
+            if earlier is not None and not is_complete(earlier):
+                start = {**earlier, **start}  # what was noted when the run started
             self.write_manifest({**start, "status": "running"})
             yield Session(self, earlier, False, start)
 
@@ -205,8 +212,16 @@ class RunFolder:
 
     def finish(self) -> None:
         """Remove what was needed only while running, where it is the run's own."""
-        if SHARDS in self._owned():
+        owned = list(self._owned())
+        if SHARDS in owned:
             self._remove(SHARDS)
+            manifest = self.manifest() or {}
+            if "owned" in manifest:  # a folder of that name that comes later is the user's
+                self.write_manifest({**manifest, "owned": [name for name in owned if name != SHARDS]})
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only writer of this folder, where there is no session: a folder of several runs."""
+        return run_lock(self.path)
 
     def _owned(self) -> Sequence[str]:
         """The names in this folder that belong to the run that is here."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable
@@ -22,7 +21,6 @@ from layerscope.models import LoadedModel, wrap
 from layerscope.models.source import check_name
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
-from layerscope.store.folder import config_key
 from layerscope.studies.base import Result, Study, get_study
 from layerscope.studies.shared.models import Request
 from layerscope.version import VERSION
@@ -170,18 +168,15 @@ def identify(chosen: Study, request: Request) -> dict[str, Any]:
 
 def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, overwrite: bool) -> StudyRun:
     identity = identify(chosen, request)
-    existing = folder.open(identity, overwrite)
-    if existing and existing.get("status") == "complete" and not overwrite:
-        return StudyRun.load(folder.path)
-    request.work = folder.path / WORK
-    if overwrite or existing is None:
-        shutil.rmtree(request.work, ignore_errors=True)
-    request.work.mkdir(parents=True, exist_ok=True)
-    started = {"kind": "study", "study": chosen.name, "status": "running", "key": config_key(identity), "config": identity}
-    folder.write_manifest({**started, "started": _now()})
-    run = _finished(chosen, request, bar)
-    run.manifest = {**run.manifest, "key": started["key"], "config": identity}
-    return run.save(folder.path)
+    facts = {"study": chosen.name, "started": _now()}
+    with folder.session("study", identity, overwrite=overwrite, owned=[WORK], **facts) as session:
+        if session.finished:
+            return StudyRun.load(folder.path)
+        request.work = folder.path / WORK
+        request.work.mkdir(parents=True, exist_ok=True)
+        run = _finished(chosen, request, bar)
+        run.manifest = {**run.manifest, **{name: session.start[name] for name in ("key", "config", "owned")}}
+        return run.save(folder.path)
 
 
 def _finished(chosen: Study, request: Request, bar: Progress) -> StudyRun:

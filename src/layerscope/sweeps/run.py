@@ -75,7 +75,7 @@ def sweep(
         told(estimates)
     if estimate_only:
         return Sweep(folder, _state(jobs, {}), sweep_table([], folder), estimates)
-    with engine_in_use(engine, address) as used, progress_bar(progress) as bar:
+    with RunFolder(folder).lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
         results = _run(jobs, corpora, folder, estimates, used, bar)
     state = _state(jobs, results)
     table = sweep_table([job for job in jobs if results[job.name].status == "complete"], folder)
