@@ -12,8 +12,7 @@ from torch import nn
 
 from layerscope.data.images import ImageSet
 from layerscope.models import ImageModel, wrap
-from layerscope.models.architectures.aim import AimModel
-from layerscope.models.architectures.aim_config import AimConfig
+from layerscope.models.architectures.aim import AimConfig, AimModel
 
 SIDE, PATCH, WIDTH, BLOCKS = 32, 8, 32, 3
 PATCHES = (SIDE // PATCH) ** 2

@@ -10,10 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerscope.models.architectures.aim import AimModel, sine_positions
-from layerscope.models.architectures.aim_config import AimConfig
-from layerscope.models.architectures.aim_files import write_aim
-from layerscope.models.architectures.aim_pixels import AimPixelHead, patch_targets, pixel_loss
+from layerscope.models.architectures.aim import (
+    AimConfig,
+    AimModel,
+    AimPixelHead,
+    patch_targets,
+    pixel_loss,
+    sine_positions,
+    write_aim,
+)
 
 
 @dataclass(frozen=True)

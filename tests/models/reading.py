@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerscope.capture.anatomy import Tap
 from layerscope.models import LoadedModel
-from layerscope.models.probe import first
+from layerscope.models.modules import first
 
 
 def read_layers(model: LoadedModel, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:

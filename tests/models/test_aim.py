@@ -12,10 +12,18 @@ from safetensors.torch import load_file, save_file
 
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models import ImageModel, load
-from layerscope.models.architectures.aim import AimModel, attention_mask, sine_positions
-from layerscope.models.architectures.aim_config import AimConfig, is_aim
-from layerscope.models.architectures.aim_files import read_aim, write_aim
-from layerscope.models.architectures.aim_pixels import AimPixelHead, patch_targets, pixel_loss
+from layerscope.models.architectures.aim import (
+    AimConfig,
+    AimModel,
+    AimPixelHead,
+    attention_mask,
+    is_aim,
+    patch_targets,
+    pixel_loss,
+    read_aim,
+    sine_positions,
+    write_aim,
+)
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 24, "blocks": 2, "heads": 3}
 PATCHES = 16

@@ -130,7 +130,7 @@ def test_real_models(name: str, blocks: int, width: int) -> None:
 def test_real_decoder_predicts_english() -> None:
     from transformers import AutoModelForCausalLM
 
-    from layerscope.models.quiet import quiet
+    from layerscope.models.settings import quiet
 
     folder = fetch("smollm2-135m")
     text = (

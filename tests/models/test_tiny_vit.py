@@ -12,7 +12,7 @@ import torch
 from layerscope.capture import Capture, expand_sites
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import ImageModel, fetch, load, wrap
-from layerscope.models.architectures import tiny_vit_files
+from layerscope.models.architectures import tiny_vit
 from layerscope.models.architectures.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
 from tests.tiny_images import pictures
 
@@ -100,8 +100,8 @@ def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.
     extra = {"image_encoder.layers.3.blocks.0.mlp.fc1.weight": torch.zeros(2), "mask_decoder.weight": torch.zeros(2)}
     torch.save({**{f"image_encoder.{k}": v for k, v in module.state_dict().items()}, **extra}, held)
     (tmp_path / "mobile_sam.pt").write_bytes(held.getvalue())
-    monkeypatch.setattr(tiny_vit_files, "TinyVitConfig", lambda: SMALL)
-    tiny_vit_files.convert_mobile_sam(tmp_path / "mobile_sam.pt", tmp_path / "folder")
+    monkeypatch.setattr(tiny_vit, "TinyVitConfig", lambda: SMALL)
+    tiny_vit.convert_mobile_sam(tmp_path / "mobile_sam.pt", tmp_path / "folder")
     monkeypatch.undo()
     model = load(tmp_path / "folder")
     assert isinstance(model, ImageModel)

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerscope.errors import MissingExtraError, ModelError
-from layerscope.models import hub
 from layerscope.models.fingerprint import file_sha256
+from layerscope.models.source import hub_snapshot
 
 _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -22,7 +22,7 @@ def locate(spec: str | Path, offline: bool = False) -> Path:
     path = Path(spec).expanduser()
     if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
         repo, _, revision = str(spec).partition("@")
-        path, _commit = hub.snapshot(repo, revision or None, offline)
+        path, _commit = hub_snapshot(repo, revision or None, offline)
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")
     if not (path / _WEIGHTS).is_file():

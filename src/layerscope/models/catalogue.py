@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from layerscope.catalogue import MARKER, Catalogue, Converted, Entry, File, Installed
 from layerscope.errors import MissingExtraError, ModelError
-from layerscope.models.quiet import quiet
+from layerscope.models.settings import quiet
 from layerscope.packages import Package
 
 ZOO = "layerscope-zoo"
@@ -75,7 +75,7 @@ def convert_gguf(source: Path, into: Path) -> None:
 
 
 def _convert_mobile_sam(source: Path, into: Path) -> None:
-    from layerscope.models.architectures.tiny_vit_files import convert_mobile_sam
+    from layerscope.models.architectures.tiny_vit import convert_mobile_sam
 
     convert_mobile_sam(source / "mobile_sam.pt", into)
 

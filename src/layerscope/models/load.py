@@ -11,18 +11,16 @@ from torch import nn
 
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
 from layerscope.models import adapters as adapting
-from layerscope.models import probe
+from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import module_sha256, settings_sha256
-from layerscope.models.images.load import describe_images, image_family, read_image_model
+from layerscope.models.images.load import default_processor, describe_images, image_family, read_image_model
 from layerscope.models.images.model import ImageModel
-from layerscope.models.images.processors import default_processor
 from layerscope.models.loaded import LoadedModel
-from layerscope.models.quiet import quiet, without_advice
-from layerscope.models.settings import pick_device, pick_dtype
+from layerscope.models.modules import inner_tokenizer, unwrap
+from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
 from layerscope.models.source import Source, resolve
-from layerscope.models.unwrap import inner_tokenizer, unwrap
 
 
 def load(
@@ -132,7 +130,7 @@ def make_bidirectional(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(getattr(part, "is_causal", None), bool):
             part.is_causal = False  # type: ignore[assignment]
-    if not probe.sees_ahead(module):
+    if not modules.sees_ahead(module):
         raise ModelError(
             f"bidirectional=True has no effect on {type(module).__name__} (model type {config.model_type!r}): the "
             "first token's state still does not depend on later tokens. Load it without bidirectional."
@@ -173,13 +171,13 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
     config = getattr(module, "config", None)
     known = families()[anatomy.family]
     model: LoadedModel
-    if known.modality == "image" or probe.reads_pixels(module):
+    if known.modality == "image" or modules.reads_pixels(module):
         processor = tokenizer if tokenizer is not None else default_processor(module)
         model = ImageModel(module, None, anatomy, name, processor=processor)
     else:
         model = LoadedModel(module, tokenizer, anatomy, name)
     if anatomy.family == "generic":
-        ahead = probe.sees_ahead(module)
+        ahead = modules.sees_ahead(module)
     else:
         ahead = known.bidirectional or getattr(config, "is_causal", None) is False
         if anatomy.family == "aim":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
 from layerscope.errors import DataError, ModelError
-from layerscope.models import probe
+from layerscope.models import modules
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LoadedModel:
     identity: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._accepts = probe.accepted(self.module)
+        self._accepts = modules.accepted(self.module)
         self._positions_pad = positions_pad(self.module)
         # Truncation settings live inside a tokenizer; a copy leaves the user's as it was.
         self._tokenizer = copy.deepcopy(self.tokenizer)
@@ -67,7 +67,7 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Where token ids go."""
-        return probe.input_device(self.module)
+        return modules.input_device(self.module)
 
     @property
     def pad_id(self) -> int:
@@ -100,7 +100,7 @@ class LoadedModel:
             )
         if position_ids is None and (not bool(attention_mask[:, 0].all()) if padded_left is None else padded_left):
             position_ids = self.position_ids(attention_mask)
-        return probe.run(self.module, input_ids, attention_mask, position_ids)
+        return modules.run(self.module, input_ids, attention_mask, position_ids)
 
     @property
     def item_bytes(self) -> int:
@@ -174,7 +174,7 @@ def width_of(module: nn.Module) -> int:
     config = getattr(module, "config", None)
     width = getattr(config, "hidden_size", None) or getattr(config, "d_model", None)
     if width is None:
-        output = probe.first(probe.run(module, probe.sample(module)))
+        output = modules.first(modules.run(module, modules.sample(module)))
         if not isinstance(output, Tensor):
             raise ModelError(f"the width of {type(module).__name__} could not be told from its config or its output.")
         width = output.shape[-1]

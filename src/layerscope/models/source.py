@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.catalogue import MARKER
-from layerscope.errors import ModelError, OfflineError, UnknownNameError
-from layerscope.models import hub
+from layerscope.errors import LayerscopeError, ModelError, OfflineError, UnknownNameError
 from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
@@ -75,7 +74,7 @@ def resolve(
     if revision and match["revision"] and revision != match["revision"]:
         raise ModelError(f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}.")
     wanted = revision or match["revision"]
-    folder, commit = hub.snapshot(match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code)
+    folder, commit = hub_snapshot(match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code)
     try:
         return _local_source(folder, match["repo"], "hub", allow_pickle, trust_remote_code, commit)
     except ModelError as error:
@@ -204,4 +203,50 @@ def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> Non
     raise ModelError(
         f"{path}/config.json has the model type {model_type!r}, which the installed transformers does not know. "
         "A newer transformers may."
+    )
+
+
+_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+# Subfolders hold other formats; consolidated weights are a second copy of the same ones.
+_NOT = ["*/*", "consolidated*", "*.fp16.*", "*.onnx"]
+
+
+def hub_snapshot(
+    repo: str, revision: str | None, offline: bool, *, pickles: bool = False, code: bool = False
+) -> tuple[Path, str]:
+    """The local folder of a hub repository and its commit; only looked up, not downloaded, when `offline`."""
+    from huggingface_hub import snapshot_download
+
+    patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
+    try:
+        folder = Path(
+            snapshot_download(repo, revision=revision, local_files_only=offline, allow_patterns=patterns, ignore_patterns=_NOT)
+        )
+    except Exception as error:
+        raise _explain_hub(error, repo, revision, offline) from error
+    return folder, folder.name
+
+
+def _explain_hub(error: Exception, repo: str, revision: str | None, offline: bool) -> LayerscopeError:
+    """One clear error from the many that a download can raise."""
+    from huggingface_hub import errors
+
+    shown = f"{repo}@{revision}" if revision else repo
+    if offline or isinstance(error, errors.OfflineModeIsEnabled):
+        return OfflineError(
+            f"{shown} is not in the local hub cache, and downloads are off. Load it once while online, "
+            "or pass the path of a folder that holds it."
+        )
+    if isinstance(error, errors.GatedRepoError):
+        return ModelError(f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`), then try again.")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return ModelError(f"the hub has {repo}, but no revision {revision!r}. Check the branch, tag or commit.")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelError(f"the hub has no model {repo!r}, or it is private. Check the spelling, or log in.")
+    if isinstance(error, errors.HFValidationError):
+        return ModelError(f"{shown!r} is not a valid hub id: {error}.")
+    detail = next(iter(str(error).strip().splitlines()), "")[:200]
+    return ModelError(
+        f"{shown} could not be fetched from the hub ({type(error).__name__}: {detail}) and is "
+        "not in the local hub cache; no such folder exists either. Check the network, or pass the path of a folder."
     )

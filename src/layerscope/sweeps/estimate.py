@@ -131,7 +131,7 @@ def _memory(shape: Shape, model: ModelEntry, texts: int, passes: int) -> int:
 def _tokenizer(model: ModelEntry) -> Any:
     from transformers import AutoTokenizer
 
-    from layerscope.models.quiet import quiet
+    from layerscope.models.settings import quiet
     from layerscope.models.source import resolve
 
     try:

@@ -12,8 +12,7 @@ import torch
 
 from layerscope.errors import LayerscopeError
 from layerscope.models.catalogue import catalogue
-from layerscope.models.quiet import quiet
-from layerscope.models.settings import pick_device, pick_dtype
+from layerscope.models.settings import pick_device, pick_dtype, quiet
 from layerscope.models.source import resolve
 from layerscope.sweeps.read import ModelEntry
 

@@ -17,9 +17,9 @@ from torch import nn
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.errors import ModelError, NonFiniteStatesError, UnknownNameError
 from layerscope.metrics import Options
-from layerscope.models import LoadedModel, probe
+from layerscope.models import LoadedModel, modules
 from layerscope.models.families import family_for
-from layerscope.models.unwrap import inner_tokenizer, unwrap
+from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.training.held_out import fingerprint, read_held_out
 from layerscope.training.loggers import Logger, open_loggers
 from layerscope.training.measuring import COLUMNS, measure_layers
@@ -63,7 +63,7 @@ class LayerWatch:
         self.pace = Pace(share, clock)
         self.pace.arrive()
         inner = unwrap(bare(model))
-        if probe.reads_pixels(inner):
+        if modules.reads_pixels(inner):
             raise ModelError(f"a watch reads texts, and {type(inner).__name__} reads images.")
         anatomy = family_for(inner).resolve(inner)
         name = getattr(getattr(inner, "config", None), "name_or_path", "") or type(inner).__name__

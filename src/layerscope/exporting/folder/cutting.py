@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from layerscope.capture import Capture, expand_sites
 from layerscope.exporting.errors import ExportError
 from layerscope.models import LoadedModel
-from layerscope.models.quiet import quiet
+from layerscope.models.settings import quiet
 
 
 @dataclass(frozen=True)

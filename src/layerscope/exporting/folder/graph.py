@@ -21,7 +21,7 @@ from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.exporting.checking.reference import cosine_distances
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.errors import ExportError
-from layerscope.models.quiet import quiet
+from layerscope.models.settings import quiet
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["sentence_embedding", "token_embeddings"]
 QUANTISATIONS = ("int8",)

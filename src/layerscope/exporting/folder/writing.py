@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.express import POOLING_MODES
-from layerscope.models.quiet import quiet
+from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
 _OWN = "sentence_transformers.models"

@@ -8,13 +8,120 @@ Module names are those of the published safetensors, so that the weights load by
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerscope.models.architectures.aim_config import AimConfig
+from layerscope.errors import ModelError, UnknownNameError
+
+Attention = Literal["bidirectional", "prefix", "causal"]
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+
+MODEL_TYPE = "aim"
+
+# Our name, and the names that published configurations use for it.
+_PUBLISHED = {
+    "image_size": ("img_size", "image_size"),
+    "patch_size": ("patch_size",),
+    "width": ("embed_dim",),
+    "blocks": ("num_blocks",),
+    "heads": ("num_heads",),
+    "channels": ("num_channels",),
+    "mlp_ratio": ("mlp_ratio",),
+}
+_NEEDED = ("embed_dim", "num_blocks", "num_heads", "patch_size")
+
+
+@dataclass
+class AimConfig:
+    """The sizes of an AIM and which patches see which.
+
+    `attention`: `bidirectional`, every patch sees every patch, which is how the published models are read downstream (the
+    whole image is the prefix); `causal`, a patch sees itself and those before it in raster order; `prefix`, the first `prefix`
+    patches see each other and the rest is causal, as in pretraining.
+
+    >>> AimConfig(image_size=28, patch_size=7, width=32, blocks=2, heads=4).patches
+    16
+    """
+
+    image_size: int = 224
+    patch_size: int = 14
+    width: int = 1536
+    blocks: int = 24
+    heads: int = 12
+    channels: int = 3
+    mlp_ratio: float = 4.0
+    attention: Attention = "bidirectional"
+    prefix: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise UnknownNameError("attention", str(self.attention), ATTENTIONS)
+        if self.image_size % self.patch_size:
+            raise ModelError(f"an image of {self.image_size} pixels cannot be cut into patches of {self.patch_size}.")
+        if self.width % self.heads or self.width % 4:
+            raise ModelError(f"the width {self.width} must be divisible by 4 and by the number of heads, {self.heads}.")
+        if self.prefix is not None and not 0 <= self.prefix <= self.patches:
+            raise ModelError(f"a prefix of {self.prefix} patches does not fit into an image of {self.patches}.")
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image of the size the model was trained on."""
+        return (self.image_size // self.patch_size) ** 2
+
+    # The names under which the rest of the package, and transformers' models, keep these.
+    @property
+    def model_type(self) -> str:
+        """Which family this is."""
+        return MODEL_TYPE
+
+    @property
+    def hidden_size(self) -> int:
+        """Features of a patch's state."""
+        return self.width
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Number of blocks."""
+        return self.blocks
+
+    @property
+    def num_channels(self) -> int:
+        """Colours of a pixel."""
+        return self.channels
+
+    def to_dict(self) -> dict[str, Any]:
+        """As published: the keys of Apple's config.json, and beside them what ours adds."""
+        facts: dict[str, Any] = {names[0]: getattr(self, name) for name, names in _PUBLISHED.items()}
+        return {**facts, "model_type": MODEL_TYPE, "attention": self.attention, "prefix": self.prefix}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any], attention: Attention | None = None, prefix: int | None = None) -> AimConfig:
+        """From a published config.json; a model that does not say is bidirectional."""
+        inner = facts["config"] if isinstance(facts.get("config"), Mapping) else facts
+        given: dict[str, Any] = {}
+        for name, keys in _PUBLISHED.items():
+            found = next((inner[key] for key in keys if key in inner), None)
+            if found is not None:
+                given[name] = found[0] if isinstance(found, list) else found
+        given["attention"] = attention or inner.get("attention", "bidirectional")
+        given["prefix"] = prefix if prefix is not None else inner.get("prefix")
+        return cls(**given)
+
+
+def is_aim(facts: Mapping[str, Any]) -> bool:
+    """Whether a config.json describes an AIM: ours says so, Apple's has no model type and is told by its keys."""
+    inner = facts["config"] if isinstance(facts.get("config"), Mapping) else facts
+    if inner.get("model_type") is not None:
+        return inner["model_type"] == MODEL_TYPE
+    return all(key in inner for key in _NEEDED)
+
 
 _EPS = 1e-6
 
@@ -186,3 +293,101 @@ class AimModel(nn.Module):
         states = [x] if output_hidden_states else None
         last = self.trunk(x, self.mask(x.shape[1], prefix, x.device), states)
         return AimOutput(last, tuple(states) if states is not None else None)
+
+
+_HEADS = ("head.",)  # the published classifier, which pools the average of six layers: not part of the trunk
+
+
+def read_aim(
+    folder: Path,
+    weights: Sequence[Path] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    attention: Attention | None = None,
+    prefix: int | None = None,
+) -> AimModel:
+    """The model in a folder with config.json and safetensors, as published or as `write_aim` leaves it.
+
+    `dtype` None keeps that of the files. Every weight of the trunk must be there; a classifier's are left out.
+    """
+    from safetensors.torch import load_file
+
+    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = AimConfig.from_dict(facts, attention, prefix)
+    files = sorted(folder.glob("*.safetensors")) if weights is None else list(weights)
+    state = {key: value for file in files for key, value in load_file(file).items() if not key.startswith(_HEADS)}
+    with torch.device("meta"):
+        model = AimModel(config)
+    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    found = {key: tuple(value.shape) for key, value in state.items()}
+    if wanted != found:
+        raise ModelError(f"{folder} does not hold the AIM that its config.json describes: {_difference(wanted, found)}.")
+    if dtype is not None:
+        state = {key: value.to(dtype) for key, value in state.items()}
+    model.load_state_dict(state, assign=True)
+    return model
+
+
+def write_aim(model: AimModel, folder: str | Path) -> Path:
+    """Write config.json and model.safetensors in the published layout."""
+    from safetensors.torch import save_file
+
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+    text = json.dumps(model.config.to_dict(), indent=2) + "\n"
+    (target / "config.json").write_text(text, encoding="utf-8")
+    return target
+
+
+def _difference(wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str:
+    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if missing:
+        return f"{len(missing)} weights are missing, such as {missing[0]}"
+    if extra:
+        return f"{len(extra)} weights have no place in it, such as {extra[0]}"
+    key = next(key for key in sorted(wanted) if wanted[key] != found[key])
+    return f"{key} is {found[key]}, not {wanted[key]}"
+
+
+class AimPixelHead(nn.Module):
+    """Predicts pixels patch by patch: residual MLP blocks of the trunk's width, a norm and a linear layer.
+
+    The head takes over what is particular to pixels, so that the trunk need not.
+    """
+
+    def __init__(self, config: AimConfig, depth: int = 2) -> None:
+        super().__init__()
+        width, hidden = config.width, int(config.mlp_ratio * config.width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, config.channels * config.patch_size**2)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, pixels of a patch); row i is about patch i + 1."""
+        for block in self.blocks:
+            states = states + block(states)
+        return self.out(self.norm(states))
+
+
+def patch_targets(pixels: Tensor, patch: int, eps: float = 1e-6) -> Tensor:
+    """The pixels of each patch in raster order (B, N, C · patch²), each patch with mean 0 and variance 1."""
+    columns = functional.unfold(pixels, kernel_size=patch, stride=patch).transpose(1, 2)
+    mean, variance = columns.mean(-1, keepdim=True), columns.var(-1, keepdim=True, unbiased=False)
+    return (columns - mean) / (variance + eps).sqrt()
+
+
+def pixel_loss(predicted: Tensor, targets: Tensor, prefix: Tensor | None = None) -> Tensor:
+    """Mean squared error of every patch from its predecessor's state; what lies inside the prefix is not predicted.
+
+    `prefix` (B,) counts the patches that see each other: patch i is predicted where i ≥ max(prefix, 1).
+    """
+    errors = (predicted[:, :-1] - targets[:, 1:]).square().mean(-1)
+    if prefix is None:
+        return errors.mean()
+    later = torch.arange(1, targets.shape[1], device=targets.device) >= prefix.to(targets.device).reshape(-1, 1)
+    return (errors * later).sum() / later.sum().clamp_min(1)

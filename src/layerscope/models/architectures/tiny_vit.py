@@ -1,18 +1,25 @@
 """TinyViT (Wu et al. 2022, arXiv 2207.10666), a transformer in stages, up to the end of its third.
 
-Convolutions make a map a quarter of the image's size, a first stage works on it by convolutions, a second and a third by
+Convolutions make a map a quarter of the image size, a first stage works on it by convolutions, a second and a third by
 attention inside windows; between stages the map is halved and widened. Only inside a stage do states keep their width: what is
-read layer by layer here is the third, the deepest, stage. Module names are those of the published weights.
+read layer by layer here is the third, the deepest, stage. Module names are those of the published weights (MobileSAM), from
+which the model is taken.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from layerscope.data.images.preparation import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
+from layerscope.errors import ModelError
 
 MODEL_TYPE = "tiny_vit_stage"
 
@@ -239,3 +246,43 @@ class TinyVitModel(nn.Module):
 
 def _tokens(grid: Tensor) -> tuple[Tensor, tuple[int, int]]:
     return grid.flatten(2).transpose(1, 2), (grid.shape[2], grid.shape[3])
+
+
+_PREFIX = "image_encoder."
+
+
+def convert_mobile_sam(file: Path, into: Path) -> None:
+    """Write the image encoder of MobileSAM's published weights, up to the third stage, as a folder."""
+    weights = torch.load(file, map_location="cpu", weights_only=True)
+    config = TinyVitConfig()
+    wanted = TinyVitModel(config).state_dict()
+    state = {key: weights[f"{_PREFIX}{key}"] for key in wanted if f"{_PREFIX}{key}" in weights}
+    model = TinyVitModel(config)
+    model.load_state_dict(state)
+    write_tiny_vit(model, into)
+    height = config.image_size
+    PixelPreparation((height, height), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear").save_pretrained(into)
+
+
+def write_tiny_vit(model: TinyVitModel, folder: Path) -> Path:
+    """Write config.json and model.safetensors."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(model.config.to_dict(), indent=2) + "\n", encoding="utf-8")
+    return folder
+
+
+def read_tiny_vit(folder: Path, weights: Sequence[Path], dtype: torch.dtype | None = None) -> TinyVitModel:
+    """The model in such a folder."""
+    from safetensors.torch import load_file
+
+    model = TinyVitModel(TinyVitConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
+    state = {key: value for file in weights for key, value in load_file(file).items()}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ModelError(f"{folder} does not hold the TinyViT that its config.json describes: {error}") from error
+    return model if dtype is None else model.to(dtype)

@@ -1,36 +1,38 @@
-"""Model families: one file each, found by looking into this folder, so that adding a family is adding a file."""
+"""Model families: where each family of architectures keeps its blocks, norms and branches.
+
+The `FAMILIES` of every file in this folder, and what other packages add: an entry point of the group `layerscope.families`
+names a `Family`, or a module with `FAMILIES`.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from functools import cache
-
 from torch import nn
 
-from layerscope.errors import UnknownNameError
+from layerscope.core.plugins import Registry
 from layerscope.models.families.base import Family
 
-__all__ = ["Family", "families", "family_for"]
+__all__ = ["REGISTRY", "Family", "families", "family_for"]
+
+REGISTRY: Registry[Family] = Registry(
+    "model family",
+    "layerscope.families",
+    name=lambda family: family.name,
+    check=lambda thing: isinstance(thing, Family),
+    package=__name__,
+    find=lambda module: list(getattr(module, "FAMILIES", ())),
+    hint='family="generic" looks for the blocks itself.',
+)
 
 
-@cache
 def families() -> dict[str, Family]:
-    """Every family by name: the `FAMILY` of each module in this folder."""
-    found = {}
-    for info in pkgutil.iter_modules(__path__):
-        family = getattr(importlib.import_module(f"{__name__}.{info.name}"), "FAMILY", None)
-        if isinstance(family, Family):
-            found[family.name] = family
-    return found
+    """Every family by name."""
+    return REGISTRY.all()
 
 
 def family_for(module: nn.Module, name: str | None = None) -> Family:
     """The family called `name`, or the one that declares the module's model type, or `generic`."""
-    known = families()
     if name is not None:
-        if name not in known:
-            raise UnknownNameError("model family", name, known, 'family="generic" looks for the blocks itself.')
-        return known[name]
+        return REGISTRY.get(name)
     model_type = getattr(getattr(module, "config", None), "model_type", None)
+    known = families()
     return next((family for family in known.values() if model_type in family.model_types), known["generic"])

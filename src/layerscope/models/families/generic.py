@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy, Tap
 from layerscope.errors import ModelError
-from layerscope.models import probe
+from layerscope.models import modules
 from layerscope.models.families.base import Family
 
-_NEXT = "Pass `family` if the model has the structure of a known one, or add a family file (see docs)."
+_NEXT = (
+    "Pass `family` if the model has the structure of a known one, or add a family (entry point `layerscope.families`, see docs)."
+)
 
 
 class GenericFamily(Family):
@@ -22,7 +24,7 @@ class GenericFamily(Family):
         path, blocks = find_blocks(module)
         norm = find_final_norm(module, path, blocks)
         taps: list[dict[str, Tap]] = [{} for _ in blocks]
-        if not probe.reads_pixels(module):
+        if not modules.reads_pixels(module):
             return Anatomy(family=self.name, blocks=list(blocks), final_norm=norm, taps=taps)
         ahead = leading_tokens(module, blocks)
         return Anatomy(
@@ -31,7 +33,8 @@ class GenericFamily(Family):
         )  # fmt: skip
 
 
-FAMILY = GenericFamily(name="generic", model_types=(), blocks="", final_norm=None)
+GENERIC = GenericFamily(name="generic", model_types=(), blocks="", final_norm=None)
+FAMILIES = (GENERIC,)
 
 
 def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
@@ -61,7 +64,7 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
     }
     watch = _Watch(blocks, norms)
     try:
-        output = probe.first(watch.run(module))
+        output = modules.first(watch.run(module))
     except Exception as error:
         raise ModelError(f"{what} could not be run on a few token ids to check its parts: {error}. {_NEXT}") from error
     if watch.order != list(range(len(blocks))):
@@ -87,7 +90,7 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
 def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
     """Tokens of an image model beside its patches: what a block gives, less the patches; they are taken to come first."""
     config: Any = getattr(module, "config", None)
-    image = probe.sample(module)
+    image = modules.sample(module)
     size = getattr(config, "patch_size", None)
     if size is None:
         raise ModelError(f"the config of {type(module).__name__} does not say how large a patch is. {_NEXT}")
@@ -114,7 +117,7 @@ class _Watch:
         def block_hook(k: int) -> Any:
             def hook(_: nn.Module, __: Any, output: Any) -> None:
                 self.order.append(k)
-                self.last = probe.first(output)
+                self.last = modules.first(output)
 
             return hook
 
@@ -127,7 +130,7 @@ class _Watch:
         handles = [block.register_forward_hook(block_hook(k)) for k, block in enumerate(self.blocks)]
         handles += [norm.register_forward_hook(norm_hook(name)) for name, norm in self.watched.items()]
         try:
-            return probe.run(module, probe.sample(module))
+            return modules.run(module, modules.sample(module))
         finally:
             for handle in handles:
                 handle.remove()

@@ -1,19 +1,20 @@
-"""Loading image models: which family a folder holds, its image part, its processor."""
+"""Loading image models: which family, which processor, and what the manifest says about them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from layerscope.errors import LayerscopeError, ModelError
+from layerscope.data.images.preparation import FILE, KIND, PixelPreparation, default_preparation
+from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
 from layerscope.models.architectures import own_architecture
-from layerscope.models.architectures.aim_config import ATTENTIONS, Attention
+from layerscope.models.architectures.aim import ATTENTIONS, Attention
 from layerscope.models.families import families
 from layerscope.models.images.model import ImageModel
-from layerscope.models.images.processors import describe, read_processor
-from layerscope.models.quiet import quiet
+from layerscope.models.settings import quiet
 from layerscope.models.source import Source, read_config
 
 
@@ -51,8 +52,8 @@ def read_image_model(
 
 def _read_own(source: Source, family: str, options: dict[str, Any], attention: str | None) -> nn.Module:
     """An architecture of `models/architectures`."""
-    from layerscope.models.architectures.aim_files import read_aim
-    from layerscope.models.architectures.tiny_vit_files import read_tiny_vit
+    from layerscope.models.architectures.aim import read_aim
+    from layerscope.models.architectures.tiny_vit import read_tiny_vit
 
     if "device_map" in options:
         raise ModelError(f"device_map is for models that transformers loads; {family} is loaded onto one device.")
@@ -131,3 +132,54 @@ def describe_images(model: ImageModel, where: str) -> dict[str, Any]:
         prefix = f":{config.prefix}" if config.attention == "prefix" else ""
         facts["attention"] = f"{config.attention}{prefix}"
     return facts
+
+
+def require_pillow() -> None:
+    """Images are read with Pillow."""
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("reading images", "vision") from None
+
+
+def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -> tuple[Any, str]:
+    """The image processor of a folder, and in words where it comes from."""
+    require_pillow()
+    file = folder / FILE
+    if not file.is_file():
+        return default_preparation(config), f"none in {FILE}: layerscope's default"
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is not readable JSON: {error}.") from error
+    if facts.get("image_processor_type") == KIND:
+        return PixelPreparation.from_dict(facts), FILE
+    if getattr(config, "model_type", None) == "aim" and "image_processor_type" not in facts:
+        return default_preparation(config), "the evaluation transform of AIM's authors"
+    from transformers import AutoImageProcessor
+
+    # transformers' processors come in two kinds; the one that needs torchvision is never asked for
+    try:
+        with quiet():
+            processor = AutoImageProcessor.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=trust_remote_code, backend="pil"
+            )
+    except Exception as error:
+        raise ModelError(f"the image processor in {file} could not be loaded: {error}") from error
+    return processor, FILE
+
+
+def default_processor(module: Any) -> PixelPreparation:
+    """For a model that came without one."""
+    require_pillow()
+    config = getattr(module, "config", None)
+    if getattr(config, "model_type", None) == "imagegpt":
+        raise ModelError("ImageGPT reads colours of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap().")
+    return default_preparation(config)
+
+
+def describe(processor: Any) -> dict[str, Any]:
+    """The processor's settings as plain values, for the manifest."""
+    facts = processor.to_dict() if hasattr(processor, "to_dict") else {}
+    kept = {key: value for key, value in facts.items() if value is not None and key != "clusters" and not key.startswith("_")}
+    return {"type": type(processor).__name__, **json.loads(json.dumps(kept, default=str))}

@@ -1,0 +1,220 @@
+"""Image models: ViT and its kin, the image halves of CLIP and SigLIP, autoregressive ones, and TinyViT.
+
+A new family is one more entry here, a file of its own in this folder, or an entry point `layerscope.families`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerscope.models.families.base import Family
+
+# ViT (Dosovitskiy et al. 2021), supervised or not: one class token, pre-norm blocks, a norm after the last.
+VIT = Family(
+    name="vit",
+    model_types=("vit",),
+    blocks="layers|encoder.layer",
+    final_norm="layernorm",
+    taps={
+        "norm1": "layernorm_before",
+        "attn": "attention",
+        "mid": "layernorm_after.input",
+        "norm2": "layernorm_after",
+        "mlp": "mlp|output.dense",
+    },
+    residual="sequential",
+    bidirectional=True,
+    modality="image",
+    class_token=True,
+    hf_norms_last=False,
+)
+
+
+# ViT-MAE (He et al. 2022): the encoder, with nothing masked and the patches in their places.
+class MaeFamily(Family):
+    """The encoder hides most patches and shuffles the rest, which is for training: neither is wanted here."""
+
+    def call(self, module: nn.Module, pixels: Tensor) -> Any:
+        """Run with mask ratio 0 and noise that rises along the patches, which is the order they come in."""
+        config: Any = module.config
+        embeddings: Any = module.embeddings
+        patches = int(embeddings.patch_embeddings.num_patches)
+        noise = torch.arange(patches, device=pixels.device, dtype=torch.float32).expand(len(pixels), -1)
+        ratio, config.mask_ratio = config.mask_ratio, 0.0
+        try:
+            return module(pixel_values=pixels, noise=noise)
+        finally:
+            config.mask_ratio = ratio  # the user's own module goes on as it was
+
+
+VIT_MAE = MaeFamily(
+    **vars(replace(VIT, name="vit_mae", model_types=("vit_mae",), notes="no patch is masked, and none changes its place"))
+)
+
+# DINOv2 (Oquab et al. 2023): a class token, and a layer scale on each branch, which is read after it.
+DINOV2 = Family(
+    name="dinov2",
+    model_types=("dinov2",),
+    blocks="encoder.layer|layers",
+    final_norm="layernorm",
+    taps={
+        "norm1": "norm1",
+        "attn": "layer_scale1",
+        "mid": "norm2.input",
+        "norm2": "norm2",
+        "mlp": "layer_scale2",
+    },
+    residual="sequential",
+    bidirectional=True,
+    modality="image",
+    class_token=True,
+    hf_norms_last=False,
+    notes="branches are read after their layer scale",
+)
+
+# DINOv2 with registers (Darcet et al. 2024): the class token, then the registers, then the patches.
+DINOV2_WITH_REGISTERS = replace(
+    DINOV2,
+    name="dinov2_with_registers",
+    model_types=("dinov2_with_registers",),
+    registers=lambda config: int(config.num_register_tokens),
+)
+
+# BEiT (Bao et al. 2022): a class token, and a layer scale that each block applies by itself.
+#
+# A model that pools over patches (`use_mean_pooling`) norms only what it has pooled: it has no final norm. The others norm every
+# token after the last block.
+BEIT = Family(
+    name="beit",
+    model_types=("beit",),
+    blocks="layers|encoder.layer",
+    final_norm=lambda config: None if config.use_mean_pooling else "layernorm",
+    taps={
+        "norm1": "layernorm_before",
+        "attn": "attention * lambda_1",
+        "mid": "layernorm_after.input",
+        "norm2": "layernorm_after",
+        "mlp": "mlp|output * lambda_2",
+    },
+    residual="sequential",
+    bidirectional=True,
+    modality="image",
+    class_token=True,
+    hf_norms_last=False,
+    notes="branches are read after their layer scale",
+)
+
+# CLIP's image model (Radford et al. 2021).
+#
+# A norm stands before the first block, so layer 0 is normed; the norm after the last block is applied by the model to the class
+# token alone, and `applied` does the same at every layer.
+CLIP = Family(
+    name="clip",
+    model_types=("clip_vision_model",),
+    blocks="encoder.layers|vision_model.encoder.layers",
+    final_norm="post_layernorm|vision_model.post_layernorm",
+    taps={
+        "norm1": "layer_norm1",
+        "attn": "self_attn",
+        "mid": "layer_norm2.input",
+        "norm2": "layer_norm2",
+        "mlp": "mlp",
+    },
+    residual="sequential",
+    bidirectional=True,
+    modality="image",
+    class_token=True,
+    class_norm_only=True,
+    hf_norms_last=False,
+    loads="CLIPVisionModel",
+    containers=("clip",),
+    notes="the model applies its final norm to the class token only; patches stay raw",
+)
+
+# SigLIP's image model (Zhai et al. 2023): no class token; its pooling head is not read.
+SIGLIP = replace(
+    CLIP,
+    name="siglip",
+    model_types=("siglip_vision_model",),
+    class_token=False,
+    class_norm_only=False,
+    loads="SiglipVisionModel",
+    containers=("siglip",),
+    notes="",
+)
+
+# AIMv2's image model (Fini et al. 2024): no class token; it reads both ways; its pooling head is not read.
+AIMV2 = Family(
+    name="aimv2",
+    model_types=("aimv2_vision_model",),
+    blocks="encoder.layers",
+    final_norm="rms_norm",
+    taps={
+        "norm1": "rms_norm1",
+        "attn": "attention",
+        "mid": "rms_norm2.input",
+        "norm2": "rms_norm2",
+        "mlp": "ffn",
+    },
+    residual="sequential",
+    bidirectional=True,
+    modality="image",
+    hf_norms_last=False,
+    loads="Aimv2VisionModel",
+    containers=("aimv2",),
+)
+
+# AIM (El-Nouby et al. 2024), the autoregressive image model: no class token, a norm after the last block.
+#
+# Which patches see which is a setting of the loaded model (`attention=`); the architecture is in `models/architectures/aim.py`.
+AIM = Family(
+    name="aim",
+    model_types=("aim",),
+    blocks="trunk.blocks",
+    final_norm="trunk.post_trunk_norm",
+    taps={"norm1": "norm_1", "attn": "attn", "mid": "norm_2.input", "norm2": "norm_2", "mlp": "mlp"},
+    residual="sequential",
+    modality="image",
+    hf_norms_last=False,
+)
+
+
+# ImageGPT (Chen et al. 2020): pixels as words of a palette, in raster order, each seeing those before it.
+class ImageGptFamily(Family):
+    """As GPT-2; the processor turns an image into token ids, one per pixel."""
+
+    def call(self, module: nn.Module, pixels: Tensor) -> Any:
+        """`pixels` are palette numbers (B, pixels)."""
+        return module(input_ids=pixels, use_cache=False)
+
+
+IMAGEGPT = ImageGptFamily(
+    name="imagegpt",
+    model_types=("imagegpt",),
+    blocks="h",
+    final_norm="ln_f",
+    taps={"norm1": "ln_1", "attn": "attn", "mid": "ln_2.input", "norm2": "ln_2", "mlp": "mlp"},
+    residual="sequential",
+    modality="image",
+    notes="tokens are pixels; no start token is put before them",
+)
+
+# TinyViT (Wu et al. 2022), its third stage: the longest run of blocks of one width (see `models/architectures/tiny_vit.py`).
+TINY_VIT = Family(
+    name="tiny_vit",
+    model_types=("tiny_vit_stage",),
+    blocks="layers.2.blocks",
+    final_norm=None,
+    # A convolution between the two branches takes the state's place: they do not add up to the block's output.
+    taps={"attn": "attn", "mlp": "mlp"},
+    bidirectional=True,
+    modality="image",
+    hf_norms_last=False,
+    notes="layers are the blocks of the third stage; attention sees a window of 14 × 14 tokens",
+)
+
+FAMILIES = (VIT, VIT_MAE, DINOV2, DINOV2_WITH_REGISTERS, BEIT, CLIP, SIGLIP, AIMV2, AIM, IMAGEGPT, TINY_VIT)
