@@ -4,62 +4,19 @@
     run = layerscope.profile("smollm2-135m", "lee", limit=50)
     run.table
 
-Importing the package loads nothing heavy: `layerscope.metrics` alone needs only torch and numpy.
+Importing the package loads nothing heavy: every public name is imported when it is first used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from layerscope.version import VERSION as __version__
 
-__all__ = [
-    "Choice",
-    "Evaluation",
-    "LayerscopeError",
-    "ProbeRun",
-    "Run",
-    "StudyRun",
-    "__version__",
-    "atlas",
-    "correlate",
-    "evaluate",
-    "export",
-    "load",
-    "load_corpus",
-    "load_images",
-    "probe",
-    "profile",
-    "select",
-    "study",
-    "sweep",
-    "wrap",
-    "write_report",
-]
-
-_HOMES = {
-    "correlate": "layerscope.correlation",
-    "export": "layerscope.exporting",
-    "Choice": "layerscope.selection",
-    "select": "layerscope.selection",
-    "write_report": "layerscope.report",
-    "Evaluation": "layerscope.evaluation.run",
-    "evaluate": "layerscope.evaluation.job",
-    "LayerscopeError": "layerscope.errors",
-    "Run": "layerscope.profiling.run",
-    "load": "layerscope.models",
-    "load_corpus": "layerscope.data",
-    "load_images": "layerscope.data.images",
-    "probe": "layerscope.probing",
-    "profile": "layerscope.profiling.job",
-    "ProbeRun": "layerscope.probing",
-    "StudyRun": "layerscope.studies.run",
-    "study": "layerscope.studies.run",
-    "sweep": "layerscope.sweeps",
-    "wrap": "layerscope.models",
-}
-
 if TYPE_CHECKING:
+    from layerscope import atlas, metrics, training
+    from layerscope.core.runs import AnyRun, load_run
     from layerscope.correlation import correlate
     from layerscope.data import load_corpus
     from layerscope.data.images import load_images
@@ -75,13 +32,71 @@ if TYPE_CHECKING:
     from layerscope.selection.select import select
     from layerscope.studies.run import StudyRun, study
     from layerscope.sweeps import sweep
+    from layerscope.sweeps.run import Sweep
+
+__all__ = [
+    "AnyRun",
+    "Choice",
+    "Evaluation",
+    "LayerscopeError",
+    "ProbeRun",
+    "Run",
+    "StudyRun",
+    "Sweep",
+    "__version__",
+    "atlas",
+    "correlate",
+    "evaluate",
+    "export",
+    "load",
+    "load_corpus",
+    "load_images",
+    "load_run",
+    "metrics",
+    "probe",
+    "profile",
+    "select",
+    "study",
+    "sweep",
+    "training",
+    "wrap",
+    "write_report",
+]
+
+# Where each public name lives. A name without a home of its own is a module of the package.
+_HOMES = {
+    "AnyRun": "layerscope.core.runs",
+    "Choice": "layerscope.selection",
+    "Evaluation": "layerscope.evaluation.run",
+    "LayerscopeError": "layerscope.errors",
+    "ProbeRun": "layerscope.probing",
+    "Run": "layerscope.profiling.run",
+    "StudyRun": "layerscope.studies.run",
+    "Sweep": "layerscope.sweeps.run",
+    "correlate": "layerscope.correlation",
+    "evaluate": "layerscope.evaluation.job",
+    "export": "layerscope.exporting",
+    "load": "layerscope.models",
+    "load_corpus": "layerscope.data",
+    "load_images": "layerscope.data.images",
+    "load_run": "layerscope.core.runs",
+    "probe": "layerscope.probing",
+    "profile": "layerscope.profiling.job",
+    "select": "layerscope.selection",
+    "study": "layerscope.studies.run",
+    "sweep": "layerscope.sweeps",
+    "wrap": "layerscope.models",
+    "write_report": "layerscope.report",
+}
 
 
 def __getattr__(name: str) -> Any:
-    import importlib
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"layerscope.{name}")
+    raise AttributeError(f"module 'layerscope' has no attribute {name!r}. Public names: {', '.join(__all__)}.")
 
-    if name == "atlas":  # a module, and a name that users expect to be there
-        return importlib.import_module("layerscope.atlas")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'layerscope' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

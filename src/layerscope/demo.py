@@ -12,10 +12,9 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.profiling import Run, profile
 from layerscope.report import write_report
-from layerscope.report.figures.curves import plot_profiles
-from layerscope.report.figures.drawing import save_figure
-from layerscope.report.terminal.profile import print_run
-from layerscope.report.terminal.scores import print_evaluation
+from layerscope.report.drawing import save_figure
+from layerscope.report.sections.evaluation import print_evaluation
+from layerscope.report.sections.profile import plot_profiles, print_run
 
 CORPUS = "lee"
 

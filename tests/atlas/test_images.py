@@ -34,7 +34,7 @@ def test_only_models_that_were_probed() -> None:
 
 
 def test_shown_beside_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
-    from layerscope.report.terminal.atlas import print_model
+    from layerscope.report.atlas import print_model
 
     found = show("clip-large")
     assert found["probe"]["last"]["layer"] == 23

@@ -15,7 +15,7 @@ from layerscope.data import Corpus
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Run, profile
-from layerscope.report.figures.panels import plot_panels
+from layerscope.report.panels import plot_panels
 from tests.tiny import tiny_model
 
 METRICS = ["prompt_entropy", "curvature", "dataset_entropy"]

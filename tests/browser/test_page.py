@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.report import write_report
-from layerscope.report.contents.gather import gather
+from layerscope.report.contents import gather
 from layerscope.report.page import page as make_page
 from tests.browser.conftest import Open, Opened
 from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_run

@@ -40,7 +40,7 @@ def test_opening(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("webbrowser.open", opened.append)
     assert cli("report", folder, "--open").code == 0
     assert opened[0].startswith("file://")
-    monkeypatch.setattr("layerscope.report.serve._until_interrupted", lambda ended: None)
+    monkeypatch.setattr("layerscope.report.live._until_interrupted", lambda ended: None)
     ended = cli("open", folder)
     assert ended.code == 0
     assert ended.out.startswith("http://127.0.0.1:")

@@ -163,7 +163,7 @@ def test_requests_that_make_no_sense() -> None:
 def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    from layerscope.probing.terminal import print_probes, sentence
+    from layerscope.report.sections.probe import print_probes, sentence
 
     texts, labels = letters()
     run = probe(tiny_model("llama"), texts=texts, labels=labels, probe=["mean", "knn"], **QUICK)

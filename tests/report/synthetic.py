@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope import Evaluation, Run
+from layerscope import Evaluation, ProbeRun, Run, StudyRun, Sweep
 from layerscope.metrics import metrics
 
 READOUTS = [
@@ -124,3 +124,68 @@ def large_pair(tasks: int = 32, blocks: int = 48, readouts: int = 4) -> tuple[Ru
     for column in ("gain", "ci_low", "ci_high"):
         scores.gains[column] += noise + draw.normal(scale=0.001, size=len(noise))
     return run, scores
+
+
+def synthetic_probe(name: str = "small", blocks: int = 6, best: int = 2) -> ProbeRun:
+    """Two kinds of probes whose accuracy peaks at layer `best`."""
+    rows = []
+    for p, probe in enumerate(("attention", "knn")):
+        for metric, base in (("top1", 0.6), ("top5", 0.9)):
+            for layer in range(blocks + 1):
+                value = base - 0.05 * p - 0.02 * abs(layer - best)
+                gain = value - (base - 0.05 * p - 0.02 * abs(blocks - best))
+                row = {"probe": probe, "metric": metric, "layer": layer, "depth": layer / blocks, "site": site(layer)}
+                row |= {"value": value, "ci_low": value - 0.02, "ci_high": value + 0.02, "n": 100}
+                row |= {"gain": gain, "gain_low": gain - 0.02, "gain_high": gain + 0.02, "tied_best": layer == best}
+                rows.append({**row, "validation": value, "learning_rate": 0.01, "epoch": 3, "epochs": 5})
+    manifest = {
+        "kind": "probe",
+        "status": "complete",
+        "layerscope": "0.1.0",
+        "model": model_facts(name, "llama", blocks) | {"width": 16},
+        "data": {"name": "digits"},
+        "conventions": {"final_norm": "applied", "seed": 0, "kept": {"states": {"attention": "float32"}}},
+        "counts": {"train": 80, "validation": 20, "test": 100, "classes": 10},
+        "warnings": ["a class has few items."],
+    }
+    return ProbeRun(pd.DataFrame(rows), pd.DataFrame({"item": [0]}), manifest)
+
+
+def synthetic_study(tmp: Path | None = None) -> StudyRun:
+    """A finished study with its verdict; with a folder, its figure is a file there."""
+    table = pd.DataFrame({"model": ["a", "b"], "layer": [0, 1], "metric": ["prompt_entropy"] * 2, "value": [1.5, 2.5]})
+    manifest = {
+        "kind": "study",
+        "status": "complete",
+        "study": "extreme",
+        "title": "Extreme inputs",
+        "paper": "section 5",
+        "verdict": ["Repeated tokens lower the entropy of the middle layers.", "By 1.0 nats at layer 1."],
+        "options": {"levels": [0.0, 1.0]},
+        "conventions": {"models": {"a": {}, "b": {}}, "max_length": 64, "final_norm": "raw"},
+        "corpus": {"name": "lee"},
+        "texts": 12,
+        "layerscope": "0.1.0",
+        "warnings": [],
+    }
+    return StudyRun(table, manifest, tmp)
+
+
+def synthetic_sweep() -> Sweep:
+    """Two jobs, one of which failed."""
+    jobs = pd.DataFrame(
+        [
+            {"job": "small--lee", "kind": "profile", "model": "small", "status": "complete", "seconds": 3.0, "reason": ""},
+            {
+                "job": "large--lee",
+                "kind": "profile",
+                "model": "large",
+                "status": "failed",
+                "seconds": None,
+                "reason": "no memory",
+            },
+        ]
+    )
+    table = synthetic_run().table.assign(job="small--lee", model="small", revision=None, corpus="lee", task=None, readout=None)
+    manifest = {"kind": "sweep", "status": "complete", "layerscope": "0.1.0", "warnings": []}
+    return Sweep(Path("sweeps/night"), jobs, table, manifest=manifest)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.report.contents.correlate import MEAN, _Series, rank_correlation, shuffled_noise
-from layerscope.report.contents.gather import gather
-from layerscope.report.contents.load import load_any
-from layerscope.report.contents.notices import convention_rows
-from layerscope.report.figures.palette import COLOURS, MARKERS, ON_DARK, ON_LIGHT, family_colour, line_style, styles
+from layerscope.report.contents import gather, load_any
+from layerscope.report.correlate import MEAN, _Series, rank_correlation, shuffled_noise
+from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
+from layerscope.report.notices import convention_rows
 from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
@@ -88,8 +87,8 @@ def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:
         gather([])
     with pytest.raises(LayerscopeError, match="holds no run"):
         gather([tmp_path])
-    (tmp_path / "manifest.json").write_text('{"kind": "bench"}', encoding="utf-8")
-    with pytest.raises(LayerscopeError, match="kind 'bench'; a report reads profiles and evaluations"):
+    (tmp_path / "manifest.json").write_text('{"kind": "bench", "status": "complete"}', encoding="utf-8")
+    with pytest.raises(LayerscopeError, match="unknown kind of run 'bench'"):
         gather([tmp_path])
 
 
@@ -145,26 +144,26 @@ def test_correlations_pair_runs_of_the_same_model() -> None:
     assert one["n"].tolist() == [7, 7]
 
 
-def test_families_keep_their_colour() -> None:
+def test_families_keep_their_color() -> None:
     first = styles([("llama", "a"), ("bert", "b")])
     second = styles([("bert", "b"), ("llama", "a")])
-    assert first[0].colour == second[1].colour == family_colour("llama")
-    assert first[1].colour == second[0].colour == family_colour("bert")
+    assert first[0].color == second[1].color == family_color("llama")
+    assert first[1].color == second[0].color == family_color("bert")
     twins = styles([("llama", "a"), ("llama", "a2"), ("llama", "a")])
-    assert twins[0].colour != twins[1].colour
-    assert twins[0].colour == twins[2].colour
+    assert twins[0].color != twins[1].color
+    assert twins[0].color == twins[2].color
     assert twins[0].dash != twins[2].dash
     assert twins[0].marker != twins[1].marker
     many = styles([("unknown", f"m{i}") for i in range(9)])
-    assert len({s.colour for s in many}) == len(COLOURS) == len(ON_DARK) == len(ON_LIGHT)
+    assert len({s.color for s in many}) == len(COLORS) == len(ON_DARK) == len(ON_LIGHT)
     assert {s.marker for s in many} == set(MARKERS)
     assert line_style("") == "-"
     assert line_style("9 4") == (0, (4.5, 2.0))
 
 
 def _contrast(one: str, other: str) -> float:
-    def light(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    def light(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         lin = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
         return 0.2126 * lin[0] + 0.7152 * lin[1] + 0.0722 * lin[2]
 
@@ -173,5 +172,5 @@ def _contrast(one: str, other: str) -> float:
 
 
 def test_lines_are_clear_on_both_grounds() -> None:
-    assert min(_contrast(colour, "#ffffff") for colour in ON_LIGHT) >= 3
-    assert min(_contrast(colour, "#181b1f") for colour in ON_DARK) >= 4.5
+    assert min(_contrast(color, "#ffffff") for color in ON_LIGHT) >= 3
+    assert min(_contrast(color, "#181b1f") for color in ON_DARK) >= 4.5

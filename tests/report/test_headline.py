@@ -7,8 +7,10 @@ import math
 import pytest
 
 from layerscope import Evaluation
-from layerscope.report.contents.sources import Mark, Scores, from_evaluation, from_run
 from layerscope.report.headline import gain_of, headline
+from layerscope.report.sections.evaluation import from_evaluation
+from layerscope.report.sections.profile import from_run
+from layerscope.report.sources import Mark, Scores
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 

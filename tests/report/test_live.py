@@ -13,8 +13,7 @@ import pytest
 from layerscope.errors import LayerscopeError
 from layerscope.profiling import Run, profile
 from layerscope.report import live as live_module
-from layerscope.report.live import LIVE_PAGE, LivePage
-from layerscope.report.serve import page_for, serve
+from layerscope.report.live import LIVE_PAGE, LivePage, page_for, serve
 from tests.report.synthetic import synthetic_evaluation, synthetic_run
 from tests.tiny import tiny_model
 

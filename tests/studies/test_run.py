@@ -65,7 +65,7 @@ def test_what_is_refused(texts: list[str], tmp_path: Path) -> None:
     (tmp_path / "x" / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="is not empty"):
         study("extreme", tiny_model("llama"), texts=texts, out=tmp_path / "x")
-    with pytest.raises(RunFolderError, match="holds no study"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         StudyRun.load(tmp_path / "x")
 
 

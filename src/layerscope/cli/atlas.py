@@ -31,7 +31,7 @@ def models_command(as_json: bool = shared.AS_JSON) -> None:
     if as_json:
         _print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
         return
-    from layerscope.report.terminal.atlas import print_models
+    from layerscope.report.atlas import print_models
 
     print_models(table)
 
@@ -53,7 +53,7 @@ def show_command(
     if as_json:
         _print_json({**found, "runs": [overlay.as_dict() for overlay in overlays]})
     else:
-        from layerscope.report.terminal.atlas import print_model, print_overlay
+        from layerscope.report.atlas import print_model, print_overlay
 
         print_model(found)
         for overlay in overlays:
@@ -78,7 +78,7 @@ def compare_command(
     if as_json:
         _print_json({"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]})
     else:
-        from layerscope.report.terminal.atlas import print_comparison, print_overlay
+        from layerscope.report.atlas import print_comparison, print_overlay
 
         print_comparison(rows, convention)
         for overlay in overlays:
@@ -101,12 +101,12 @@ def reproduce_command(
     if as_json:
         _print_json([row.as_dict() for row in rows])
     else:
-        from layerscope.report.terminal.atlas import print_item
+        from layerscope.report.atlas import print_item
 
         print_item(found, rows)
     if out is not None:
-        from layerscope.report.figures.drawing import save_figure
-        from layerscope.report.figures.panels import plot_panels
+        from layerscope.report.drawing import save_figure
+        from layerscope.report.panels import plot_panels
 
         drawn = found.panels("english" if convention == "both" else convention)
         _told(save_figure(plot_panels(drawn, found.title), out))
@@ -116,8 +116,8 @@ def _draw(out: Path | None, models: list[str], convention: str, overlays: list[A
     if out is None:
         return
     from layerscope.atlas.summary import panels
-    from layerscope.report.figures.drawing import save_figure
-    from layerscope.report.figures.panels import plot_panels
+    from layerscope.report.drawing import save_figure
+    from layerscope.report.panels import plot_panels
 
     footnote = "published results; scores: final norm at every layer; metrics (wikitext / imagenet): at the last layer only"
     _told(save_figure(plot_panels(panels(models, convention, overlays), ", ".join(models), footnote), out))

@@ -59,13 +59,12 @@ def correlate_command(
 
         print(json.dumps(plain({**tables.facts, **found.as_dict(), "notes": tables.notes}), indent=2, ensure_ascii=False))
     else:
-        from layerscope.report.terminal.correlation import print_correlations
+        from layerscope.report.atlas import print_correlations
 
         print_correlations(found, tables)
     if out is not None:
-        from layerscope.report.figures.correlation import correlation_panels
-        from layerscope.report.figures.drawing import save_figure
-        from layerscope.report.figures.panels import plot_panels
+        from layerscope.report.drawing import save_figure
+        from layerscope.report.panels import correlation_panels, plot_panels
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
         print(f"Written to {save_figure(plot_panels(correlation_panels(found), title), out)}", file=sys.stderr)

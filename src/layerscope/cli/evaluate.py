@@ -55,7 +55,7 @@ def evaluate_command(
     from layerscope.cli.options import whole_numbers
     from layerscope.engines import open_engine
     from layerscope.evaluation.job import evaluate
-    from layerscope.report.terminal.scores import print_evaluation
+    from layerscope.report.sections.evaluation import print_evaluation
     from layerscope.store.atomic import plain
 
     folder = out or default_folder(model, tasks)

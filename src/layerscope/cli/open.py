@@ -19,7 +19,7 @@ def open_command(
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open a browser window."),
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until Ctrl-C."""
-    from layerscope.report.serve import page_for, serve
+    from layerscope.report.live import page_for, serve
 
     page = page_for(runs or [], published(atlas, runs))
     with serve(page, port) as (url, wait):

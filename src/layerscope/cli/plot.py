@@ -19,8 +19,8 @@ def plot_command(
 ) -> None:
     """Draw the curves of runs on the same axes."""
     from layerscope.profiling import Run
-    from layerscope.report.figures.curves import plot_profiles
-    from layerscope.report.figures.drawing import save_figure
+    from layerscope.report.drawing import save_figure
+    from layerscope.report.sections.profile import plot_profiles
 
     loaded = [Run.load(run) for run in runs]
     print(save_figure(plot_profiles(loaded, words(metrics), x=x), out))

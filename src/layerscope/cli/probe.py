@@ -105,7 +105,7 @@ def probe_command(
     if as_json:
         print(json.dumps(plain(run.summary()), indent=2, ensure_ascii=False))
     elif not quiet:
-        from layerscope.probing.terminal import print_probes
+        from layerscope.report.sections.probe import print_probes
 
         print_probes(run)
         print(f"Written to {folder}: {written}", file=sys.stderr)
@@ -114,8 +114,8 @@ def probe_command(
 def _drawn(run: object, folder: Path) -> bool:
     """The figure beside the tables, where matplotlib is there to draw it."""
     from layerscope.errors import MissingExtraError
-    from layerscope.probing.figure import plot_probes
-    from layerscope.report.figures.drawing import save_figure
+    from layerscope.report.drawing import save_figure
+    from layerscope.report.sections.probe import plot_probes
 
     try:
         save_figure(plot_probes([run]), folder / "probe.png")  # type: ignore[list-item]

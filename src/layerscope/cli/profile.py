@@ -121,7 +121,7 @@ def profile_command(
         return
     if quiet:
         return
-    from layerscope.report.terminal.profile import print_run
+    from layerscope.report.sections.profile import print_run
 
     print_run(run)
     print(f"Written to {folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json", file=sys.stderr)

@@ -36,6 +36,6 @@ def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
         if not runs:
             raise LayerscopeError("give folders of finished runs, or --atlas with names of published models.")
         return []
-    from layerscope.report.contents.published import from_atlas
+    from layerscope.report.published import from_atlas
 
     return [part for name in words(atlas) or [] for part in from_atlas(name)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from layerscope.core.readout import READOUT_COLUMNS, Readout, rename_old_columns
-from layerscope.errors import RunFolderError
+from layerscope.core.runs import finished_manifest
 from layerscope.evaluation.tables import GAIN_COLUMNS
 from layerscope.store import RunFolder
 
@@ -17,6 +17,8 @@ from layerscope.store import RunFolder
 @dataclass
 class Evaluation:
     """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items."""
+
+    kind: ClassVar[str] = "evaluation"
 
     scores: pd.DataFrame
     gains: pd.DataFrame
@@ -26,14 +28,19 @@ class Evaluation:
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
         """Read a run's folder."""
+        manifest = finished_manifest(path, cls.kind)
         folder = RunFolder(path)
-        manifest = folder.manifest()
-        if manifest is None or manifest.get("kind") != "evaluation":
-            raise RunFolderError(f"{path} holds no evaluation.")
-        if manifest.get("status") != "complete":
-            raise RunFolderError(f"the evaluation in {path} is not finished. Run the same command again: it goes on.")
         gains = rename_old_columns(folder.read_table("gains")).reindex(columns=GAIN_COLUMNS)
         return cls(rename_old_columns(folder.read_table("scores")), gains, manifest, Path(path))
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return str(self.manifest["model"]["name"])
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables of the run's folder."""
+        return {"scores": self.scores, "gains": self.gains}
 
     @property
     def failed(self) -> list[dict[str, str]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
-from layerscope.errors import RunFolderError, UnknownNameError
+from layerscope.core.runs import finished_manifest, view
+from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ KIND = "probe"
 class ProbeRun:
     """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row per test item as well."""
 
+    kind: ClassVar[str] = KIND
+
     table: pd.DataFrame
     items: pd.DataFrame
     manifest: dict[str, Any]
@@ -29,12 +32,8 @@ class ProbeRun:
     @classmethod
     def load(cls, path: str | Path) -> ProbeRun:
         """Read a run's folder."""
+        manifest = finished_manifest(path, cls.kind)
         folder = RunFolder(path)
-        manifest = folder.manifest()
-        if manifest is None or manifest.get("kind") != KIND:
-            raise RunFolderError(f"{path} holds no probes.")
-        if manifest.get("status") != "complete":
-            raise RunFolderError(f"the probes in {path} are not finished. Run the same command again: it goes on.")
         return cls(folder.read_table("probe"), folder.read_table("items"), manifest, Path(path))
 
     def save(self, path: str | Path) -> ProbeRun:
@@ -50,6 +49,10 @@ class ProbeRun:
     def name(self) -> str:
         """The model's name."""
         return str(self.manifest["model"]["name"])
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables of the run's folder."""
+        return {"probe": self.table, "items": self.items}
 
     @property
     def probes(self) -> list[str]:
@@ -102,9 +105,7 @@ class ProbeRun:
 
     def plot(self, metric: str = "top1") -> Figure:
         """Accuracy against depth, as a matplotlib figure."""
-        from layerscope.probing.figure import plot_probes
-
-        return plot_probes([self], metric=metric)
+        return view(self.kind, "plot")([self], metric=metric)
 
     def __repr__(self) -> str:
         count = self.table["layer"].nunique()

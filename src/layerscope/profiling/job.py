@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from layerscope.capture import Site, expand_sites
+from layerscope.core.runs import view
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.images.imageset import ImageSet
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
@@ -32,7 +33,6 @@ from layerscope.profiling.plan import Plan, choose_shard_size, make_plan
 from layerscope.profiling.run import Run
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Progress, progress_bar
-from layerscope.report.live import LivePage
 from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
@@ -94,7 +94,7 @@ def profile(
         raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
     open_engine(engine, address)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
-    page = LivePage(folder.path) if live and folder is not None else None
+    page = view("profile", "live")(folder.path) if live and folder is not None else None
     source = resolve_early(model, offline, model_options or {})
     reading = {"column": column, "limit": limit, "text_filter": text_filter}
     corpus: Corpus | ImageSet
@@ -141,7 +141,17 @@ def _open_job(
     return Job(loaded, corpus, config, engine=engine, recipe=make_recipe(model, loaded, offline, options))
 
 
-def _shown(run: Run, page: LivePage | None) -> Run:
+class Follower(Protocol):
+    """Something that shows a run while it goes on, such as a page."""
+
+    def update(self, job: Job, plan: Plan, store: ShardStore) -> None:
+        """A shard is finished."""
+
+    def finish(self, run: Run) -> None:
+        """The run is complete."""
+
+
+def _shown(run: Run, page: Follower | None) -> Run:
     """The run; where a page follows it, the page is complete too."""
     if page is not None:
         page.finish(run)
@@ -168,7 +178,7 @@ class Job:
     corpus: Corpus | ImageSet
     config: ProfileConfig
     batch_size: int | None = None
-    page: LivePage | None = None
+    page: Follower | None = None
     engine: Engine = field(default_factory=LocalEngine)
     recipe: ModelRecipe | None = None
 

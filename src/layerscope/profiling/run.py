@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
+from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.profiling.numbers import PromptTable, in_order
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 @dataclass
 class Run:
     """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalisation and sink setting."""
+
+    kind: ClassVar[str] = "profile"
 
     table: pd.DataFrame
     manifest: dict[str, Any]
@@ -40,13 +43,8 @@ class Run:
     @classmethod
     def load(cls, path: str | Path) -> Run:
         """Read a run's folder."""
-        folder = RunFolder(path)
-        manifest = folder.manifest()
-        if manifest is None:
-            raise RunFolderError(f"{path} holds no run: there is no manifest.json in it.")
-        if manifest.get("status") != "complete":
-            raise RunFolderError(f"the run in {path} is not finished. Run the same command again: it goes on where it stopped.")
-        return cls(folder.read_table("profile"), manifest, None, Path(path))
+        manifest = finished_manifest(path, cls.kind)
+        return cls(RunFolder(path).read_table("profile"), manifest, None, Path(path))
 
     def save(self, path: str | Path) -> Run:
         """Write the run's folder: profile.parquet, profile.csv, prompts.parquet, manifest.json."""
@@ -65,6 +63,10 @@ class Run:
     def name(self) -> str:
         """The model's name."""
         return str(self.manifest["model"]["name"])
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables of the run's folder."""
+        return {"profile": self.table, "prompts": self.prompts}
 
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
         """One metric over the sites: layer, depth, site, value, ci_low, ci_high, n."""
@@ -106,15 +108,11 @@ class Run:
 
     def plot(self, metrics: list[str] | None = None, **options: Any) -> Figure:
         """Curves of the metrics against depth, as a matplotlib figure."""
-        from layerscope.report.figures.curves import plot_profiles
-
-        return plot_profiles([self], metrics, **options)
+        return view(self.kind, "plot")([self], metrics, **options)
 
     def _repr_html_(self) -> str:
         """A short page for notebooks: conventions, the valley, the core metrics by layer. Text is escaped."""
-        from layerscope.report.notebook import run_html
-
-        return run_html(self)
+        return view(self.kind, "html")(self)
 
     def __repr__(self) -> str:
         return (

@@ -1,14 +1,70 @@
-"""What the runs of a report show, in words. Nothing is said that the numbers do not bear out."""
+"""What the runs of a report show, in words, and the layers it points out. Nothing is said that the numbers do not bear out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from layerscope.core.readout import Readout
+from layerscope.errors import LayerscopeError
 from layerscope.profiling.valley import Valley
-from layerscope.report.contents.sources import Curves, Mark, Scores
+from layerscope.report.sources import Block, Curves, Mark, Scores
+
+
+def marks(curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Any] = ()) -> list[Mark]:
+    """One mark per model: a choice that was given, or the one that its evaluation or its profile leads to."""
+    out: dict[str, Mark] = {}
+    blocks = {run.model: run.n_blocks for run in curves} | {run.model: run.n_blocks for run in scores}
+    for choice in choices:
+        model = choice.model or next(iter(blocks))
+        if model not in blocks:
+            raise LayerscopeError(f"the choice is about {model}, which is none of the runs: {', '.join(blocks)}.")
+        out.setdefault(model, _mark(choice, model, blocks[model]))
+    for score in scores:
+        if score.model not in out and (found := _of_scores(score)) is not None:
+            out[score.model] = found
+    # the final norm hides the valley that label-free rules look at: other profiles of the model are asked first
+    for curve in sorted(curves, key=lambda c: c.final_norm == "applied"):
+        if curve.model not in out and curve.run is not None and (found := _select(curve.run)) is not None:
+            out[curve.model] = _mark(found, curve.model, curve.n_blocks)
+    return list(out.values())
+
+
+def best_layer(score: Scores, readout: str) -> int | None:
+    """The layer with the highest mean over tasks."""
+    mean = score.mean(readout).dropna()
+    return None if mean.empty else int(mean.index[int(mean.argmax())])
+
+
+def _of_scores(score: Scores) -> Mark | None:
+    chosen = None if score.run is None else _select(score.run, readout=score.reference)
+    if chosen is not None:
+        return _mark(chosen, score.model, score.n_blocks)
+    best = best_layer(score, score.reference)
+    if best is None:
+        return None
+    text = f"best by mean score over {score.mean_says}" if len(score.tasks) > 1 else f"best on {score.tasks[0]}"
+    return Mark(score.model, best, score.n_blocks, "best", text, score.reference)
+
+
+def _select(run: Any, **options: Any) -> Any:
+    """What a selection makes of a run; None where it cannot tell (a curve is missing, an evaluation of one layer)."""
+    from layerscope.selection import select
+
+    try:
+        return select(run, **options)
+    except LayerscopeError:
+        return None
+
+
+def _mark(choice: Any, model: str, n_blocks: int) -> Mark:
+    gain = {name: getattr(choice, name, None) for name in ("expected_gain", "ci_low", "ci_high", "risk_of_loss")}
+    return Mark(
+        model, int(choice.layer), n_blocks, "chosen", str(choice.reason), choice.readout, str(choice.rule),
+        [str(w) for w in choice.warnings], abstained=bool(getattr(choice, "abstained", False)), **gain,
+    )  # fmt: skip
 
 
 @dataclass
@@ -41,7 +97,9 @@ class Gain:
         return math.isfinite(self.half) and self.gain > self.half
 
 
-def headline(curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = ()) -> Headline:
+def headline(
+    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = (), blocks: Sequence[Block] = ()
+) -> Headline:
     """A sentence per model, the largest clear gain first; the valley is told where a profile shows one."""
     models = list(dict.fromkeys([*(s.model for s in scores), *(c.model for c in curves)]))
     several = len(models) > 1
@@ -66,11 +124,18 @@ def headline(curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence
             parts[0] = f"{model}{between}{parts[0]}" if several else parts[0]
             said.append((weight, parts))
     said.sort(key=lambda item: -item[0])
+    said += [(-1.0, [_block_words(block, alone=not said and len(blocks) == 1)]) for block in blocks if block.words]
     if not said:
         return Headline(f"{', '.join(models)}: no metric here has a headline of its own; the curves are below.")
     lead, *rest = said[0][1]
     points = [_sentence(part) for part in rest] + [_sentence("; ".join(parts)) for _, parts in said[1:]]
     return Headline(lead if several else _sentence(lead).removesuffix("."), points)
+
+
+def _block_words(block: Block, alone: bool) -> str:
+    """The answer of a study, of probes or of a sweep; what it is about stands before it where there is more than one."""
+    first = block.words[0].removesuffix(".")
+    return first if alone else f"{block.title}: {first}"
 
 
 def _sentence(text: str) -> str:

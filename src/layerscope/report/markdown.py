@@ -9,11 +9,13 @@ from typing import Any
 
 from layerscope.core.sites import layer_ranges
 from layerscope.metrics import metrics
-from layerscope.report.contents.gather import Report
-from layerscope.report.contents.notices import convention_rows
-from layerscope.report.contents.sources import Curves, Scores
-from layerscope.report.figures.curves import curve_of
-from layerscope.report.terminal.profile import number, sparkline
+from layerscope.report.contents import Report
+from layerscope.report.notices import convention_rows
+from layerscope.report.sections.profile import curve_of
+from layerscope.report.sources import Block, Curves, Line, Scores
+from layerscope.report.text import number, sparkline
+
+_MOST_ROWS = 60  # of a table of a study, probe or sweep
 
 
 def markdown(report: Report) -> str:
@@ -32,6 +34,8 @@ def markdown(report: Report) -> str:
         parts += ["", f"## Metrics of {plain(curves.label)}", "", *_metrics(curves)]
     for score in report.scores:
         parts += ["", f"## Scores of {plain(score.label)}", "", *_scores(score)]
+    for block in report.blocks:
+        parts += ["", f"## {plain(block.title)}", "", *(f"- {plain(text)}" for text in block.words), *_block(block)]
     for held in report.correlations:
         score = report.scores[held.scores]
         own = held.table[(held.table["readout"] == score.reference) & (held.table["task"] == held.table["task"].iloc[0])]
@@ -71,6 +75,26 @@ def _scores(score: Scores) -> list[str]:
             tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
             rows.append([task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied])
     return _table(["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"], rows)
+
+
+def _block(block: Block) -> list[str]:
+    """Its charts as sparklines, then its tables, long ones in part."""
+    parts: list[str] = []
+    for chart in block.charts:
+        rows = [[line.name, sparkline(line.values), *_ends(line)] for line in chart.lines]
+        parts += [
+            "",
+            *_table([f"{chart.title}, {chart.unit}".removesuffix(", "), "first → last layer", "lowest", "highest"], rows),
+        ]
+    for title, table in block.tables.items():
+        parts += ["", f"### {plain(title)}", "", *_table(list(table.columns), table.head(_MOST_ROWS).to_numpy().tolist())]
+        parts += ["", f"The first {_MOST_ROWS} of {len(table)} rows."] if len(table) > _MOST_ROWS else []
+    return parts
+
+
+def _ends(line: Line) -> list[str]:
+    known = [(value, layer) for value, layer in zip(line.values, line.layers, strict=True) if math.isfinite(value)]
+    return [f"{number(value)} @ {layer}" for value, layer in (min(known), max(known))] if known else ["–", "–"]
 
 
 def _title(name: str, sink: str) -> str:

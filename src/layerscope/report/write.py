@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.errors import UnknownNameError
-from layerscope.report.contents.gather import Report, gather
+from layerscope.report.contents import Report, gather
 from layerscope.store import atomic
 
 FORMATS = ("html", "md", "pdf", "png", "svg")
@@ -52,6 +52,6 @@ def _markdown(report: Report) -> bytes:
 
 
 def _figures(report: Report, kind: str) -> bytes:
-    from layerscope.report.figures.paper import report_bytes
+    from layerscope.report.paper import report_bytes
 
     return report_bytes(report, kind)

@@ -25,7 +25,7 @@ from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_en
 from layerscope.metrics.prompt_entropy import mean_over_prompts
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.figures.palette import COLOURS
+from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import lists
@@ -82,7 +82,7 @@ class Alpha(Study):
         for j, name in enumerate(names):
             rows = table[table["model"] == name]
             spectra = list(dict.fromkeys(rows["spectrum"]))
-            colors = sequential(len(spectra)) if j == 0 else COLOURS
+            colors = sequential(len(spectra)) if j == 0 else COLORS
             for spectrum, color in zip(spectra, colors, strict=False):
                 for i, metric in enumerate(("entropy", "top_weight")):
                     for sink, look in looks.items():

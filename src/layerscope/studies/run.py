@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
+from layerscope.core.runs import finished_manifest
 from layerscope.data import Corpus, load_corpus
-from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.source import check_name
 from layerscope.progress import Progress, progress_bar
@@ -36,6 +37,8 @@ DEFAULT_LENGTH = 256
 class StudyRun:
     """What `layerscope.study` returns. `table` is tidy; `verdict` is the answer in plain sentences."""
 
+    kind: ClassVar[str] = "study"
+
     table: pd.DataFrame
     manifest: dict[str, Any]
     path: Path | None = None
@@ -43,13 +46,8 @@ class StudyRun:
     @classmethod
     def load(cls, path: str | Path) -> StudyRun:
         """Read a study's folder."""
-        folder = RunFolder(path)
-        manifest = folder.manifest()
-        if manifest is None or manifest.get("kind") != "study":
-            raise RunFolderError(f"{path} holds no study: its manifest.json is missing or is that of another kind of run.")
-        if manifest.get("status") != "complete":
-            raise RunFolderError(f"the study in {path} is not finished. Run the same command again: it goes on where it stopped.")
-        return cls(folder.read_table("study"), manifest, Path(path))
+        manifest = finished_manifest(path, cls.kind)
+        return cls(RunFolder(path).read_table("study"), manifest, Path(path))
 
     @property
     def name(self) -> str:
@@ -60,6 +58,10 @@ class StudyRun:
     def verdict(self) -> list[str]:
         """The answer first, then what it rests on."""
         return list(self.manifest["verdict"])
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables of the study's folder."""
+        return {"study": self.table}
 
     def plot(self) -> Figure:
         """The study's figure."""

@@ -29,7 +29,7 @@ from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.figures.palette import COLOURS
+from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import atomic
 from layerscope.studies.base import Option, Result, Study
@@ -53,10 +53,10 @@ Values = dict[tuple[str, str], np.ndarray]  # by (metric, sink): (prompts, sites
 _LOOKS = {
     "output": ("block output (stream)", "#000000", "-"),
     "mid": ("stream between the sums (mid)", "#777777", "-"),
-    "norm1": ("normed for attention", COLOURS[4], (0, (4, 2))),
-    "attn": ("attention, as added", COLOURS[0], "-"),
-    "norm2": ("normed for MLP", COLOURS[5], (0, (4, 2))),
-    "mlp": ("MLP, as added", COLOURS[1], "-"),
+    "norm1": ("normed for attention", COLORS[4], (0, (4, 2))),
+    "attn": ("attention, as added", COLORS[0], "-"),
+    "norm2": ("normed for MLP", COLORS[5], (0, (4, 2))),
+    "mlp": ("MLP, as added", COLORS[1], "-"),
 }
 _METRICS = {"prompt_entropy": "prompt entropy (nats)", "prompt_effective_rank": "effective rank of a prompt's tokens"}
 _SINKS = {"keep": "all tokens", "drop": "without the sink token"}

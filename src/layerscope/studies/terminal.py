@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.report.terminal.profile import number, sparkline
+from layerscope.report.text import number, sparkline
 from layerscope.studies.base import Study, get_study, studies
 from layerscope.studies.run import StudyRun
 

@@ -20,7 +20,7 @@ import pandas as pd
 from layerscope.errors import LayerscopeError
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
-from layerscope.report.figures.palette import COLOURS
+from layerscope.report.drawing import COLORS
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.inequalities.theorems import STATEMENTS, collisions, draw_theorem5, emptiness
 from layerscope.studies.inequalities.trials import (
@@ -213,7 +213,7 @@ def _trace(table: pd.DataFrame) -> str:
 
 
 def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
-    for color, (kind, rows) in zip([*COLOURS, "grey"], points.groupby("kind", sort=False), strict=False):
+    for color, (kind, rows) in zip([*COLORS, "grey"], points.groupby("kind", sort=False), strict=False):
         axis.scatter(rows["x"], rows["value"], s=8, color=color, alpha=0.7, linewidths=0, label=kind)
     top = float(points["value"].max()) * 1.05
     axis.plot([1, top], [1, top], color="grey", linewidth=1)
@@ -231,7 +231,7 @@ def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
 def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     names = {"Theorem 5": "maximal prompt entropy (Th. 5)", "Theorem 6": "minimal prompt entropy (Th. 6)"}
     looks: dict[str, dict[str, Any]] = {"printed": {"linestyle": ":", "linewidth": 1.3}, "trace divided": {"linewidth": 1.6}}
-    for color, (theorem, label) in zip(COLOURS, names.items(), strict=False):
+    for color, (theorem, label) in zip(COLORS, names.items(), strict=False):
         for version, look in looks.items():
             held = rows[(rows["theorem"] == theorem) & (rows["version"] == version)]
             # the two solid curves lie on each other: one is drawn as marks on the other

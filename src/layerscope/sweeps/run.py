@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
+from layerscope.core.runs import finished_manifest
 from layerscope.data import Corpus
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.errors import LayerscopeError, RunFolderError
@@ -26,12 +28,40 @@ STATE = "jobs.json"
 
 @dataclass
 class Sweep:
-    """What `layerscope.sweep` returns: how each job ended (`jobs`), and one tidy table of all that was found (`table`)."""
+    """What `layerscope.sweep` returns: how each job ended (`jobs`), and one tidy table of all results (`table`)."""
+
+    kind: ClassVar[str] = "sweep"
 
     path: Path
     jobs: pd.DataFrame
     table: pd.DataFrame
     estimates: list[Estimate] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Sweep:
+        """Read a sweep's folder."""
+        manifest = finished_manifest(path, cls.kind)
+        state = json.loads((Path(path) / STATE).read_text(encoding="utf-8"))
+        return cls(Path(path), pd.DataFrame(state["jobs"]), RunFolder(path).read_table("sweep"), manifest=manifest)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables of the sweep's folder."""
+        return {"sweep": self.table, "jobs": self.jobs}
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+        return {
+            "path": str(self.path),
+            "jobs": self.jobs.to_dict(orient="records"),
+            "failed": self.failed,
+            "estimate": [asdict(one) for one in self.estimates],
+        }
 
     @property
     def failed(self) -> list[dict[str, str]]:
@@ -79,8 +109,10 @@ def sweep(
         results = _run(jobs, corpora, folder, estimates, used, bar)
     state = _state(jobs, results)
     table = sweep_table([job for job in jobs if results[job.name].status == "complete"], folder)
+    manifest = {"kind": Sweep.kind, "status": "complete", "name": folder.resolve().name, "layerscope": VERSION, "warnings": []}
     RunFolder(folder).write_table("sweep", table)
-    return Sweep(folder, state, table, estimates)
+    RunFolder(folder).write_manifest(manifest)  # last: it says that the rest is there
+    return Sweep(folder, state, table, estimates, manifest)
 
 
 def _run(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.report.terminal.profile import number, sparkline
+from layerscope.report.text import number, sparkline
 from layerscope.sweeps.estimate import Estimate, total_seconds
 from layerscope.sweeps.run import Sweep
 

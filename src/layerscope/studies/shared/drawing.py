@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from layerscope.metrics import metrics
-from layerscope.report.figures.drawing import logarithmic, new_figure, quiet, tame
-from layerscope.report.figures.palette import COLOURS, styles
+from layerscope.report.drawing import COLORS, color_key, logarithmic, new_figure, quiet, sequential, styles, tame
 
 # metric, sink, title
 PANELS = [
@@ -26,18 +24,11 @@ PANELS = [
 ]
 
 
-def sequential(count: int) -> list[Any]:
-    """Colors from dark to light that keep their order in grey too; the lightest are left out, white paper hides them."""
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](x) for x in (np.linspace(0, 0.9, count) if count > 1 else [0.3])]
-
-
 def model_colors(manifest: dict[str, Any], labels: Sequence[str]) -> dict[str, str]:
     """A color for each model: its family's own where it has one."""
     identities = manifest.get("conventions", {}).get("models", {})
     looks = styles([(str(identities.get(label, {}).get("family", "")), label) for label in labels])
-    return {label: COLOURS[look.colour] for label, look in zip(labels, looks, strict=True)}
+    return {label: COLORS[look.color] for label, look in zip(labels, looks, strict=True)}
 
 
 def band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.16, **line: Any) -> None:
@@ -45,22 +36,6 @@ def band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: flo
     rows = rows.sort_values(x)
     axis.plot(rows[x], rows["value"], color=color, **{"linewidth": 1.5, **line})
     axis.fill_between(rows[x], rows["ci_low"], rows["ci_high"], color=color, alpha=alpha, linewidth=0)
-
-
-def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:
-    """A bar that names the colors of an ordered setting, one even step each."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-
-    count = len(values)
-    colors = ListedColormap(sequential(count))
-    held = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
-    bar = figure.colorbar(held, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
-    bar.ax.set_yticklabels([str(v) for v in values], fontsize=7)
-    bar.ax.set_title(title, fontsize=7, loc="left")
-    bar.ax.tick_params(length=0)
-    bar.minorticks_off()
-    bar.outline.set_visible(False)
 
 
 def subtitle(manifest: dict[str, Any]) -> str:

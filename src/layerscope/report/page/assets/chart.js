@@ -16,7 +16,7 @@ const resizer = new ResizeObserver((entries) => {
   }
 });
 
-// options: name, unit, means, height, wide, log, series(), marks(), notes(), text(value), low, high
+// options: name, unit, means, height, wide, log, legend, series(), marks(), notes(), text(value)
 function lineChart(host, options) {
   const where = el("span", { class: "where" });
   const means = el("span", { class: "means" });
@@ -80,9 +80,9 @@ function lineChart(host, options) {
     if (ends) {
       const wanted = series.map((s) => y(lastKnown(s.y)));
       const places = spread(wanted, 14, box.top, box.bottom);
-      series.forEach((s, i) => root.append(svg("text", { class: "end", x: box.right + 6, y: places[i] + 4, css: { fill: colour(s.colour) } }, s.name)));
+      series.forEach((s, i) => root.append(svg("text", { class: "end", x: box.right + 6, y: places[i] + 4, css: { fill: color(s.color) } }, s.name)));
     }
-    keys.hidden = !options.wide || ends;
+    keys.hidden = !(options.wide || options.legend) || ends;
     keys.replaceChildren(...(keys.hidden ? [] : series.map((s) => el("li", {}, swatch(s), s.name))));
     frame = { root, x, y, xs, box, layer: root.appendChild(svg("g", { class: "cursor" })) };
     root.addEventListener("pointermove", (event) => point(event));
@@ -142,7 +142,7 @@ function lineChart(host, options) {
     const said = own ? [] : values.filter((v) => !v.series.thin || values.length <= 4);
     const labels = spread(said.map((v) => y(v.value)), 13, box.top + 2, box.bottom - 2);
     values.forEach((v) => {
-      const ink = colour(v.series.colour), i = said.indexOf(v);
+      const ink = color(v.series.color), i = said.indexOf(v);
       layer.append(marker(v.series.marker, x(v.series.x[v.i]), y(v.value), 4, ink, v.series.thin));
       if (i >= 0) {
         layer.append(svg("text", { class: "value", x: place + (toLeft ? -9 : 9), y: labels[i] + 4, "text-anchor": toLeft ? "end" : "start", css: { fill: ink } }, text(v.value)));

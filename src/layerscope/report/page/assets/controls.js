@@ -38,6 +38,8 @@ function buildControls() {
     if (norms.length > 1) host.append(segments("Final norm", "finalNorm", [["all", "all"], ...norms.map((n) => [n, n])]));
     if (parts.length > 1) host.append(choice("Site", "part", parts.map((p) => [p, p || "block output"])));
   }
+  const charted = data.curves.length || data.scores.length || data.blocks.some((b) => b.charts.length);
+  host.hidden = !charted;
   host.append(segments("Horizontal axis", "axis", [["layer", "layer"], ["depth", "depth"]]));
   const legend = el("ul", { class: "legend", "aria-label": "Runs" });
   host.append(legend);
@@ -47,7 +49,7 @@ function buildControls() {
       const toggle = () => set({ hidden: shown(run) ? [...state.hidden, run.label] : state.hidden.filter((name) => name !== run.label) });
       legend.append(el("li", {}, el("button", { type: "button", "aria-pressed": String(shown(run)), onclick: toggle }, swatch(run), run.label + ", " + run.blocks + " blocks")));
     }
-    if (hasSinks && data.curves.length && state.sink !== "keep") legend.append(el("li", { class: "key" }, swatch({ colour: 6, thin: true }), "largest token dropped"));
+    if (hasSinks && data.curves.length && state.sink !== "keep") legend.append(el("li", { class: "key" }, swatch({ color: 6, thin: true }), "largest token dropped"));
     if (data.marks.length) {
       const kinds = distinct(data.marks.map((m) => m.kind));
       legend.append(el("li", { class: "key" }, svg("svg", { width: 12, height: 10, viewBox: "0 0 12 10", "aria-hidden": "true" }, svg("path", { d: "M1,1h10l-5,8z", fill: "var(--soft)" })), kinds.join(" or ") + " layer"));
@@ -63,5 +65,5 @@ function buildControls() {
 
 const marksNow = () => data.marks.map((mark) => {
   const run = [...data.curves, ...data.scores].find((r) => r.model === mark.model);
-  return { ...mark, x: position(mark.layer, mark.n_blocks), colour: run ? run.colour : 6, run };
+  return { ...mark, x: position(mark.layer, mark.n_blocks), color: run ? run.color : 6, run };
 }).filter((mark) => !mark.run || !data.curves.includes(mark.run) || data.curves.some((c) => c.model === mark.model && shown(c)));

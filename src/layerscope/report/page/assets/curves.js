@@ -22,7 +22,7 @@ function curveLines(metric) {
 }
 function lineOf(run, { part, found }, sink, thin, paired) {
   return {
-    key: run.label + "|" + sink, name: run.label + (thin ? ", sink dropped" : ""), colour: run.colour, dash: run.dash, marker: run.marker, thin, paired,
+    key: run.label + "|" + sink, name: run.label + (thin ? ", sink dropped" : ""), color: run.color, dash: run.dash, marker: run.marker, thin, paired,
     x: part.layer.map((k, i) => (state.axis === "layer" ? k : part.depth[i])), layers: part.layer, y: found.v, lo: found.lo, hi: found.hi,
   };
 }
@@ -41,7 +41,7 @@ function buildCurves() {
         series: () => curveLines(metric.name),
         marks: () => marksNow(),
         notes: () => (metric.name !== "prompt_entropy" || state.norm !== "raw" || state.sink === "drop" || state.part ? [] : visibleRuns().filter((r) => r.valley).map((r) => ({
-          x: position(r.valley.layer, r.blocks), y: r.valley.value, colour: r.colour,
+          x: position(r.valley.layer, r.blocks), y: r.valley.value, color: r.color,
           text: "layer " + r.valley.layer + (r.valley.sink ? ": the sink" : r.valley.sink === false ? ": not the sink" : ""),
         }))),
       }));

@@ -1,6 +1,6 @@
 // Task by layer. A bar under a cell: not told from the best of its task. An outline: the best.
 const mix = (a, b, t) => `rgb(${a.map((v, i) => Math.round(v + (b[i] - v) * t)).join(",")})`;
-function themeColour(name) {
+function themeColor(name) {
   const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim().slice(1);
   const long = hex.length === 3 ? [...hex].map((c) => c + c).join("") : hex;
   return [0, 2, 4].map((i) => parseInt(long.slice(i, i + 2), 16));
@@ -21,7 +21,7 @@ function buildHeat() {
   const host = $("heat"), controls = $("heat-controls");
   const readouts = choice("Read by", "readout", evaluation().readouts.map((r) => [r.readout, readoutName(r.readout)]));
   const scale = el("div", { class: "scale" });
-  controls.append(readouts, segments("Colour", "shade", [["gain", "gain over last layer"], ["score", "score within task"]]), scale);
+  controls.append(readouts, segments("Color", "shade", [["gain", "gain over last layer"], ["score", "score within task"]]), scale);
   const plot = el("div", { class: "plot card" });
   const read = el("p", { class: "heat-read", "aria-live": "off" });
   plot.style.minHeight = 90 + 24 * evaluation().tasks.length + "px";
@@ -48,7 +48,7 @@ function buildHeat() {
     const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, height, tabindex: 0, role: "img", "aria-label": `Scores of ${run.label}, ${rows.length} rows by ${n} layers. Arrow keys move from cell to cell.` });
     plot.replaceChildren(root);
     const most = Math.max(1, ...rows.flatMap((r) => r.gain).filter(known).map(Math.abs));
-    const [mid, up, down, low, high] = ["--heat-mid", "--heat-up", "--heat-down", "--heat-low", "--heat-high"].map(themeColour);
+    const [mid, up, down, low, high] = ["--heat-mid", "--heat-up", "--heat-down", "--heat-low", "--heat-high"].map(themeColor);
     const paintOf = (r, i) => {
       if (!known(r.score[i])) return "none";
       if (state.shade === "gain") { const g = r.gain[i]; return known(g) ? mix(mid, g < 0 ? down : up, Math.sqrt(Math.min(1, Math.abs(g) / most))) : "none"; }
@@ -77,9 +77,9 @@ function buildHeat() {
       const i = run.layers.indexOf(m.layer);
       if (i < 0) continue;
       const x = left + (i + 0.5) * cell;
-      root.append(svg("path", { d: `M${x - 5},4h10l-5,8z`, fill: colour(run.colour) }),
-        svg("rect", { x: left + i * cell - 1, y: top - 4, width: cell + 1, height: bottom - top + 4, fill: "none", stroke: colour(run.colour), "stroke-width": 1.3, "stroke-dasharray": "3 2", rx: 3, class: "mark" }),
-        svg("text", { class: "tag", x: x + 9, y: 12, css: { fill: colour(run.colour) } }, m.kind + ", layer " + m.layer));
+      root.append(svg("path", { d: `M${x - 5},4h10l-5,8z`, fill: color(run.color) }),
+        svg("rect", { x: left + i * cell - 1, y: top - 4, width: cell + 1, height: bottom - top + 4, fill: "none", stroke: color(run.color), "stroke-width": 1.3, "stroke-dasharray": "3 2", rx: 3, class: "mark" }),
+        svg("text", { class: "tag", x: x + 9, y: 12, css: { fill: color(run.color) } }, m.kind + ", layer " + m.layer));
     }
     const focus = root.appendChild(svg("g", {}));
     frame = { root, run, rows, left, cell, row, n, width, focus };

@@ -20,6 +20,7 @@ function buildTheme() {
 
 function buildTop() {
   const sizes = distinct([...data.curves, ...data.scores].map((r) => r.model + ", " + plural(r.blocks, "block")));
+  if (!sizes.length) sizes.push(...data.models);
   $("subject").textContent = sizes.join("  ·  ");
   $("points").append(...data.headline.points.map((text) => el("li", {}, text)));
   $("points").hidden = !data.headline.points.length;
@@ -56,6 +57,7 @@ buildCurves();
 buildScores();
 buildHeat();
 buildScatter();
+buildBlocks();
 buildTables();
 document.documentElement.dataset.ready = "yes";
 performance.mark("layerscope-ready");

@@ -80,7 +80,7 @@ function buildScatter() {
       svg("text", { x: box.right, y: height - 5, "text-anchor": "end" }, metricTitle(metric, sink) + (info.unit ? " (" + info.unit + ")" : "") + " →"),
       svg("text", { x: box.left + 4, y: box.top - 1 }, "↑ score, " + pairTask(sets[0].pair)));
     for (const s of sets) {
-      const ink = colour(s.curves.colour);
+      const ink = color(s.curves.color);
       root.append(svg("path", { d: "M" + s.points.map((p) => x(p.x).toFixed(1) + "," + y(p.y).toFixed(1)).join("L"), fill: "none", stroke: ink, opacity: 0.3, "stroke-width": 1.3, "stroke-dasharray": s.curves.dash || null }));
       s.points.forEach((p, i) => {
         const share = s.points.length > 1 ? i / (s.points.length - 1) : 1;
@@ -136,8 +136,8 @@ function buildScatter() {
       const p = s.points.find((q) => Math.abs(position(q.layer, s.curves.blocks) - state.cursor) <= (state.axis === "layer" ? 0 : 0.5 / s.curves.blocks));
       if (!p) continue;
       const right = frame.x(p.x) > frame.root.viewBox.baseVal.width * 0.6;
-      frame.layer.append(marker(s.curves.marker, frame.x(p.x), frame.y(p.y), 6.5, colour(s.curves.colour)),
-        svg("text", { class: "value", x: frame.x(p.x) + (right ? -12 : 12), y: frame.y(p.y) + 18, "text-anchor": right ? "end" : "start", css: { fill: colour(s.curves.colour) } }, `layer ${p.layer}: ${fmt(p.x)}, ${score(p.y)}`));
+      frame.layer.append(marker(s.curves.marker, frame.x(p.x), frame.y(p.y), 6.5, color(s.curves.color)),
+        svg("text", { class: "value", x: frame.x(p.x) + (right ? -12 : 12), y: frame.y(p.y) + 18, "text-anchor": right ? "end" : "start", css: { fill: color(s.curves.color) } }, `layer ${p.layer}: ${fmt(p.x)}, ${score(p.y)}`));
     }
   }
 
@@ -147,7 +147,7 @@ function buildScatter() {
       const found = rhosOf(pair).filter((r) => known(r.rho)).sort((a, b) => Math.abs(b.rho) - Math.abs(a.rho));
       if (!found.length) continue;
       const rows = found.map((r) => {
-        const ink = colour(data.curves[pair.curves].colour), beyond = known(r.noise) && Math.abs(r.rho) > r.noise;
+        const ink = color(data.curves[pair.curves].color), beyond = known(r.noise) && Math.abs(r.rho) > r.noise;
         const key = r.metric + "|" + r.sink;
         const bar = svg("svg", { viewBox: "0 0 200 16", height: 16, preserveAspectRatio: "none", role: "img", "aria-label": `ρ ${rho(r.rho)}, chance reaches ${fmt(r.noise)}` });
         if (known(r.noise)) bar.append(svg("rect", { x: 100 - 96 * r.noise, width: 192 * r.noise, y: 3, height: 10, css: { fill: "var(--grid)" } }));

@@ -14,14 +14,14 @@ function scoreLine(run, block, task) {
 function scoreLines() {
   const run = evaluation();
   const out = [];
-  // the reference first: it has the first colour and an unbroken line
+  // the reference first: it has the first color and an unbroken line
   const ordered = run.readouts.slice().sort((a, b) => (b.readout === run.reference) - (a.readout === run.reference));
   ordered.forEach((block, i) => {
     const y = scoreLine(run, block, state.task);
     if (!y) return;
     const alone = run.readouts.length === 1;
     out.push({
-      key: run.label + "|" + block.readout, name: alone ? run.label : readoutName(block.readout), colour: alone ? run.colour : i, dash: alone ? "" : ["", "9 4", "2 4", "9 3 2 3", "14 4"][i % 5],
+      key: run.label + "|" + block.readout, name: alone ? run.label : readoutName(block.readout), color: alone ? run.color : i, dash: alone ? "" : ["", "9 4", "2 4", "9 3 2 3", "14 4"][i % 5],
       marker: ["circle", "square", "triangle", "diamond", "cross"][i % 5], x: run.layers.map((k) => position(k, run.blocks)), layers: run.layers, y,
     });
   });
@@ -29,7 +29,7 @@ function scoreLines() {
     if (i === state.evaluation) return;
     const block = readoutOf(other, run.readouts.length === 1 ? state.readout : other.reference) || readoutOf(other, other.reference);
     const y = block && scoreLine(other, block, state.task);
-    if (y) out.push({ key: other.label, name: other.label, colour: run.readouts.length === 1 ? other.colour : 6, dash: "4 2", marker: other.marker, x: other.layers.map((k) => position(k, other.blocks)), layers: other.layers, y });
+    if (y) out.push({ key: other.label, name: other.label, color: run.readouts.length === 1 ? other.color : 6, dash: "4 2", marker: other.marker, x: other.layers.map((k) => position(k, other.blocks)), layers: other.layers, y });
   });
   return out;
 }

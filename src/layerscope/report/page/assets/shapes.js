@@ -15,7 +15,7 @@ function marker(shape, x, y, r, ink, hollow) {
 }
 // A sample of a line, for legends and tooltips.
 function swatch(series) {
-  const ink = colour(series.colour);
+  const ink = color(series.color);
   return svg("svg", { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" },
     svg("line", { x1: 1, x2: 29, y1: 6, y2: 6, stroke: ink, "stroke-width": series.thin ? 1.4 : 2.2, "stroke-dasharray": dashes(series) }),
     series.thin ? null : marker(series.marker, 15, 6, 3.4, ink));
@@ -31,11 +31,11 @@ function band(s, x, y) {
   if (run.length) runs.push(run);
   const d = runs.map((r) => "M" + r.map((i) => x(s.x[i]).toFixed(1) + "," + y(s.hi[i]).toFixed(1)).join("L") +
     "L" + r.slice().reverse().map((i) => x(s.x[i]).toFixed(1) + "," + y(s.lo[i]).toFixed(1)).join("L") + "z").join("");
-  return svg("path", { d, fill: colour(s.colour), opacity: 0.16, class: "band" });
+  return svg("path", { d, fill: color(s.color), opacity: 0.16, class: "band" });
 }
 
 function drawLine(root, s, x, y) {
-  const ink = colour(s.colour);
+  const ink = color(s.color);
   let d = "", pen = false;
   s.x.forEach((at, i) => {
     if (!known(s.y[i])) { pen = false; return; }
@@ -51,9 +51,9 @@ function drawLine(root, s, x, y) {
   s.x.forEach((at, i) => { if (i % every === 0 && known(s.y[i])) root.append(marker(s.marker, x(at), y(s.y[i]), 3, ink)); });
 }
 
-// Layers that are pointed out. Those that lie side by side share one text, a number in each one's colour.
+// Layers that are pointed out. Those that lie side by side share one text, a number in each one's color.
 function drawMarks(root, marks, x, box, wide) {
-  const placed = marks.map((mark) => ({ ...mark, place: x(mark.x), ink: colour(mark.colour) }))
+  const placed = marks.map((mark) => ({ ...mark, place: x(mark.x), ink: color(mark.color) }))
     .filter((m) => m.place >= box.left && m.place <= box.right).sort((a, b) => a.place - b.place);
   const groups = [];
   for (const m of placed) {
@@ -80,6 +80,6 @@ function drawNotes(root, notes, x, y, box) {
     const free = places.find((place) => !taken.some((t) => Math.abs(t.place - place) < 13 && t.left < left + wide && left < t.left + t.wide));
     const place = free === undefined ? wanted : free;
     taken.push({ place, left, wide });
-    root.append(svg("text", { class: "tag note", x: at, y: place, "text-anchor": toLeft ? "end" : "start", css: { fill: colour(note.colour) } }, note.text));
+    root.append(svg("text", { class: "tag note", x: at, y: place, "text-anchor": toLeft ? "end" : "start", css: { fill: color(note.color) } }, note.text));
   }
 }

@@ -19,7 +19,7 @@ const state = {
   norm: normalizations.includes("raw") ? "raw" : normalizations[0],
   sink: data.curves.length <= 3 ? "both" : "keep",
   finalNorm: "all",
-  axis: distinct([...data.curves, ...data.scores].map((r) => r.blocks)).length > 1 ? "depth" : "layer",
+  axis: distinct([...data.curves, ...data.scores, ...data.blocks.flatMap((b) => b.charts.flatMap((c) => c.lines))].map((r) => r.blocks)).length > 1 ? "depth" : "layer",
   part: parts.includes("") ? "" : parts[0],
   hidden: [],
   cursor: null,
@@ -63,9 +63,9 @@ function set(changes) {
   for (const listener of listeners) if (listener.names.some((name) => changed.includes(name))) listener.run(changed);
 }
 
-// Colours follow the theme, so that they keep their contrast.
+// Colors follow the theme, so that they keep their contrast.
 const dark = () => document.documentElement.dataset.theme === "dark";
-const colour = (place) => (dark() ? data.palette.dark : data.palette.light)[place % data.palette.light.length];
+const color = (place) => (dark() ? data.palette.dark : data.palette.light)[place % data.palette.light.length];
 const shown = (run) => !state.hidden.includes(run.label);
 const position = (layer, blocks) => (state.axis === "layer" ? layer : blocks ? layer / blocks : 0);
 function whereText(x) {

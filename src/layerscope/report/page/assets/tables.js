@@ -76,9 +76,21 @@ const TABLES = {
   },
 };
 const MOST_ROWS = 400;
+for (const title of distinct(data.blocks.flatMap((b) => b.tables.map((t) => t.title)))) {
+  TABLES["block: " + title] = {
+    title,
+    runs: () => data.blocks.flatMap((b) => b.tables.filter((t) => t.title === title).map((table) => ({ label: b.label, table }))),
+    make({ label, table }) {
+      const words = table.columns.map((column) => column.some((value) => typeof value === "string"));
+      const rows = (table.columns[0] || []).map((_, i) => ({ cells: table.columns.map((column, j) => (words[j] ? word(column[i] || "") : cellOf(column[i], fmt))) }));
+      return { head: table.head, rows, file: label + "-" + title };
+    },
+  };
+}
 
 function buildTables() {
   const kinds = Object.entries(TABLES).filter(([, t]) => t.runs().length);
+  if (!kinds.length) { $("tables").hidden = true; return; }
   state.table = kinds[0][0];
   const runs = choice("Run", "tableRun", [], (value) => set({ tableRun: Number(value) }));
   const refillRuns = () => runs.refill(TABLES[state.table].runs().map((r, i) => [String(i), r.label]));

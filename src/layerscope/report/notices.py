@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerscope.core.readout import Readout
-from layerscope.report.contents.sources import Curves, Mark, Scores
+from layerscope.report.sources import Block, Curves, Mark, Scores, Source
 
 # (name, what a difference means) for profiles that are drawn on the same axes
 _COMPARED = {
@@ -38,11 +38,13 @@ class Notice:
     text: str
 
 
-def notices(curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = ()) -> list[Notice]:
+def notices(
+    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = (), blocks: Sequence[Block] = ()
+) -> list[Notice]:
     """Differences between runs first, then each run's own warnings; the same text about several runs is said once."""
     out = [*_differences(curves, _COMPARED, "profiles"), *_differences(scores, _COMPARED_SCORES, "evaluations")]
     out += _across(curves, scores)
-    runs: list[Curves | Scores] = [*curves, *scores]
+    runs: list[Source] = [*curves, *scores, *blocks]
     said: dict[str, list[int]] = {}
     for place, run in enumerate(runs):
         for text in dict.fromkeys(run.warnings):
@@ -55,7 +57,7 @@ def notices(curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[
     return sorted(out, key=lambda n: n.level != "warn")
 
 
-def _names(runs: Sequence[Curves | Scores], places: Sequence[int]) -> list[str]:
+def _names(runs: Sequence[Source], places: Sequence[int]) -> list[str]:
     """Labels of some runs; a model's name alone where it is true of all its profiles."""
     out = []
     for place in places:
@@ -113,13 +115,14 @@ def _across(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[Notice]:
 
 
 def same_model(one: Curves | Scores, other: Curves | Scores) -> bool:
-    """Whether two runs are of the same weights, or of the same name where the weights are not known."""
-    if one.weights and other.weights:
-        return one.weights == other.weights
+    """Whether two runs are of the same model, by its identity, or by its name where the weights are not known."""
+    mine, theirs = one.identity, other.identity
+    if mine is not None and theirs is not None and mine.weights_sha256 and theirs.weights_sha256:
+        return mine.same_as(theirs)
     return one.model == other.model
 
 
-def convention_rows(runs: Sequence[Curves | Scores]) -> list[dict[str, Any]]:
+def convention_rows(runs: Sequence[Source]) -> list[dict[str, Any]]:
     """A row per convention with its value in each run, and whether they differ."""
     names = list(dict.fromkeys(name for run in runs for name in run.facts))
     rows = []

@@ -1,4 +1,4 @@
-"""Panels of lines or bars as one figure, for people and papers."""
+"""Panels of lines or bars as one figure: the atlas, correlations, anything with several small plots."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.errors import LayerscopeError
-from layerscope.report.figures.drawing import new_figure, quiet, tame
-from layerscope.report.figures.palette import COLOURS
+from layerscope.report.drawing import COLORS, new_figure, quiet, tame
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from layerscope.atlas.reproduce.base import Panel
+    from layerscope.correlation import Correlations
 
 
 def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figure:
-    """One set of axes per panel; a label keeps its colour in all of them."""
+    """One set of axes per panel; a label keeps its color in all of them."""
     if not panels:
         raise LayerscopeError("there is nothing to draw.")
     columns = min(4 if len(panels) > 6 else 3, len(panels))
@@ -28,19 +28,19 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
     figure = new_figure(width, 3.1 * lines + (1.2 if not panels[0].bars else 0.9))
     axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
     labels = list(dict.fromkeys(_base(s.label) for panel in panels for s in panel.series if s.label))
-    colours = _colours(labels, any(panel.ordered for panel in panels))
+    colors = _colors(labels, any(panel.ordered for panel in panels))
     for axis, panel in zip(axes, panels, strict=False):
         if panel.bars:
-            _bars(axis, panel, colours)
+            _bars(axis, panel, colors)
         else:
-            _lines(axis, panel, colours)
+            _lines(axis, panel, colors)
         axis.set_title(tame(panel.title), fontsize=9, loc="left")
         axis.set_xlabel(panel.x_label, fontsize=8)
         axis.set_ylabel(panel.y_label, fontsize=8)
         quiet(axis)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    handles = _legend(panels, colours)
+    handles = _legend(panels, colors)
     if handles:
         figure.legend(
             handles=handles,
@@ -58,34 +58,34 @@ def _base(label: str) -> str:
     return label.split(" (")[0]
 
 
-def _colours(labels: Sequence[str], ordered: bool) -> dict[str, Any]:
+def _colors(labels: Sequence[str], ordered: bool) -> dict[str, Any]:
     if ordered:
         from matplotlib import colormaps
 
         return {label: colormaps["viridis"](0.92 * i / max(1, len(labels) - 1)) for i, label in enumerate(labels)}
-    return {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
+    return {label: COLORS[i % len(COLORS)] for i, label in enumerate(labels)}
 
 
-def _lines(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
-    colour: Any = "black"
+def _lines(axis: Any, panel: Panel, colors: dict[str, Any]) -> None:
+    color: Any = "black"
     for series in panel.series:
-        colour = colours[_base(series.label)] if series.label else colour  # without a label: the one before, drawn another way
+        color = colors[_base(series.label)] if series.label else color  # without a label: the one before, drawn another way
         own = series.label.startswith("your run")
         style: dict[str, Any] = (
             {"linestyle": (0, (3, 2)), "linewidth": 1.0} if series.dashed else {"linewidth": 2.4 if own else 1.5}
         )
-        axis.plot(series.x, series.y, color=colour, **style)
+        axis.plot(series.x, series.y, color=color, **style)
         if series.mark is not None and len(series.x):
-            axis.plot(series.x[series.mark], series.y[series.mark], "o", color=colour, markersize=5)
+            axis.plot(series.x[series.mark], series.y[series.mark], "o", color=color, markersize=5)
 
 
-def _bars(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
+def _bars(axis: Any, panel: Panel, colors: dict[str, Any]) -> None:
     groups = len(panel.series)
     width = 0.8 / groups
     for i, series in enumerate(panel.series):
         places = np.arange(len(series.x)) + (i - (groups - 1) / 2) * width
-        colour = "#BBBBBB" if series.label == "printed" else colours[_base(series.label)]
-        axis.bar(places, series.y, width * 0.92, color=colour)
+        color = "#BBBBBB" if series.label == "printed" else colors[_base(series.label)]
+        axis.bar(places, series.y, width * 0.92, color=color)
         if panel.whiskers:
             y = np.asarray(series.y)
             low, high = (np.array(side) for side in zip(*panel.whiskers, strict=True))
@@ -107,7 +107,7 @@ def _bars(axis: Any, panel: Panel, colours: dict[str, Any]) -> None:
     axis.set_xticks(np.arange(len(panel.series[0].x)), [tame(str(x)) for x in panel.series[0].x])
 
 
-def _legend(panels: Sequence[Panel], colours: dict[str, Any]) -> list[Any]:
+def _legend(panels: Sequence[Panel], colors: dict[str, Any]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -120,10 +120,36 @@ def _legend(panels: Sequence[Panel], colours: dict[str, Any]) -> list[Any]:
                 continue
             seen.add(base)
             if panel.bars:
-                handles.append(Patch(color="#BBBBBB" if base == "printed" else colours[base], label=tame(series.label)))
+                handles.append(Patch(color="#BBBBBB" if base == "printed" else colors[base], label=tame(series.label)))
             else:
-                handles.append(Line2D([], [], color=colours[base], label=tame(series.label)))
+                handles.append(Line2D([], [], color=colors[base], label=tame(series.label)))
         if panel.level is not None and panel.level[1] not in seen:
             seen.add(panel.level[1])
             handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=(0, (3, 2)), label=panel.level[1]))
     return handles
+
+
+NAMES = {
+    "dcor": "distance correlation",
+    "dcor_corrected": "distance correlation², bias-corrected",
+    "spearman": "Spearman ρ",
+    "kendall": "Kendall τ-b",
+}
+
+
+def correlation_panels(found: Correlations) -> list[Panel]:
+    """One panel per measure: a bar per metric, its interval, and the chance level."""
+    from layerscope.atlas.reproduce.base import Panel, Series
+
+    panels = []
+    for measure in dict.fromkeys(found.layers["measure"]):
+        mine = found.layers[found.layers["measure"] == measure]
+        names: Sequence[str] = [str(m).replace("_", "\n") for m in mine["metric"]]
+        series = Series("one point per layer", names, mine["value"].tolist())
+        whiskers = [
+            (low if low == low else v, high if high == high else v)
+            for low, high, v in mine[["ci_low", "ci_high", "value"]].astype(float).to_numpy()
+        ]
+        level = (float(mine["null_95"].max()), "95 % of independent data lie below")
+        panels.append(Panel(NAMES[measure], "", "", [series], bars=True, whiskers=whiskers, level=level))
+    return panels

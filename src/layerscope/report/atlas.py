@@ -1,37 +1,31 @@
-"""The atlas in the terminal: what it holds, one model, several models, and the paper's items with their verdicts."""
+"""The atlas and its correlations in the terminal: models, comparisons, and the items of the paper with their verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+
+from layerscope.report.panels import NAMES
+from layerscope.report.text import numeric_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from layerscope.atlas.overlay import Overlay
     from layerscope.atlas.reproduce.base import Item, Row
+    from layerscope.correlation import Correlations, Tables
 
-_COLOURS = {"supported": "green", "not supported": "red", "cannot be checked": "yellow"}
 
-
-def _table(*headings: str, words: Sequence[str] = ()) -> Table:
-    """Numbers to the right and whole; `words` name the columns that may fold."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    for heading in headings:
-        left = heading in words or heading in ("metric", "verdict")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=heading not in words, overflow="fold")
-    return table
+_COLORS = {"supported": "green", "not supported": "red", "cannot be checked": "yellow"}
 
 
 def print_models(models: pd.DataFrame, console: Console | None = None) -> None:
     """What the atlas covers."""
     console = console or Console()
-    table = _table("model", "layers", "tasks", "all", "MTEB", "wikitext", "imagenet", "probe", words=["model"])
+    table = numeric_table("model", "layers", "tasks", "all", "MTEB", "wikitext", "imagenet", "probe", words=["model"])
     columns = ["layers", "tasks", "tasks_everywhere", "mteb_datasets", "wikitext", "imagenet", "probe_layers"]
     for row in models.itertuples():
         cells = [getattr(row, column) for column in columns]
@@ -52,7 +46,7 @@ def _known(value: Any) -> Any:
 
 def print_model(found: dict[str, Any], console: Console | None = None) -> None:
     """One model: its mean score, its tasks, its metrics."""
-    from layerscope.report.terminal.profile import number, sparkline  # brings torch: the list of models does without
+    from layerscope.report.text import number, sparkline  # brings torch: the list of models does without
 
     console = console or Console()
     console.print(f"\n[bold]{escape(found['model'])}[/]  published results, {found['convention']} convention, scores × 100")
@@ -60,7 +54,7 @@ def print_model(found: dict[str, Any], console: Console | None = None) -> None:
     if scores is None:
         console.print("No scores were published.")
     else:
-        tasks = _table("task", "last", "best", "@ layer", "gain", "scored layers", words=["task"])
+        tasks = numeric_table("task", "last", "best", "@ layer", "gain", "scored layers", words=["task"])
         for row in scores["tasks"]:
             values = [f"{row['last']:.2f}", f"{row['best']:.2f}", str(row["layer"]), f"{row['gain']:+.1f}", str(row["layers"])]
             tasks.add_row(escape(row["task"]), *values)
@@ -82,7 +76,7 @@ def print_model(found: dict[str, Any], console: Console | None = None) -> None:
     if metrics is None:
         console.print("No metrics were published on wikitext or imagenet.")
         return
-    table = _table("metric", "first → last", "lowest", "highest", "last", words=["metric"])
+    table = numeric_table("metric", "first → last", "lowest", "highest", "last", words=["metric"])
     for row in metrics["curves"]:
         low, high = row["lowest"], row["highest"]
         cells = [f"{number(low['value'])} @ {low['layer']}", f"{number(high['value'])} @ {high['layer']}", number(row["last"])]
@@ -96,7 +90,7 @@ def print_model(found: dict[str, Any], console: Console | None = None) -> None:
 def print_comparison(rows: Sequence[dict[str, Any]], convention: str, console: Console | None = None) -> None:
     """Several models on the tasks they share."""
     console = console or Console()
-    table = _table("model", "best", "@ layer", "depth", "last", "gain", "entropy valley", words=["model"])
+    table = numeric_table("model", "best", "@ layer", "depth", "last", "gain", "entropy valley", words=["model"])
     for row in rows:
         scored = row["best"] is not None
         cells = (
@@ -139,15 +133,61 @@ def print_item(item: Item, rows: Sequence[Row], console: Console | None = None) 
         console.print(f"convention {escape(convention)}")
         wide = console.width >= 120
         words = ["model", "what", *(["note"] if wide else [])]
-        table = _table("model", "what", "printed", "ours", "tasks", "verdict", *(["note"] if wide else []), words=words)
+        table = numeric_table("model", "what", "printed", "ours", "tasks", "verdict", *(["note"] if wide else []), words=words)
         for row in mine:
             note = f"[dim]{escape(row.note)}[/]"
             printed = "–" if row.printed is None else f"{row.printed:.1f}"
             ours = "–" if row.ours is None else f"{row.ours:.2f}" if abs(row.ours) < 1000 else f"{row.ours:.0f}"
-            verdict = f"[{_COLOURS[row.verdict]}]{row.verdict}[/]"
+            verdict = f"[{_COLORS[row.verdict]}]{row.verdict}[/]"
             what = escape(row.column) if wide else f"{escape(row.column)}\n{note}"  # in a narrow terminal the note stands below
             cells = [escape(row.model), what, printed, ours, str(row.tasks or "–"), verdict]
             table.add_row(*cells, *([note] if wide else []))
         console.print(table)
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in _COLOURS}
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in _COLORS}
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in counts.items() if n))
+
+
+def print_correlations(found: Correlations, tables: Tables, console: Console | None = None) -> None:
+    """One block per measure: layer means with interval, chance and p; beside them the single tasks."""
+    console = console or Console()
+    facts = {k: v for k, v in tables.facts.items() if k != "model"}
+    told = " · ".join(
+        f"{k} {v}" if not isinstance(v, dict) else f"{k} {' / '.join(map(str, v.values()))}" for k, v in facts.items()
+    )
+    console.print(f"\n[bold]{escape(str(tables.facts['model']))}[/]  {escape(told)}")
+    within = found.within()
+    for measure in dict.fromkeys(found.layers["measure"]):
+        mine = found.layers[found.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
+        layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
+        console.print(f"\n{NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)")
+        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "found")
+        for row in mine.to_dict(orient="records"):
+            table.add_row(*_cells(row, within, measure))
+        console.print(table)
+    console.print(
+        "by chance: mean and 95 % limit of independent data with as many layers (of the size, for ρ and τ) · tasks: median "
+        "over single tasks; found: share of them with adjusted p < 0.05 · layers resemble their neighbours: p is a lower limit",
+        style="dim",
+    )
+    for note in tables.notes:
+        console.print(f"[yellow]note[/] {escape(note)}")
+    if found.undefined:
+        one = found.undefined[0]
+        example = f"{one['metric']} with {one['task']}: {one['reason']}"
+        console.print(f"[yellow]undefined[/] {len(found.undefined)} pairs, such as {escape(example)}")
+
+
+def _cells(row: dict[Any, Any], within: Any, measure: str) -> list[str]:
+    known = row["ci_low"] is not None and row["ci_low"] == row["ci_low"]
+    interval = f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else ""
+    value = escape(f"{row['value']:.2f}{interval}")
+    cells = [escape(str(row["metric"])), value, f"{row['null_mean']:.2f} < {row['null_95']:.2f}", _p(row["p_adjusted"])]
+    single = within[(within["metric"] == row["metric"]) & (within["measure"] == measure)]
+    if single.empty:
+        return [*cells, "–", "–"]
+    one = single.iloc[0]
+    return [*cells, f"{one['median']:.2f}", f"{one['found']:.0%}"]
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value < 0.01 else f"{value:.2f}"

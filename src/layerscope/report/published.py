@@ -6,7 +6,7 @@ import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
-from layerscope.report.contents.sources import Curves, Scores
+from layerscope.report.sources import Curves, Scores
 
 _OURS = {"entropy_prompt": "prompt_entropy", "entropy_dataset": "dataset_entropy"}
 _WHERE = {"wikitext": "wikitext", "mteb": "mean over the MTEB datasets", "imagenet": "imagenet"}

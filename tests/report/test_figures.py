@@ -9,8 +9,8 @@ import pytest
 
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.profiling import Run
-from layerscope.report.figures.curves import CORE, plot_profiles
-from layerscope.report.figures.drawing import save_figure
+from layerscope.report.drawing import save_figure
+from layerscope.report.sections.profile import CORE, plot_profiles
 
 pytest.importorskip("matplotlib")
 

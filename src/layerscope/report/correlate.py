@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import whole_layers
-from layerscope.report.contents.notices import same_model
-from layerscope.report.contents.sources import Curves, Scores
+from layerscope.report.notices import same_model
+from layerscope.report.sources import Curves, Scores
 
 MEAN = "mean over tasks"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from layerscope.errors import DataError, UnknownNameError
+from layerscope.report.drawing import color_key, logarithmic, new_figure, quiet, sequential
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,14 +25,11 @@ _TITLES = {
 _SHOWN = ["prompt_entropy", "sink_ratio", "dataset_entropy", "effective_rank", "curvature"]
 
 
-def plot(source: Any, metrics: list[str] | None = None) -> Figure:
+def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     """A panel per metric: its value against the training step, a line per layer, dark (first) to light (last).
 
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
-    from layerscope.report.figures.drawing import logarithmic, new_figure, quiet
-    from layerscope.studies.shared.drawing import color_key, sequential
-
     table = _table(source)
     held = set(table["metric"])
     for name in metrics or ():
@@ -45,11 +43,11 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
     figure = new_figure(3.5 * columns + 0.5, 2.6 * -(-len(panels) // columns) + 0.3)
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
     layers = sorted(table["layer"].unique())
-    colours = dict(zip(layers, sequential(len(layers)), strict=True))
+    colors = dict(zip(layers, sequential(len(layers)), strict=True))
     for axis, (metric, sink) in zip(axes.ravel(), panels, strict=False):
         rows = table[(table["metric"] == metric) & (table["sink"] == sink)]
         for layer, curve in rows.groupby("layer"):
-            axis.plot(curve["step"], curve["value"], color=colours[layer], linewidth=1.3, marker="o", markersize=1.8)
+            axis.plot(curve["step"], curve["value"], color=colors[layer], linewidth=1.3, marker="o", markersize=1.8)
         if metric == "sink_ratio":
             logarithmic(axis)
         axis.set_title(_TITLES[metric, sink], fontsize=9, loc="left")

@@ -1,16 +1,18 @@
-"""A run in the terminal: fits the width, says what the valley is, and takes names as they are."""
+"""A profile in the terminal and in a notebook: fits the width, says what the valley is, and takes names as they are."""
 
 from __future__ import annotations
 
 import io
 import math
+import re
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from layerscope.profiling import Run
-from layerscope.report.terminal.profile import number, print_run, sparkline
+from layerscope.report.sections.profile import print_run
+from layerscope.report.text import number, sparkline
 from tests.report.conftest import NAME
 
 
@@ -73,7 +75,7 @@ def test_sparkline() -> None:
 
 
 def test_deep_models_keep_their_ends(run: Run) -> None:
-    from layerscope.report.terminal.profile import _fitted
+    from layerscope.report.sections.profile import _fitted
 
     values = np.zeros(200)
     values[[0, -1]] = 1, 2
@@ -89,3 +91,22 @@ def test_deep_models_keep_their_ends(run: Run) -> None:
 )
 def test_number(value: float, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_in_a_notebook_nothing_from_outside_is_markup(run: Run) -> None:
+    run.manifest["warnings"].append("<b onclick=evil()>warning</b>")
+    html = run._repr_html_()
+    tags = set(re.findall(r"</?([a-z]+)", html))
+    assert tags == {"b", "br", "p", "i", "table", "tr", "th", "td", "code"}
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "onclick" not in re.sub(r"&lt;.*?&gt;", "", html)
+    assert "&lt;script&gt;" in html
+    assert "&lt;img src=x&gt;" in html
+
+
+def test_a_notebook_says_what_it_shows(run: Run) -> None:
+    html = run._repr_html_()
+    assert "valley at layer 2 (block.1)" in html
+    assert "final_norm <b>raw</b>" in html
+    assert html.count("<tr>") == run.table["metric"].nunique() + 1

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from layerscope import Evaluation
 from layerscope.core.sites import layer_ranges
-from layerscope.report.terminal.scores import print_evaluation
+from layerscope.report.sections.evaluation import print_evaluation
 
 KEYS = ["template", "pooling", "final_norm", "sink", "centering"]
 NAME = "org/[bold]model[/]"

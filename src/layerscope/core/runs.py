@@ -1,0 +1,199 @@
+"""The kinds of runs, how any finished run is opened, and where the views of each kind live.
+
+A kind is one row: its class and its views, as "module:name" strings that are imported when they are first used. So a run can
+plot itself although drawing lives several floors above it. Another package adds a kind through an entry point:
+
+    [project.entry-points."layerscope.runs"]
+    my_kind = "my_package.runs:MY_KIND"  # a RunKind
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from layerscope.core.plugins import Registry
+from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MANIFEST = "manifest.json"
+_SWEEP_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
+
+
+@runtime_checkable
+class AnyRun(Protocol):
+    """What every finished run offers, whatever its kind."""
+
+    @property
+    def kind(self) -> str:
+        """profile, evaluation, probe, study, sweep, …"""
+
+    @property
+    def name(self) -> str:
+        """What the run is about: a model, a study or a sweep."""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The conventions, counts and versions behind the numbers."""
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder; None for a run that was never saved."""
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table of the run, under the name of its file."""
+
+
+@dataclass(frozen=True)
+class RunKind:
+    """One kind of run: its class (which has `load(path)`) and its views, each as "module:name"."""
+
+    name: str
+    target: str
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    def load(self, path: str | Path) -> AnyRun:
+        """Open a finished run of this kind."""
+        return resolve(self.target).load(path)
+
+    def view(self, name: str) -> Callable[..., Any]:
+        """The function behind a view, such as `plot`."""
+        if name not in self.views:
+            raise UnknownNameError(f"view of a {self.name} run", name, self.views)
+        return resolve(self.views[name])
+
+
+run_kinds: Registry[RunKind] = Registry(
+    "kind of run",
+    "layerscope.runs",
+    name=lambda kind: kind.name,
+    check=lambda thing: isinstance(thing, RunKind),
+    hint="A newer version of layerscope may have written this run.",
+)
+
+_REPORT = "layerscope.report"
+for _kind in (
+    RunKind(
+        "profile",
+        "layerscope.profiling.run:Run",
+        {
+            "plot": f"{_REPORT}.sections.profile:plot_profiles",
+            "html": f"{_REPORT}.sections.profile:run_html",
+            "print": f"{_REPORT}.sections.profile:print_run",
+            "live": f"{_REPORT}.live:LivePage",
+        },
+    ),
+    RunKind("evaluation", "layerscope.evaluation.run:Evaluation", {"print": f"{_REPORT}.sections.evaluation:print_evaluation"}),
+    RunKind(
+        "probe",
+        "layerscope.probing.run:ProbeRun",
+        {"plot": f"{_REPORT}.sections.probe:plot_probes", "print": f"{_REPORT}.sections.probe:print_probes"},
+    ),
+    RunKind("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
+    RunKind("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
+):
+    run_kinds.add(_kind)
+_MORE_VIEWS = {("training", "plot"): f"{_REPORT}.watch:plot_watch"}  # of what is not a run in a folder
+
+
+def resolve(target: str) -> Any:
+    """The thing that "module:name" stands for."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def view(kind: str, name: str) -> Callable[..., Any]:
+    """The function that shows runs of a kind in some way; it is imported now."""
+    if (kind, name) in _MORE_VIEWS:
+        return resolve(_MORE_VIEWS[kind, name])
+    return run_kinds.get(kind).view(name)
+
+
+def load_run(path: str | Path) -> AnyRun:
+    """Open any finished run by its folder: a profile, an evaluation, probes, a study or a sweep.
+
+    run = layerscope.load_run("runs/smollm2-135m--lee--applied")
+    run.kind, run.summary(), run.tables()
+    """
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise RunFolderError(_no_run(Path(path)))
+    kind = run_kinds.get(str(manifest.get("kind")))
+    finished_manifest(path)
+    try:
+        return kind.load(path)
+    except LayerscopeError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"the {kind.name} run in {path} is damaged ({type(error).__name__}: {error}). "
+            "Run its command again with --overwrite, or restore the folder."
+        ) from error
+
+
+def read_manifest(path: str | Path) -> dict[str, Any] | None:
+    """The manifest of a folder, or None where there is none."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise RunFolderError(f"{folder} is a file; a run is a folder. Give the folder that the command wrote.")
+    file = folder / MANIFEST
+    try:
+        if not file.exists():
+            return _sweep_without_manifest(folder)
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")
+    except (ValueError, OSError) as error:
+        raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another one.") from error
+    return found
+
+
+def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, Any]:
+    """The manifest of a finished run, of a given kind where one is named."""
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise RunFolderError(_no_run(Path(path)))
+    found = str(manifest.get("kind"))
+    if kind is not None and found != kind:
+        raise RunFolderError(f"{path} holds a run of kind {found!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
+    if manifest.get("status") != "complete":
+        raise RunFolderError(f"the {found} run in {path} is not finished. Run the same command again: it resumes.")
+    return manifest
+
+
+def _sweep_without_manifest(folder: Path) -> dict[str, Any] | None:
+    file = folder / _SWEEP_STATE
+    if not file.exists():
+        return None
+    state = json.loads(file.read_text(encoding="utf-8"))
+    jobs = state.get("jobs") if isinstance(state, dict) else None
+    if not isinstance(jobs, list):
+        return None
+    waiting = any(job.get("status") == "waiting" for job in jobs)
+    finished = (folder / "sweep.parquet").exists() and not waiting
+    return {
+        "kind": "sweep",
+        "status": "complete" if finished else "running",
+        "name": folder.resolve().name,
+        "layerscope": state.get("layerscope"),
+        "warnings": [],
+    }
+
+
+def _no_run(folder: Path) -> str:
+    if not folder.exists():
+        return f"{folder} holds no run: there is no such folder. Give a folder that a layerscope command wrote."
+    inside = sorted(child.name for child in folder.iterdir() if (child / MANIFEST).exists())
+    if inside:
+        shown = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
+        return f"{folder} holds no run itself, but folders that do ({shown}). Give one of those."
+    return f"{folder} holds no run: there is no {MANIFEST} in it. Give a folder that a layerscope command wrote."

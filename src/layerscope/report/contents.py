@@ -1,0 +1,136 @@
+"""What a report says, whatever its format: runs of any kind are opened and put together."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from layerscope.core.runs import load_run
+from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.report.correlate import Correlations, correlate
+from layerscope.report.drawing import Style, styles
+from layerscope.report.headline import Headline, headline, marks
+from layerscope.report.notices import Notice, notices
+from layerscope.report.sections import sections
+from layerscope.report.sources import Block, Curves, Mark, Scores, Source
+from layerscope.selection import Choice
+
+
+def load_any(path: str | Path) -> Any:
+    """Whatever run a folder holds, or the choice of a layer in a .json file."""
+    if Path(path).is_file() and Path(path).suffix == ".json":
+        return load_choice(Path(path))
+    return load_run(path)
+
+
+def load_choice(path: Path) -> Any:
+    """A choice of a layer as `select` writes it."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return Choice(**{f.name: held[f.name] for f in fields(Choice) if f.name in held})
+    except (ValueError, TypeError, OSError) as error:
+        raise RunFolderError(f"{path} holds no choice of a layer ({error}). `layerscope select --json` writes one.") from None
+
+
+@dataclass
+class Report:
+    """Everything a report says. `styles` are those of the curves, then of the scores."""
+
+    curves: list[Curves]
+    scores: list[Scores]
+    blocks: list[Block]
+    marks: list[Mark]
+    correlations: list[Correlations]
+    notices: list[Notice]
+    headline: Headline
+    styles: list[Style]
+    made: str
+    live: dict[str, Any] | None = field(default=None)
+
+    @property
+    def runs(self) -> list[Source]:
+        """All of them."""
+        return [*self.curves, *self.scores, *self.blocks]
+
+    @property
+    def models(self) -> list[str]:
+        """Names, each once."""
+        return list(dict.fromkeys(run.model for run in self.runs))
+
+
+def read(given: Any) -> Source | Choice:
+    """What a report shows of one thing: a folder, a run of any kind, a choice, or something that was read already."""
+    thing: Any = load_any(given) if isinstance(given, (str, Path)) else given
+    if isinstance(thing, (Curves, Scores, Block, Choice)):
+        return thing
+    kind = getattr(thing, "kind", None)
+    if not isinstance(kind, str):
+        raise LayerscopeError(
+            f"a report cannot show a {type(thing).__name__}. Give folders of finished runs, runs, or choices of a layer."
+        )
+    return sections.get(kind).read(thing)
+
+
+def gather(runs: Iterable[Any], live: dict[str, Any] | None = None) -> Report:
+    """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show."""
+    found = [read(given) for given in runs]
+    curves = [one for one in found if isinstance(one, Curves)]
+    scores = [one for one in found if isinstance(one, Scores)]
+    blocks = [one for one in found if isinstance(one, Block)]
+    if not curves and not scores and not blocks:
+        raise LayerscopeError("a report needs at least one run: give the folder of a finished run.")
+    for score in scores:
+        if score.table.empty:
+            raise LayerscopeError(f"the evaluation in {score.path} holds no scores: there is nothing to show.")
+    _label(curves, scores, blocks)
+    marked = marks(curves, scores, [one for one in found if isinstance(one, Choice)])
+    drawn = styles([(run.family, run.model) for run in curves]) + styles([(run.family, run.model) for run in scores])
+    known = {run.model: style for run, style in zip(curves, drawn, strict=False)}
+    for place, score in enumerate(scores, start=len(curves)):  # an evaluation looks like the profile of its model
+        if score.model in known:
+            drawn[place] = Style(known[score.model].color, drawn[place].dash, known[score.model].marker)
+    return Report(
+        curves,
+        scores,
+        blocks,
+        marked,
+        correlate(curves, scores),
+        notices(curves, scores, marked, blocks),
+        headline(curves, scores, marked, blocks),
+        drawn,
+        time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        live,
+    )
+
+
+def _label(curves: Sequence[Curves], scores: Sequence[Scores], blocks: Sequence[Block] = ()) -> None:
+    """Short names that tell the runs of a report apart: the model, and what differs where a model has several."""
+    for block in blocks:
+        block.label = block.label or block.title
+    kinds: list[Sequence[Source]] = [curves, scores, blocks]
+    for kind in kinds:
+        names = [run.model for run in kind]
+        for run in kind:
+            if run.label:
+                continue
+            twins = [other for other in kind if other.model == run.model]
+            differing = [
+                name
+                for name in ("final norm", "texts", "longest text", "rows", "α", "preset", "tasks", "views")
+                if len({str(other.facts.get(name)) for other in twins}) > 1
+            ]
+            # as few of them as tell this run from the others
+            for most in range(len(differing) + 1):
+                used = differing[:most]
+                if sum(all(str(o.facts.get(n)) == str(run.facts.get(n)) for n in used) for o in twins) == 1:
+                    break
+            said = [f"α {run.facts.get(name)}" if name == "α" else str(run.facts.get(name)) for name in used]
+            run.label = run.model + (f" · {', '.join(said)}" if said and names.count(run.model) > 1 else "")
+        labels = [run.label for run in kind]
+        for place, run in enumerate(kind):
+            if labels.count(run.label) > 1:
+                run.label = f"{labels[place]} · {Path(run.path).name if run.path else f'run {place + 1}'}"

@@ -1,1 +1,0 @@
-"""Figures for people and papers, and the colours of all of them."""

@@ -1,0 +1,36 @@
+// Studies, probes, sweeps and whatever another package shows: sentences, charts over the layers, drawn figures.
+const DASHES = ["", "9 4", "2 4", "9 3 2 3", "14 4"];
+const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
+
+function blockLines(chart) {
+  return chart.lines.map((line, i) => ({
+    key: line.name, name: line.name, color: i, dash: DASHES[Math.floor(i / 7) % 5], marker: SHAPES[i % 5],
+    x: line.layers.map((k) => position(k, line.blocks)), layers: line.layers, y: line.v, lo: line.lo, hi: line.hi,
+  }));
+}
+function blockNotes(chart) {
+  return chart.lines.flatMap((line, i) => {
+    if (!line.note) return [];
+    const at = line.layers.indexOf(line.note[0]);
+    return at < 0 || !known(line.v[at]) ? [] : [{ x: position(line.note[0], line.blocks), y: line.v[at], color: i, text: line.note[1] }];
+  });
+}
+
+function buildBlocks() {
+  const charts = [];
+  data.blocks.forEach((block, n) => {
+    const id = "block-" + n;
+    const host = el("div", { class: block.charts.length > 1 ? "grid" : null });
+    const [first, ...rest] = block.words;
+    const figures = block.figures.map((source, i) => el("img", { class: "drawn", src: source, alt: block.title + ", figure " + (i + 1) }));
+    $("blocks").append(el("section", { class: "block", "data-kind": block.kind, "aria-labelledby": id },
+      el("h2", { id }, block.title), first ? el("p", { class: "answer" }, first) : null,
+      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, host, figures));
+    for (const chart of block.charts) charts.push(lineChart(host, {
+      name: chart.title, unit: chart.unit, wide: block.charts.length === 1, height: block.charts.length === 1 ? 330 : 230, means: () => chart.says,
+      series: () => blockLines(chart), notes: () => blockNotes(chart), legend: true,
+    }));
+  });
+  on(["axis", "theme"], () => charts.forEach((chart) => chart.draw()));
+  on(["cursor"], () => charts.forEach((chart) => chart.follow()));
+}

@@ -1,0 +1,219 @@
+"""Evaluations, as people see them: scores on the page and in figures, the best layers in the terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names
+from layerscope.core.sites import layer_ranges
+from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
+from layerscope.report.sources import Scores, Section, weights_text
+from layerscope.report.text import sparkline
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.run import Evaluation
+
+
+def from_evaluation(run: Evaluation) -> Scores:
+    """An evaluation."""
+    m, scores = run.manifest, run.scores.copy()
+    model, c = m["model"], m["conventions"]
+    for table in (scores, gains := run.gains.copy()):
+        table["readout"] = readout_names(table)
+        table["name"] = _task_names(table)
+    keys = ["name", "split", "readout", "layer"]
+    gained = gains[[*keys, "gain", "ci_low", "ci_high", "tied_best"]]
+    table = scores[[*keys, "score"]].merge(gained, on=keys, how="left")
+    several = table.groupby("name")["split"].nunique()
+    many = set(several[several > 1].index)
+    table["task"] = [f"{n}, {s}" if n in many else n for n, s in zip(table["name"], table["split"], strict=True)]
+    table["tied"] = [value is True or value == 1 for value in table["tied_best"]]
+    kinds = dict(zip(table["task"], scores["task_type"], strict=True)) if "task_type" in scores else {}
+    specs = m.get("tasks", {})
+    facts = {
+        "kind": "evaluation",
+        "tasks": ", ".join(specs) if len(specs) <= 6 else f"{len(specs)} tasks",
+        "longest text": f"{c['max_length']} tokens",
+        "length of vectors": "1" if c.get("unit_length") else "as they come",
+        "items": ", ".join(f"{t}: {s.get('items')}" for t, s in specs.items()) if len(specs) <= 6 else "all",
+        "part of each task": next((f"{s['limit']} items" for s in specs.values() if s.get("limit")), "all of it"),
+        "score": c.get("score"),
+        "seed": c.get("seed"),
+        "intervals": c.get("intervals"),
+        "weights": weights_text(model),
+        "precision": model.get("dtype"),
+        "layerscope": m.get("layerscope"),
+    }
+    undefined = [str(line) for line in m["undefined"]]
+    warnings = [*map(str, m["warnings"]), *(f"undefined, left out: {line}" for line in undefined[:3])]
+    warnings += [f"undefined, left out: {len(undefined) - 3} more readouts, in manifest.json"] if len(undefined) > 3 else []
+    warnings += [f"{f['task']} could not be scored: {f['reason']}" for f in m["failed"]]
+    warnings += [
+        f"{n} of {m['counts']['texts']} texts were cut to {c['max_length']} tokens under template {template!r}."
+        for template, n in (m["counts"].get("truncated") or {}).items()
+        if n and not any("were cut" in w for w in m["warnings"])
+    ]
+    return Scores(
+        str(model["name"]), str(model.get("family", "")), int(model["n_blocks"]),
+        table[["task", "readout", "layer", "score", "gain", "ci_low", "ci_high", "tied"]],
+        list(dict.fromkeys(table["task"])), kinds, list(dict.fromkeys(scores["readout"])), facts, warnings,
+        ModelIdentity.of(model), str(run.path), run=run,
+    )  # fmt: skip
+
+
+SECTION = Section("evaluation", from_evaluation)
+
+
+def _task_names(table: pd.DataFrame) -> list[str]:
+    return [str(t) if s in ("default", "") else f"{t} ({s})" for t, s in zip(table["task"], table["subset"], strict=True)]
+
+
+def heat_height(score: Scores) -> float:
+    """Inches that the map needs."""
+    return 1.5 + 0.24 * len(score.tasks)
+
+
+def draw_heat(figure: Any, score: Scores, readout: str) -> None:
+    """Task by layer: color is the gain over the last layer; a dot ties with the best, a frame is the best."""
+    from matplotlib.patches import Rectangle
+
+    axis = figure.subplots()
+    rows = score.table[score.table["readout"] == readout]
+    layers = sorted(set(rows["layer"]))
+    tasks = [t for t in score.tasks if t in set(rows["task"])]
+    gain = 100 * rows.pivot(index="task", columns="layer", values="gain").reindex(index=tasks, columns=layers).to_numpy(
+        dtype=float
+    )
+    value = score.grid(readout).reindex(index=tasks, columns=layers).to_numpy(dtype=float)
+    tied = rows.pivot(index="task", columns="layer", values="tied").reindex(index=tasks, columns=layers).to_numpy()
+    most = max(1.0, float(np.nanmax(np.abs(gain))) if np.isfinite(gain).any() else 1.0)
+    image = axis.imshow(gain, aspect="auto", cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest")
+    for j in range(len(tasks)):
+        for i in range(len(layers)):
+            if tied[j, i] is True or tied[j, i] == 1:
+                axis.plot(i, j, marker="o", markersize=2.6, color="black")
+        if np.isfinite(value[j]).any():
+            best = int(np.nanargmax(value[j]))
+            axis.add_patch(Rectangle((best - 0.5, j - 0.5), 1, 1, fill=False, linewidth=1.3, edgecolor="black"))
+    axis.set_yticks(range(len(tasks)), [tame(t) for t in tasks], fontsize=7)
+    step = max(1, len(layers) // 12)
+    axis.set_xticks(range(0, len(layers), step), [str(k) for k in layers[::step]], fontsize=7)
+    axis.set_xlabel("layer", fontsize=8)
+    axis.set_title(tame(f"{score.label}, read as {readout}"), fontsize=9, loc="left")
+    bar = figure.colorbar(image, ax=axis, shrink=0.8, pad=0.01)
+    bar.set_label("gain over the last layer, points", fontsize=7)
+    bar.ax.tick_params(labelsize=7)
+
+
+def draw_readouts(figure: Any, score: Scores) -> None:
+    """Mean score by layer, one line per readout."""
+    axis = figure.subplots()
+    for place, readout in enumerate(score.readouts):
+        mean = 100 * score.mean(readout)
+        color, marker = COLORS[place % len(COLORS)], list(PLOT_MARKERS.values())[place % len(PLOT_MARKERS)]
+        every = max(1, len(mean) // 8)
+        axis.plot(
+            mean.index,
+            mean.to_numpy(),
+            color=color,
+            marker=marker,
+            markersize=4,
+            markevery=every,
+            linewidth=1.5,
+            label=tame(readout),
+        )
+    axis.set_xlabel("layer", fontsize=8)
+    axis.set_ylabel("main score × 100", fontsize=8)
+    what = tame(score.tasks[0]) if len(score.tasks) == 1 else f"mean over {score.mean_says}"
+    axis.set_title(f"{tame(score.label)}: {what}", fontsize=9, loc="left")
+    axis.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    quiet(axis)
+
+
+def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
+    """Print an evaluation for a person. Scores are MTEB's main scores × 100."""
+    console = console or Console()
+    m = run.manifest
+    console.print(
+        f"\n[bold]{escape(str(m['model']['name']))}[/]  {m['model']['n_blocks']} blocks · {m['counts']['texts']} distinct texts, "
+        f"{m['counts']['encoded']} encoded now · up to {m['conventions']['max_length']} tokens · "
+        f"{'vectors of length 1 · ' if m['conventions'].get('unit_length') else ''}scores × 100"
+    )
+    console.print(_best(run, wide=console.width >= 120))
+    console.print(_readouts(run, width=31 if console.width >= 100 else 24))
+    for line in m["undefined"][:3]:
+        console.print(f"[yellow]undefined[/] {escape(line)}")
+    if len(m["undefined"]) > 3:
+        console.print(f"[yellow]undefined[/] … and {len(m['undefined']) - 3} more, in manifest.json")
+    for warning in m["warnings"]:
+        console.print(f"[yellow]note[/] {escape(warning)}")
+    for failure in run.failed:
+        console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
+
+
+def _best(run: Evaluation, wide: bool) -> Table:
+    """The best layer of each task. With several readouts the gain is over what a user has who changes nothing: the last layer,
+    read the default way. In a narrow terminal the readout stands below the task's name, the ties below the gain."""
+    rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
+    many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
+    against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("task", overflow="fold")  # where it is narrow, words give way, not numbers
+    gain = "gain over default [95 %]" if against else "gain over last [95 %]"
+    for heading in ("default" if against else "last", "best", "@ layer", gain):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide or not many:
+        table.add_column("tied for best", min_width=13)
+    if many and wide:
+        table.add_column("readout of the best", overflow="fold")
+    for row in rows:
+        low, high = row[f"{against}ci_low"], row[f"{against}ci_high"]
+        interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if math.isfinite(low) else ""
+        name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
+        gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}{escape(interval)}"
+        numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
+        tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
+        if many and not wide:
+            table.add_row(f"{name}\n[dim]{readout}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
+        else:
+            table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
+    if against:
+        table.caption = "default: the last layer under plain/mean/applied/keep/none"
+        table.caption_justify = "left"
+    return table
+
+
+def _readouts(run: Evaluation, width: int) -> Table:
+    """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("mean over tasks", overflow="fold")
+    table.add_column("layer 0 → last", no_wrap=True)
+    table.add_column("best", justify="right", no_wrap=True)
+    table.add_column("last", justify="right", no_wrap=True)
+    lines = []
+    for key, group in run.scores.groupby(READOUT_COLUMNS):
+        by_task = group.groupby(["task", "layer"])["score"].mean().unstack("task")
+        # a layer that is undefined for a task has no mean
+        lines.append((Readout(*map(str, key)).name, by_task.index.to_numpy(), by_task.to_numpy().mean(axis=1)))
+    known = [line for line in lines if np.isfinite(line[2]).any()]
+    for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
+        at = int(np.nanargmax(means))
+        last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
+        table.add_row(escape(name), sparkline(_narrowed(means, width)), f"{100 * means[at]:.2f} @ {layers[at]}", last)
+    return table
+
+
+def _narrowed(values: np.ndarray, width: int) -> np.ndarray:
+    """At most `width` values, evenly spaced, the first and the last among them."""
+    if len(values) <= width:
+        return values
+    return values[np.round(np.linspace(0, len(values) - 1, width)).astype(int)]

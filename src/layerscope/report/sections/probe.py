@@ -1,0 +1,194 @@
+"""Probes, as people see them: accuracy by layer on the page, in figures and in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from layerscope.report.drawing import COLORS, line_style, new_figure, quiet, styles, tame
+from layerscope.report.sources import Block, Chart, Line, Section
+from layerscope.report.text import sparkline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from layerscope.probing.run import ProbeRun
+
+
+_TITLES = {"top1": "top-1 accuracy", "top5": "top-5 accuracy"}
+_PROBES = {"knn": "nearest neighbors"}
+
+
+def from_probes(run: ProbeRun) -> Block:
+    """Accuracy by layer: a chart per metric with a line per probe, and what the validation items choose."""
+    m = run.manifest
+    model, c, counts = m["model"], m["conventions"], m["counts"]
+    found = run.summary()["probes"]
+    charts = []
+    for metric in dict.fromkeys(run.table["metric"]):
+        lines = []
+        for probe in run.probes:
+            if _holds(run, probe, metric):
+                curve = run.curve(probe, metric)
+                note = (
+                    (found[probe]["chosen_layer"], f"chosen: layer {found[probe]['chosen_layer']}") if metric == "top1" else None
+                )
+                values = [list(100 * curve[name]) for name in ("value", "ci_low", "ci_high")]
+                lines.append(Line(_PROBES.get(probe, f"{probe} probe"), list(curve["layer"]), *values, model["n_blocks"], note))
+        charts.append(
+            Chart(_TITLES.get(metric, metric), lines, "%", "Bands are 95 % intervals. Test items had no say in the choice.")
+        )
+    facts = {
+        "kind": "probe",
+        "final norm": c["final_norm"],
+        "data": f"{m['data']['name']}, {counts['classes']} classes",
+        "items": f"{counts['train']} to train, {counts['validation']} to choose, {counts['test']} to judge",
+        "seed": c["seed"],
+        "precision": model.get("dtype"),
+        "layerscope": m.get("layerscope"),
+    }
+    words = [f"{_PROBES.get(probe, f'{probe} probe')}: {sentence(run, probe)}" for probe in run.probes]
+    return Block(
+        "probe",
+        f"Probes of {run.name} on {m['data']['name']}",
+        run.name,
+        words,
+        charts,
+        {"Accuracy by layer": run.table},
+        facts=facts,
+        warnings=[str(w) for w in m["warnings"]],
+        path=None if run.path is None else str(run.path),
+        family=str(model.get("family", "")),
+    )
+
+
+SECTION = Section("probe", from_probes)
+
+
+def plot_probes(
+    runs: Sequence[ProbeRun], *, metric: str = "top1", x: str = "depth", labels: Sequence[str] | None = None
+) -> Figure:
+    """One panel per probe, one line per run with its 95 % band; a filled point at the best layer, rings at those tied with it."""
+    probes = list(dict.fromkeys(probe for run in runs for probe in run.probes))
+    columns = len(probes) if len(probes) < 4 else 2
+    rows = -(-len(probes) // columns)
+    figure = new_figure(3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * rows + 0.8)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()[: len(probes)]
+    names = [run.name for run in runs] if labels is None else list(labels)
+    looks = styles([(run.manifest["model"]["family"], name) for run, name in zip(runs, names, strict=True)])
+    for axis, probe in zip(axes, probes, strict=True):
+        for run, look, name in zip(runs, looks, names, strict=True):
+            if probe in run.probes:
+                _line(axis, run, probe, metric, x, COLORS[look.color], line_style(look.dash), name)
+        axis.set_title(_PROBES.get(probe, f"{probe} probe"), fontsize=9, loc="left")
+        axis.set_xlabel("depth (layer / blocks)" if x == "depth" else "layer", fontsize=8)
+        quiet(axis)
+    for axis in axes[::columns]:
+        axis.set_ylabel(_TITLES[metric], fontsize=8)
+    _crop(axes[0], runs, metric)
+    handles, shown = axes[0].get_legend_handles_labels()
+    figure.legend(handles, shown, loc="outside lower center", ncols=min(4, len(shown)), frameon=False, fontsize=8)
+    figure.suptitle(tame(_title(runs)), fontsize=9)
+    return figure
+
+
+def _line(axis: Any, run: ProbeRun, probe: str, metric: str, x: str, color: str, dash: Any, name: str) -> None:
+    curve = run.curve(probe, metric)
+    where = curve[x]
+    axis.fill_between(where, curve["ci_low"], curve["ci_high"], color=color, alpha=0.15, linewidth=0)
+    axis.plot(where, curve["value"], color=color, linestyle=dash, linewidth=1.6, label=tame(name))
+    tied = curve[curve["tied_best"]]
+    axis.plot(tied[x], tied["value"], "o", markersize=4, markerfacecolor="white", markeredgecolor=color, markeredgewidth=1)
+    best = int(curve["value"].argmax())
+    axis.plot([where.iloc[best]], [curve["value"].iloc[best]], "o", markersize=5, color=color)
+
+
+def _crop(axis: Any, runs: Sequence[ProbeRun], metric: str) -> None:
+    """Leave layer 0 out of the range where it is far below all others: a class token that has seen nothing yet is at chance."""
+    held = pd.concat([run.table[run.table["metric"] == metric] for run in runs])
+    low, high = held.loc[held["layer"] > 0, "ci_low"].min(), held["ci_high"].max()
+    if held["ci_low"].min() < low - (high - low):
+        axis.set_ylim(low - 0.1 * (high - low), high + 0.05 * (high - low))
+
+
+def _title(runs: Sequence[ProbeRun]) -> str:
+    facts = []
+    for run in runs:
+        counts, data = run.manifest["counts"], run.manifest["data"]["name"]
+        norm = run.manifest["conventions"]["final_norm"]
+        facts.append(f"{data}: {counts['train']} training and {counts['test']} test items, final_norm={norm}, 95 % bands")
+    return "\n".join(dict.fromkeys(facts))
+
+
+def print_probes(run: ProbeRun, console: Console | None = None) -> None:
+    """Print probes for a person."""
+    console = console or Console()
+    console.print(_headline(run))
+    console.print(_layers(run, console.width))
+    for probe in run.probes:
+        console.print(f"{probe:>10}  {sparkline(run.curve(probe)['value'])}  {sentence(run, probe)}", highlight=False)
+    for warning in run.manifest["warnings"]:
+        console.print(f"[yellow]note[/] {escape(warning)}")
+
+
+def sentence(run: ProbeRun, probe: str) -> str:
+    """What one kind of probe found: the layer that the validation items choose, judged on the test items."""
+    found = run.summary()["probes"][probe]
+    chosen, last = found["chosen_layer"], found["last_layer"]
+    highest = f"highest at layer {found['best_layer']} ({_percent(found['best'])})"
+    if chosen == last:
+        return f"{highest}; the validation items choose the last layer: {_percent(found['last'])}."
+    low, high = found["gain_ci"]
+    sure = "better than" if low > 0 else "worse than" if high < 0 else "not surely better than"
+    return (
+        f"{highest}; the validation items choose layer {chosen}: {_percent(found['chosen'])}, {sure} the last layer's "
+        f"{_percent(found['last'])} ({100 * found['gain']:+.1f}, {100 * low:+.1f} to {100 * high:+.1f})."
+    )
+
+
+def _headline(run: ProbeRun) -> str:
+    model, conventions, counts = run.manifest["model"], run.manifest["conventions"], run.manifest["counts"]
+    kept = ", ".join(f"{name} {how}" for name, how in conventions["kept"]["states"].items())
+    name, data = escape(str(model["name"])), escape(str(run.manifest["data"]["name"]))
+    return (
+        f"\n[bold]{name}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family  ·  "
+        f"[bold]{data}[/]  {counts['classes']} classes, {counts['train']} items to train on, "
+        f"{counts['validation']} to choose on, {counts['test']} to judge on\n"
+        f"final_norm [bold]{conventions['final_norm']}[/]  ·  states kept: {kept}  ·  seed {conventions['seed']}  ·  "
+        "95 % intervals"
+    )
+
+
+def _layers(run: ProbeRun, width: int) -> Table:
+    shown = [(probe, metric) for probe in run.probes for metric in ("top1", "top5") if _holds(run, probe, metric)]
+    if len(shown) * 19 + 8 > width:
+        shown = [(probe, metric) for probe, metric in shown if metric == "top1"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("layer", justify="right", no_wrap=True)
+    for probe, metric in shown:
+        table.add_column(f"{probe}\n{metric.replace('top', 'top-')}", justify="right", no_wrap=True)
+    curves = [run.curve(probe, metric) for probe, metric in shown]
+    for i in range(len(curves[0])):
+        cells = []
+        for curve in curves:
+            row = curve.iloc[i]
+            mark = "*" if row["tied_best"] else " "
+            cells.append(f"{_percent(row['value'])} [dim]{_percent(row['ci_low'])}–{_percent(row['ci_high'])}[/]{mark}")
+        table.add_row(str(int(curves[0]["layer"].iloc[i])), *cells)
+    table.caption = "* cannot be told from the best layer"
+    table.caption_justify = "left"
+    return table
+
+
+def _holds(run: ProbeRun, probe: str, metric: str) -> bool:
+    return bool(((run.table["probe"] == probe) & (run.table["metric"] == metric)).any())
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"

@@ -1,0 +1,328 @@
+"""Profiles, as people see them: curves on the page and in figures, a table in the terminal, a summary in notebooks."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.sites import whole_layers
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.metrics import get_metric, metrics
+from layerscope.profiling.valley import find_valley
+from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
+from layerscope.report.sources import Curves, Section, weights_text
+from layerscope.report.text import number, sparkline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from layerscope.profiling.run import Run
+
+
+def from_run(run: Run) -> Curves:
+    """A profile."""
+    m = run.manifest
+    model, c, counts = m["model"], m["conventions"], m["counts"]
+    has_norm = c.get("final_norm_module") is not None
+    facts = {
+        "kind": "profile",
+        "final norm": c["final_norm"] if has_norm else "none in this model",
+        "texts": f"{m['corpus']['name']}, {counts['prompts']} {'images' if 'image_tokens' in c else 'prompts'}",
+        "corpus": str(m["corpus"].get("fingerprint", ""))[:12],
+        **_lengths(c, counts),
+        "rows": c["metrics"]["rows"],
+        "α": c["metrics"]["alpha"],
+        "pooling": c.get("pooling"),
+        "views": f"{c['views']}, {c['augmenter']}" if c.get("views") else "none",
+        "preset": c["preset"],
+        "seed": c["seed"],
+        "intervals": c.get("intervals"),
+        "weights": weights_text(model),
+        "precision": model.get("dtype"),
+        "layerscope": m.get("layerscope"),
+    }
+    path = None if run.path is None else str(run.path)
+    return Curves(
+        str(model["name"]), str(model.get("family", "")), int(model["n_blocks"]), str(c["final_norm"]), run.table, facts,
+        [str(w) for w in m["warnings"]], ModelIdentity.of(model), path, run=run,
+    )  # fmt: skip
+
+
+SECTION = Section("profile", from_run)
+
+
+def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
+    """How long texts are and how many were cut; of images, which tokens are read and how many there are."""
+    if "image_tokens" in c:
+        attention = {"attention": c["attention"]} if "attention" in c else {}
+        return {"tokens": f"{counts['tokens']['longest']} per image: {c['tokens']}", **attention}
+    return {"longest text": f"{c['max_length']} tokens", "cut texts": f"{counts['truncated']} of {counts['prompts']}"}
+
+
+CORE = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "infonce", "lidar", "dime", "sink_ratio"]
+_DROPPED = (0, (1, 1.5))
+
+
+def plot_profiles(
+    runs: Sequence[Run | Curves], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4
+) -> Figure:
+    """One panel per metric, one line per run with its 95 % band; dotted: the sink token dropped. `x` is depth or layer."""
+    curves = [run if isinstance(run, Curves) else from_run(run) for run in runs]
+    names = _names(curves, metrics, x)
+    columns = min(columns, len(names))
+    figure = new_figure(3.6 * columns, profile_height(len(names), columns))
+    draw_profiles(figure, curves, names, x=x, columns=columns)
+    return figure
+
+
+def profile_height(panels: int, columns: int) -> float:
+    """Inches that so many panels need."""
+    return 2.7 * math.ceil(panels / columns) + 1.0
+
+
+def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *, x: str = "depth", columns: int = 4) -> None:
+    """Draw the panels into a figure or a part of one."""
+    axes = np.atleast_1d(figure.subplots(math.ceil(len(names) / columns), columns, squeeze=False)).ravel()
+    looks = styles([(run.family, run.model) for run in curves])
+    for axis, name in zip(axes, names, strict=False):
+        _panel(axis, curves, looks, name, x)
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    handles = _legend(curves, looks)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
+    figure.suptitle(_title(curves, names), fontsize=9)
+
+
+def main_metrics(curves: Sequence[Curves]) -> list[str]:
+    """What is drawn when nothing is asked for."""
+    held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
+    return [m for m in CORE if m in held] or held
+
+
+def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> list[str]:
+    if x not in ("depth", "layer"):
+        raise UnknownNameError("x axis", x, ["depth", "layer"])
+    held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
+    if not held:
+        raise LayerscopeError("there are no runs with metrics to draw.")
+    names = list(wanted) if wanted else main_metrics(curves)
+    for name in names:
+        if name not in held:
+            get_metric(name)  # an unknown name gets its own error
+            raise UnknownNameError("metric in these runs", name, held)
+    return names
+
+
+def curve_of(run: Curves, metric: str, sink: str) -> pd.DataFrame:
+    """One metric over the layers (over the sites inside the blocks where a run has only those)."""
+    table = run.table
+    rows = table[(table["metric"] == metric) & (table["normalization"] == "raw") & (table["sink"] == sink)]
+    layers = whole_layers(rows)
+    return layers if (layers["site"] != "embed").any() else rows
+
+
+def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str, x: str) -> None:
+    for look, run in zip(looks, runs, strict=True):
+        color = COLORS[look.color]
+        for sink in ("keep", "drop"):
+            curve = curve_of(run, name, sink)
+            if curve.empty:
+                continue
+            dash = line_style(look.dash) if sink == "keep" else _DROPPED
+            axis.plot(curve[x], curve["value"], color=color, linestyle=dash, linewidth=1.6 if sink == "keep" else 1.2)
+            if sink == "keep":
+                axis.fill_between(curve[x], curve["ci_low"], curve["ci_high"], color=color, alpha=0.18, linewidth=0)
+        valley = run.valley if name == "prompt_entropy" else None
+        if valley is not None:
+            axis.annotate(
+                f"layer {valley.layer}" + (": the sink" if valley.is_sink else ""),
+                (valley.layer / run.n_blocks if x == "depth" else valley.layer, valley.value),
+                xytext=(-6, 1),
+                ha="right",
+                textcoords="offset points",
+                fontsize=7,
+                color=color,
+                va="bottom",
+            )
+    if name == "sink_ratio":
+        logarithmic(axis)
+    known = metrics().get(name)
+    axis.set_title(known.info.title if known else name.replace("_", " "), fontsize=9, loc="left")
+    axis.set_ylabel(known.info.unit if known else "", fontsize=8)
+    axis.set_xlabel("depth (layer / blocks)" if x == "depth" else "layer", fontsize=8)
+    quiet(axis)
+
+
+def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=COLORS[look.color], linestyle=line_style(look.dash), label=_label(run))
+        for look, run in zip(looks, runs, strict=True)
+    ]
+    if any((run.table["sink"] == "drop").any() for run in runs):
+        handles.append(Line2D([], [], color="grey", linestyle=_DROPPED, label="sink token dropped"))
+    return handles
+
+
+def _label(run: Curves) -> str:
+    return f"{tame(run.label or run.model)} ({run.n_blocks} blocks), final_norm={run.final_norm}"
+
+
+def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
+    known = metrics()
+    views = any(name in known and known[name].info.level == "views" for name in names)
+    facts = []
+    for run in runs:
+        f = run.facts
+        parts = [str(f["texts"])]
+        parts += [f"up to {f['longest text']}"] if "longest text" in f else []
+        parts += [f"α = {f['α']}", f"rows {f['rows']}"] + ([f"views {f['views']}"] if views and "views" in f else [])
+        parts += ["95 % bands"] if run.table["ci_low"].notna().any() else []
+        facts.append(tame(", ".join(parts)))
+    return "\n".join(dict.fromkeys(facts))
+
+
+# (metric, sink, heading) in reading order; those a run does not hold are left out
+_COLUMNS = [
+    ("prompt_entropy", "keep", "prompt\nentropy"),
+    ("prompt_entropy", "drop", "sink\ndropped"),
+    ("curvature", "keep", "curv-\nature"),
+    ("dataset_entropy", "keep", "dataset\nentropy"),
+    ("effective_rank", "keep", "eff.\nrank"),
+    ("infonce", "keep", "Info-\nNCE"),
+    ("lidar", "keep", "LiDAR"),
+    ("dime", "keep", "DiME"),
+    ("sink_ratio", "keep", "sink\nratio"),
+]
+
+
+def print_run(run: Run, console: Console | None = None) -> None:
+    """Print a profile for a person."""
+    console = console or Console()
+    console.print(_headline(run))
+    console.print(_layer_table(run, console.width))
+    console.print(_curves(run, console.width))
+    valley = find_valley(run.table)
+    if valley is not None:
+        console.print(escape(valley.sentence()))
+    elif "prompt_entropy" in set(run.table["metric"]):
+        console.print("Prompt entropy has no valley: it does not dip below both its ends by a tenth.")
+    for warning in run.manifest["warnings"]:
+        console.print(f"[yellow]note[/] {escape(warning)}")
+
+
+def how_long(manifest: dict[str, Any]) -> str:
+    """How many prompts a profile has and how long they are."""
+    counts, conventions = manifest["counts"], manifest["conventions"]
+    if "image_tokens" in conventions:
+        return f"{counts['prompts']} images of {counts['tokens']['longest']} tokens ({conventions['image_tokens']})"
+    return f"{counts['prompts']} prompts, up to {conventions['max_length']} tokens"
+
+
+def _headline(run: Run) -> str:
+    m = run.manifest
+    model, conventions = m["model"], m["conventions"]
+    alpha = conventions["metrics"]["alpha"]
+    return (
+        f"\n[bold]{escape(str(model['name']))}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family, "
+        f"{model['dtype']}  ·  [bold]{escape(str(m['corpus']['name']))}[/]  {how_long(m)}\n"
+        f"final_norm [bold]{conventions['final_norm']}[/]  ·  rows {conventions['metrics']['rows']}  ·  α = {alpha}  ·  "
+        f"{conventions['views']} views  ·  seed {conventions['seed']}  ·  preset {conventions['preset']}  ·  95 % intervals"
+    )
+
+
+def _layer_table(run: Run, width: int) -> Table:
+    """Layers down, metrics across; intervals where the terminal is wide enough for them."""
+    held = run.table[run.table["normalization"] == "raw"]
+    shown = [
+        (heading, rows.set_index("site"))
+        for metric, sink, heading in _COLUMNS
+        if len(rows := held[(held["metric"] == metric) & (held["sink"] == sink)])
+    ]
+    sites = held[["site", "layer"]].drop_duplicates()
+    inside = bool(sites["site"].str.count(r"\.").gt(1).any())
+    wide = width >= 12 + 16 * len(shown)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("layer", justify="right", no_wrap=True)
+    if inside or wide:
+        table.add_column("site", no_wrap=True)
+    for heading, _ in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for site, layer in sites.itertuples(index=False):
+        cells = []
+        for _, column in shown:
+            row = column.loc[site]
+            half = float(row["ci_high"] - row["ci_low"]) / 2
+            spread = f" [dim]±{number(half)}[/]" if wide and math.isfinite(half) else ""
+            cells.append(number(float(row["value"])) + spread)
+        table.add_row(str(layer), *([str(site)] if inside or wide else []), *cells)
+    return table
+
+
+def _curves(run: Run, width: int) -> Table:
+    """One line per metric: its curve, its extremes and, where there is room, what a higher value means."""
+    held = set(run.table["metric"])
+    wide = width >= 150
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("metric", no_wrap=True)
+    table.add_column("embed → last layer", no_wrap=True)
+    for heading in ("lowest", "highest"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if wide:
+        table.add_column("a higher value means", style="dim")
+    for name, metric in metrics().items():
+        if name not in held:
+            continue
+        for sink in metric.info.sinks:
+            curve = run.curve(name, sink=sink)
+            values, at = curve["value"].to_numpy(), curve["layer"].to_numpy()
+            label = name if sink == "keep" else "  … sink dropped"
+            if not np.isfinite(values).any():
+                table.add_row(label, "undefined at every layer")
+                continue
+            low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
+            extremes = [f"{number(values[i])} @ {at[i]:<2}" for i in (low, high)]
+            meaning = [metric.info.higher_means if sink == "keep" else ""] if wide else []
+            table.add_row(label, _fitted(values, 28 if width < 100 else 48), *extremes, *meaning)
+    return table
+
+
+def _fitted(values: np.ndarray, most: int) -> str:
+    """A sparkline of at most `most` characters: deep models are sampled evenly, ends included."""
+    if len(values) > most:
+        values = values[np.linspace(0, len(values) - 1, most).round().astype(int)]
+    return sparkline(values)
+
+
+def run_html(run: Run) -> str:
+    """A small self-contained fragment."""
+    m = run.manifest
+    valley = find_valley(run.table)
+    lines = [
+        f"<b>{html.escape(run.name)}</b> on {html.escape(str(m['corpus']['name']))}: {how_long(m)}, "
+        f"final_norm <b>{html.escape(str(m['conventions']['final_norm']))}</b>, "
+        f"{m['conventions']['views']} views",
+    ]
+    if valley is not None:
+        lines.append(html.escape(valley.sentence()))
+    lines += [f"<i>{html.escape(str(warning))}</i>" for warning in m["warnings"]]
+    rows = []
+    for name in run.table["metric"].unique():
+        curve = run.curve(name)
+        values = curve["value"].to_numpy()
+        cells = [html.escape(get_metric(name).info.title), f"<code>{sparkline(values)}</code>"]
+        cells += [number(float(values[0])), number(float(values[-1]))]
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "<tr><th>metric</th><th>embed → last layer</th><th>first</th><th>last</th></tr>"
+    return "<p>" + "<br>".join(lines) + f"</p><table>{head}{''.join(rows)}</table>"

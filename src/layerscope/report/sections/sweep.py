@@ -1,0 +1,81 @@
+"""Sweeps on the page: how each job ended, the main metrics of all of them on the same axes, and the tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from layerscope.core.sites import whole_layers
+from layerscope.metrics import metrics
+from layerscope.report.sources import Block, Chart, Line, Section
+
+_SHOWN = ("prompt_entropy", "dataset_entropy", "curvature")
+_MOST = 12  # lines on one chart
+
+
+def from_sweep(run: Any) -> Block:
+    """One block for all jobs; each job's own folder opens as a run of its own."""
+    jobs, table = run.jobs, run.table
+    ended = jobs["status"].value_counts()
+    states = ", ".join(f"{count} {status}" for status, count in ended.items())
+    words = [f"{len(jobs)} jobs in {run.name}: {states}."]
+    charts = [chart for name in _SHOWN if (chart := _metric_chart(table, name)) is not None]
+    charts += [chart for chart in (_score_chart(table),) if chart is not None]
+    models = list(dict.fromkeys(str(name) for name in jobs["model"]))
+    return Block(
+        "sweep",
+        f"Sweep: {run.name}",
+        ", ".join(models[:4]) + (" …" if len(models) > 4 else ""),
+        words,
+        charts,
+        {"Jobs": jobs, "Lowest and highest of every job": _extremes(table)},
+        facts={"kind": "sweep", "models": len(models), "jobs": len(jobs), "layerscope": run.manifest.get("layerscope")},
+        warnings=[f"the job {one['job']} failed: {one['reason']}" for one in run.failed],
+        path=None if run.path is None else str(run.path),
+    )
+
+
+def _curves(rows: pd.DataFrame) -> pd.DataFrame:
+    """Block outputs as measured, without the rows inside blocks."""
+    return whole_layers(rows[(rows["normalization"].isna() | (rows["normalization"] == "raw")) & (rows["sink"] != "drop")])
+
+
+def _metric_chart(table: pd.DataFrame, metric: str) -> Chart | None:
+    rows = _curves(table[table["task"].isna() & (table["metric"] == metric)])
+    lines = [_line(str(job), part) for job, part in rows.groupby("job", sort=False)]
+    info = metrics()[metric].info
+    return Chart(info.title, lines[:_MOST], info.unit, _left_out(lines)) if lines else None
+
+
+def _score_chart(table: pd.DataFrame) -> Chart | None:
+    rows = table[table["task"].notna()]
+    lines = []
+    for (job, readout), part in rows.groupby(["job", "readout"], sort=False):
+        by_task = part.pivot_table(index="layer", columns="task", values="value", sort=True)
+        mean = (100 * by_task.mean(axis=1, skipna=False)).rename("value").reset_index()
+        lines.append(_line(f"{job} · {readout}", mean))
+    return Chart("Mean score over tasks", lines[:_MOST], "main score × 100", _left_out(lines)) if lines else None
+
+
+def _line(name: str, rows: pd.DataFrame) -> Line:
+    rows = rows.drop_duplicates("layer").sort_values("layer")
+    bands = [list(rows[column]) if column in rows else None for column in ("ci_low", "ci_high")]
+    return Line(name, [int(k) for k in rows["layer"]], list(rows["value"]), *bands)
+
+
+def _left_out(lines: list[Line]) -> str:
+    return f"The first {_MOST} of {len(lines)} lines." if len(lines) > _MOST else ""
+
+
+def _extremes(table: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    keys = ["job", "task", "readout", "metric"]
+    for key, part in _curves(table).dropna(subset=["value"]).groupby(keys, sort=False, dropna=False):
+        low, high = part.loc[part["value"].idxmin()], part.loc[part["value"].idxmax()]
+        named = dict(zip(keys, key, strict=True))
+        rows.append({**named, "lowest": low["value"], "at": low["layer"], "highest": high["value"], "at layer": high["layer"]})
+    return pd.DataFrame(rows, columns=[*keys, "lowest", "at", "highest", "at layer"])
+
+
+SECTION = Section("sweep", from_sweep)

@@ -1,0 +1,57 @@
+"""Numbers, curves and tables as text, for terminals, notebooks and Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def simple_table() -> Table:
+    """A table with a line under its head and no frame."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+
+
+def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
+    """Numbers to the right and whole; `words` name the columns that may fold."""
+    table = simple_table()
+    for heading in headings:
+        left = heading in words or heading in ("metric", "verdict")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading not in words, overflow="fold")
+    return table
+
+
+def number(value: float) -> str:
+    """A number with as many digits as a reader needs."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 0.1 or size == 0:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if size >= 0.01 else f"{value:.1e}"
+
+
+def sparkline(values: Any) -> str:
+    """A curve in one line of text; gaps where a value is undefined.
+
+    >>> sparkline([0, 1, 2, 3])
+    '▁▃▆█'
+    """
+    array = np.asarray(values, dtype=float)
+    finite = array[np.isfinite(array)]
+    if not len(finite):
+        return " " * len(array)
+    low, span = float(finite.min()), float(finite.max() - finite.min())
+    if span == 0:
+        return "".join(_BARS[3] if math.isfinite(v) else " " for v in array)
+    return "".join(_BARS[round((v - low) / span * 7)] if math.isfinite(v) else " " for v in array)
