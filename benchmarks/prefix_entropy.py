@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from layerscope.metrics.rows import prepare_rows
+from layerscope.metrics.options import prepare_rows
 from layerscope.studies.prefix_entropies import anew, entropies_of_prefixes
 
 CASES = (("centered-unit", "prompt"), ("unit", "prompt"), ("centered-unit", "prefix"))

@@ -16,8 +16,8 @@ from layerscope.metrics.dime import dime_values
 from layerscope.metrics.effective_rank import effective_rank, entropy_rank
 from layerscope.metrics.infonce import info_nce
 from layerscope.metrics.intrinsic_dimension import neighbour_ratios
+from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.rankme import rankme
-from layerscope.metrics.rows import prepare_rows
 from tests.metrics import reference as ref
 from tests.metrics.support import REFERENCES, Samples, accumulate, make_samples, tensor
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.metrics import main_metrics
 from layerscope.profiling import Run
 from layerscope.report.drawing import save_figure
-from layerscope.report.sections.profile import CORE, plot_profiles
+from layerscope.report.sections.profile import plot_profiles
 
 pytest.importorskip("matplotlib")
 
@@ -24,7 +25,7 @@ def test_a_panel_per_metric(run: Run) -> None:
 
     figure = run.plot()
     assert isinstance(figure, Figure)
-    assert len(panels(figure)) == len(CORE)
+    assert len(panels(figure)) == len(main_metrics())
     figure = plot_profiles([run], ["dime", "curvature", "prompt_entropy"], columns=2)
     assert [axis.get_title(loc="left") for axis in panels(figure)] == ["DiME", "Curvature", "Prompt entropy"]
     assert len(figure.axes) == 4  # the last place stays empty

@@ -1,4 +1,8 @@
-"""What is kept of each site's states: a pooled vector per text and a few numbers per prompt. Runs inside the hooks."""
+"""What is kept of each site's states: a pooled vector per text and a few numbers per prompt. Runs inside the hooks.
+
+The built-in token metrics are fused: one Gram matrix per prompt serves them all. Any other token metric is measured by its
+own `measure`, on the states that the site gives.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,33 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
-from layerscope.capture.batches import Batch
-from layerscope.capture.hooks import Capture, FinalNorm
+from layerscope.capture.batches import Batch, is_out_of_memory
+from layerscope.capture.hooks import Capture, FinalNorm, apply_norm
 from layerscope.capture.normed import centred_states, normed_sums
+from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
+from layerscope.metrics.base import PromptMean
 from layerscope.metrics.options import Options
+from layerscope.metrics.registry import checked_values
 from layerscope.metrics.tokens.gram_kernel import usable_for
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
-from layerscope.metrics.tokens.norms import TokenFacts, largest_token, sink_ratio, token_norms, token_sum
+from layerscope.metrics.tokens.norms import (
+    TokenFacts,
+    full_mask,
+    largest_token,
+    sink_ratio,
+    token_norms,
+    token_sum,
+    without_token,
+)
 from layerscope.metrics.tokens.row_kernel import usable_for_rows
 
+# what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
 
+_RESUME = "Correct it, or choose other metrics; a run with an output folder goes on where it stopped."
 _SHARE_OF_MEMORY = 0.06  # of a GPU's, for Gram matrices that wait for their eigenvalues
 
 
@@ -37,8 +54,8 @@ class Reduced:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One batch, reduced, on its device: `pooled` (sites, texts, D) float32, `tokens` (fields, sites, texts) float64 or None.
+class ReducedTensors:
+    """A `Reduced` batch, still on its device: `pooled` (sites, texts, D) float32, `tokens` (fields, sites, texts) float64.
 
     On a GPU nothing has waited for it, and nobody has looked whether it is finite (see `Reducer.check`).
     """
@@ -62,7 +79,8 @@ class Reducer:
 
     The extra memory is a small constant number of one site's states: each hook reduces what it is given and lets it go.
     The sink token is found on the states without the final norm, which would hide it. On a GPU the sites' Gram matrices are
-    collected, as far as memory allows, and solved together.
+    collected, as far as memory allows, and solved together. `measured` are token metrics beyond the fused ones; `fields` names
+    the rows of the token measures.
     """
 
     def __init__(
@@ -74,9 +92,11 @@ class Reducer:
         *,
         entropy: bool = True,
         curvature: bool = True,
+        measured: Sequence[PromptMean] = (),
     ) -> None:
         self.sites, self.options = list(sites), options
-        self.entropy, self.curvature = entropy, curvature
+        self.entropy, self.curvature, self.measured = entropy, curvature, list(measured)
+        self.fields = (*TOKEN_FIELDS, *(metric.field(sink) for metric in measured for sink in metric.info.sinks))
         self._capture = Capture(anatomy, sites, final_norm, self._on_state, self._on_raw)
         self._batch: Batch | None = None
         self._token_level = False
@@ -87,6 +107,7 @@ class Reducer:
         self._batch = None
         self._pooled: dict[int, Tensor] = {}
         self._tokens: dict[int, Tensor] = {}
+        self._own: dict[int, Tensor] = {}  # of the metrics in `measured`
         self._lengths: Tensor | None = None
         self._waiting: list[_Waiting] = []
         self._room_left: Tensor | None = None
@@ -104,9 +125,9 @@ class Reducer:
         self.check(kept.pooled)
         if kept.tokens is None:
             return Reduced(kept.pooled.cpu().numpy(), {})
-        return Reduced(kept.pooled.cpu().numpy(), dict(zip(TOKEN_FIELDS, kept.tokens.cpu().numpy(), strict=True)))
+        return Reduced(kept.pooled.cpu().numpy(), dict(zip(self.fields, kept.tokens.cpu().numpy(), strict=True)))
 
-    def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Kept:
+    def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> ReducedTensors:
         """The same, left on the device: on a GPU this returns before the work is done."""
         self._forget()
         self._batch, self._token_level = batch, token_level
@@ -115,9 +136,29 @@ class Reducer:
             with torch.inference_mode():
                 self._solve()
                 pooled = _stacked(self._pooled).float()
-                return Kept(pooled, _stacked(self._tokens).transpose(0, 1) if self._tokens else None)
+                return ReducedTensors(pooled, self._token_values())
         finally:
             self._forget()
+
+    def _token_values(self) -> Tensor | None:
+        if not self._tokens:
+            return None
+        tokens = _stacked(self._tokens)
+        if self.measured:
+            tokens = torch.cat([tokens, _stacked(self._own).to(tokens.device)], dim=1)
+        return tokens.transpose(0, 1)
+
+    def check_values(self, values: dict[str, np.ndarray]) -> None:
+        """Raise a `PluginError` for the first metric in `measured` that gave an infinite value."""
+        for metric in self.measured:
+            for sink in metric.info.sinks:
+                bad = np.isinf(values[metric.field(sink)])
+                if bad.any():
+                    where = self.sites[int(bad.any(1).argmax())].name
+                    raise PluginError(
+                        f"metric {metric.info.name!r}: measure gives infinite values at {where} for {int(bad.sum(1).max())} of "
+                        f"{bad.shape[1]} prompts. {_RESUME}"
+                    )
 
     def check(self, pooled: Tensor) -> None:
         """Raise `NonFiniteStatesError` for the first site whose vectors (sites, …, D) are not finite. Waits for the device."""
@@ -133,7 +174,10 @@ class Reducer:
             return False
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         if self._token_level:
-            return self._measure_at_once(index, raw, mask, norm)
+            done = self._measure_at_once(index, raw, mask, norm)
+            if done and self.measured:
+                self._measure_own(index, raw, apply_norm(norm, raw), mask)
+            return done
         total = normed_sums(raw, mask, norm)
         if total is None:
             return False
@@ -175,6 +219,7 @@ class Reducer:
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         if plain and self._measure_at_once(index, raw, mask, None):
+            self._measure_own(index, raw, state, mask)
             return
         total = token_sum(state, mask)
         pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
@@ -185,6 +230,7 @@ class Reducer:
         self._pooled[index] = pooled.float()
         if self._token_level:
             self._measure(index, raw, state, mask, total)
+            self._measure_own(index, raw, state, mask)
 
     def _lengths_on(self, mask: Tensor) -> Tensor:
         if self._lengths is None or self._lengths.device != mask.device:
@@ -199,6 +245,27 @@ class Reducer:
         space = self._space if raw.device.type == "cuda" else None
         prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total, space=space)
         self._wait(_Waiting(index, norms, position, prepared))
+
+    def _measure_own(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None) -> None:
+        """Token metrics that are not fused, by their own `measure`: half-precision states are given to them as float32."""
+        if not self.measured:
+            return
+        masks = {"keep": full_mask(raw) if mask is None else mask}
+        if any("drop" in metric.info.sinks for metric in self.measured):
+            masks["drop"] = without_token(masks["keep"], largest_token(token_norms(raw), mask))
+        states = state if state.dtype == torch.float64 else state.float()
+        out = []
+        for metric in self.measured:
+            for sink in metric.info.sinks:
+                try:
+                    values = metric.measure(states, masks[sink])
+                except Exception as error:
+                    if is_out_of_memory(error):  # the batch is split and tried again
+                        raise
+                    name, site = metric.info.name, self.sites[index].name
+                    raise PluginError(f"metric {name!r} failed at {site}: {type(error).__name__}: {error}. {_RESUME}") from error
+                out.append(checked_values(metric, values, len(states)).to(states.device))
+        self._own[index] = torch.stack(out)
 
     def _wait(self, site: _Waiting) -> None:
         """Put a site's matrices to those that wait; solve them when there is no room for more."""

@@ -52,6 +52,7 @@ class Registry(Generic[T]):
         self._name, self._check, self._find = name, check, find
         self._things: dict[str, T] = {}
         self._broken: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
         self._loaded = False
 
     def add(self, thing: T) -> T:
@@ -84,13 +85,11 @@ class Registry(Generic[T]):
         source = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
         try:
             loaded = point.load()
-            if self._check(loaded):
-                self.add(loaded)
-            elif self._find is not None and (things := self._find(loaded)):  # the entry point names a module
-                for thing in things:
-                    self.add(thing)
-            else:
+            things = [loaded] if self._check(loaded) else self._find(loaded) if self._find is not None else []
+            if not things:  # neither a thing of the kind nor a module that holds some
                 raise PluginError(f"{point.value} is not a {self.kind}")
+            for thing in things:
+                self._sources[self._name(self.add(thing))] = source
         except Exception as error:
             self._broken[point.name] = f"the {self.kind} {point.name!r} of {source} cannot be used: {error}"
 
@@ -99,6 +98,11 @@ class Registry(Generic[T]):
         """Entry points that could not be loaded, with the reason."""
         self.load()
         return dict(self._broken)
+
+    def source(self, name: str) -> str | None:
+        """The package and version whose entry point added a thing; None for the others."""
+        self.load()
+        return self._sources.get(name)
 
     def all(self) -> dict[str, T]:
         """Everything known, by name."""

@@ -1,14 +1,22 @@
 """Representation metrics: pure functions on tensors, and accumulators with `update`, `merge` and `compute`.
 
-Imports only torch, numpy and the standard library. One file per idea; adding a metric is adding a file.
+Imports only torch, numpy, the standard library and `layerscope.core`. Adding a metric is adding a file (see base.py).
 """
 
-from layerscope.metrics.base import Estimate, Metric, MetricInfo
+from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.entropy import NORMALIZATIONS, matrix_entropy, normalizer, spectrum_entropy
 from layerscope.metrics.intervals import interval, many_intervals
-from layerscope.metrics.options import Options
-from layerscope.metrics.registry import expand_names, get_metric, metrics
-from layerscope.metrics.rows import ROW_PREPARATIONS, prepare_rows
+from layerscope.metrics.options import ROW_PREPARATIONS, Options, prepare_rows
+from layerscope.metrics.registry import (
+    expand_names,
+    get_metric,
+    in_reading_order,
+    main_metrics,
+    metrics,
+    on_log_scale,
+    register,
+    shown_series,
+)
 from layerscope.metrics.samples import PooledRows, PromptValues, ViewRows
 
 __all__ = [
@@ -19,15 +27,21 @@ __all__ = [
     "MetricInfo",
     "Options",
     "PooledRows",
+    "PromptMean",
     "PromptValues",
     "ViewRows",
     "expand_names",
     "get_metric",
+    "in_reading_order",
     "interval",
+    "main_metrics",
     "many_intervals",
     "matrix_entropy",
     "metrics",
     "normalizer",
+    "on_log_scale",
     "prepare_rows",
+    "register",
+    "shown_series",
     "spectrum_entropy",
 ]

@@ -7,12 +7,10 @@ import math
 import torch
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.registry import register
-from layerscope.metrics.rows import prepare_rows
+from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.samples import PooledRows
 
 
-@register
 class Anisotropy(Metric[PooledRows]):
     """Mean cosine over all pairs of different prompts: (‖Σ u‖² − N) / (N (N − 1)), with u the unit vectors.
 
@@ -30,11 +28,9 @@ class Anisotropy(Metric[PooledRows]):
         bounds=lambda n, d, o: (-1.0 / max(1, n - 1), 1.0),
         bounds_text="−1/(N − 1) to 1",
         citation="Ethayarajh 2019",
+        order=200,
+        main=False,
     )
-
-    def new_data(self) -> PooledRows:
-        """Pooled vectors."""
-        return PooledRows()
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The mean cosine; vectors of length zero have none and are left out."""

@@ -1,4 +1,9 @@
-"""What a metric is: its facts, its estimate, and the accumulator that every metric shares."""
+"""What a metric is: its facts, its estimate, and the accumulators that metrics derive from.
+
+A new metric is one class: `info` and, by level, `measure` (token states: derive from `PromptMean`) or `estimate` (pooled
+vectors or views: derive from `Metric`). A file in this folder, or an entry point in the group `layerscope.metrics`, makes it
+known; tables, figures, studies and the report then show it by what `info` says.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from layerscope.metrics.entropy import Normalization, normalizer
 from layerscope.metrics.options import Options
+from layerscope.metrics.samples import PooledRows, PromptValues, ViewRows
+from layerscope.metrics.tokens.norms import full_mask
 
 Data = TypeVar("Data")
 Level = Literal["tokens", "pooled", "views"]
@@ -24,6 +32,10 @@ class MetricInfo:
     `level` is what it is computed from: the token states of each prompt, the pooled vectors of all prompts, or the
     pooled vectors of several augmented views. `higher_means` says in words what a larger value says about the states.
     `bounds(n, d, options)` limits the raw value for n samples in d dimensions.
+
+    How it is shown: `heading` is the column heading of tables (two lines at most; the title if empty), `order` its place among
+    the metrics (small ones first), `log_scale` the axis of figures. `main` metrics are shown where not all of them fit.
+    `compare_sinks` shows the value without the sink token beside the one with it.
     """
 
     name: str
@@ -37,6 +49,15 @@ class MetricInfo:
     normalizations: tuple[Normalization, ...] = ("raw",)
     sinks: tuple[Literal["keep", "drop"], ...] = ("keep",)
     core: bool = False  # one of the seven of the paper
+    heading: str = ""
+    order: int = 1000
+    log_scale: bool = False
+    main: bool = True
+    compare_sinks: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.heading:
+            object.__setattr__(self, "heading", self.title.replace(" ", "\n", 1))
 
 
 @dataclass
@@ -78,6 +99,9 @@ class Estimate:
         return out
 
 
+_DATA: dict[str, Callable[[], Any]] = {"tokens": PromptValues, "pooled": PooledRows, "views": ViewRows}
+
+
 class Metric(Generic[Data]):
     """An accumulator: `update` with samples, `merge` with another one, `compute` at the end.
 
@@ -93,8 +117,8 @@ class Metric(Generic[Data]):
         self.data = self.new_data()
 
     def new_data(self) -> Data:
-        """An empty container for this metric's samples."""
-        raise NotImplementedError(f"{type(self).__name__} must say what data it accumulates")
+        """An empty container for this metric's samples: what its level says."""
+        return _DATA[self.info.level]()  # type: ignore[return-value]
 
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Add samples; the arguments are those of this metric's data."""
@@ -114,7 +138,7 @@ class Metric(Generic[Data]):
         """Compute together what `estimate` will need of several data, where that is faster (on a GPU). Changes no value."""
 
     def normalized(self, data: Data, raw: Estimate, normalization: Normalization) -> Estimate:
-        """The same under a normalisation. Metrics whose N differs by prompt override it."""
+        """The same under a normalization. Metrics whose N differs by prompt override it."""
         by = normalizer(normalization, raw.n, raw.d)
         return raw.scaled(1 / by) if by == by else raw.scaled(math.nan)
 
@@ -124,3 +148,56 @@ class Metric(Generic[Data]):
             raise ValueError(f"{self.info.name}: no data yet, add some with update() first")
         raw = self.estimate(self.data)
         return raw if normalization == "raw" else self.normalized(self.data, raw, normalization)
+
+
+def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
+    """The mean of per-prompt values; undefined ones (NaN) are left out and counted."""
+    defined = np.isfinite(values)
+    n = int(defined.sum())
+    if n == 0:
+        return Estimate(math.nan, 0, width, undefined=len(values))
+    kept = values if n == len(values) else values[defined]
+    mean = float(kept.mean())
+    return Estimate(mean, n, width, (kept - mean) / n, undefined=len(values) - n)
+
+
+class PromptMean(Metric[PromptValues]):
+    """Base of token metrics: the mean over prompts of one number per prompt.
+
+    A subclass gives `measure`. `fused` names the field in which the capture already computes it beside others in one pass
+    (see capture/reduce.py), with `{}` for the sink setting; a metric without one is measured inside the hooks.
+    """
+
+    fused: ClassVar[str | None] = None
+
+    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
+        """One value per prompt (B,) of token states (B, T, D); `mask` (B, T) is False at padding. NaN: undefined."""
+        raise NotImplementedError(f"{type(self).__name__} must measure a prompt")
+
+    def field(self, sink: str) -> str:
+        """Where a profile keeps the prompts' values: with the sink token (`keep`) or without it (`drop`)."""
+        fused = self.fused_field()
+        return f"{self.info.name}.{sink}" if fused is None else fused.format(sink)
+
+    @classmethod
+    def fused_field(cls) -> str | None:
+        """`fused`, unless a subclass has replaced the `measure` that it stands for."""
+        return next((vars(kind).get("fused") for kind in cls.__mro__ if "measure" in vars(kind)), None)
+
+    def from_field(self, values: np.ndarray) -> np.ndarray:
+        """The prompts' values from what the field holds."""
+        return values
+
+    def update(self, states: Tensor, mask: Tensor | None = None, keys: Any = None) -> Self:
+        """Add prompts: token states (B, T, D), with a mask (B, T) that is False at padding."""
+        if states.ndim != 3:
+            raise ValueError(f"expected token states (prompts, tokens, width), got shape {tuple(states.shape)}")
+        mask = full_mask(states) if mask is None else mask.bool()
+        if mask.shape != states.shape[:2]:
+            raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit states of shape {tuple(states.shape)}")
+        self.data.update(self.measure(states, mask), mask.sum(-1), keys, width=states.shape[-1])
+        return self
+
+    def estimate(self, data: PromptValues) -> Estimate:
+        """The mean over prompts."""
+        return mean_over_prompts(data.ordered()[0], data.width or 0)

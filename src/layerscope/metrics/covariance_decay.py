@@ -10,8 +10,7 @@ from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
-from layerscope.metrics.registry import register
-from layerscope.metrics.rows import RowPreparation
+from layerscope.metrics.options import RowPreparation
 
 # Eigenvalues this much smaller than the largest are rounding of float32 states and would decide the slope.
 _FLOOR = 1e-10
@@ -44,7 +43,6 @@ class _Covariance(PooledSpectrumMetric):
         return "centered"
 
 
-@register
 class AlphaReQ(_Covariance):
     """Exponent of the power law that the covariance's eigenvalues follow."""
 
@@ -57,6 +55,8 @@ class AlphaReQ(_Covariance):
         bounds=lambda n, d, o: (0.0, math.inf),
         bounds_text="at least 0",
         citation="Agrawal et al. 2022",
+        order=200,
+        main=False,
     )
 
     def function(self) -> Callable[[Tensor], Tensor]:
@@ -64,7 +64,6 @@ class AlphaReQ(_Covariance):
         return power_law_exponent
 
 
-@register
 class NESum(_Covariance):
     """Sum of the covariance's eigenvalues over the largest."""
 
@@ -77,6 +76,8 @@ class NESum(_Covariance):
         bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
         bounds_text="1 to min(N − 1, D)",
         citation="He & Ozay 2022",
+        order=200,
+        main=False,
     )
 
     def function(self) -> Callable[[Tensor], Tensor]:

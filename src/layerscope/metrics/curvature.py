@@ -6,13 +6,10 @@ import math
 
 from torch import Tensor
 
-from layerscope.metrics.base import MetricInfo
-from layerscope.metrics.prompt_entropy import PromptMean
-from layerscope.metrics.registry import register
+from layerscope.metrics.base import MetricInfo, PromptMean
 from layerscope.metrics.tokens.measures import curvatures
 
 
-@register
 class Curvature(PromptMean):
     """Mean angle, in radians, between successive differences v_k = z_{k+1} − z_k of one prompt's states.
 
@@ -35,7 +32,11 @@ class Curvature(PromptMean):
         citation="Hosseini & Fedorenko 2023; Skean et al. 2025",
         sinks=("keep", "drop"),
         core=True,
+        heading="curv-\nature",
+        order=20,
     )
+
+    fused = "curvature_{}"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """The mean angle of each prompt."""

@@ -12,9 +12,7 @@ from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
 from layerscope.metrics.folds.jackknife import n_folds
 from layerscope.metrics.folds.spectra import Quantity, pooled_spectra, pooled_spectrum
 from layerscope.metrics.folds.sums import OfSums, entropy_of_sums, pooled_sums, prepare_fold_sums, summable
-from layerscope.metrics.options import Options
-from layerscope.metrics.registry import register
-from layerscope.metrics.rows import RowPreparation
+from layerscope.metrics.options import Options, RowPreparation
 from layerscope.metrics.samples import PooledRows
 
 
@@ -30,10 +28,6 @@ def rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
 
 class PooledSpectrumMetric(Metric[PooledRows]):
     """Base of metrics that are a function of the spectrum of the pooled vectors."""
-
-    def new_data(self) -> PooledRows:
-        """Pooled vectors."""
-        return PooledRows()
 
     def rows(self) -> RowPreparation:
         """How the pooled vectors are prepared."""
@@ -75,7 +69,6 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         return (math.nan, math.nan) if float(spectrum.eigenvalues[-1]) <= 0 else spectrum.evaluate(quantity)
 
 
-@register
 class DatasetEntropy(PooledSpectrumMetric):
     """How many directions the pooled vectors of all prompts spread over; D×D when N > D.
 
@@ -96,6 +89,8 @@ class DatasetEntropy(PooledSpectrumMetric):
         citation="Skean et al. 2025, Eq. 1",
         normalizations=NORMALIZATIONS,
         core=True,
+        heading="dataset\nentropy",
+        order=30,
     )
 
     def function(self) -> Callable[[Tensor], Tensor]:

@@ -14,7 +14,6 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.folds.grams import prepared_view
 from layerscope.metrics.folds.sums import FEWEST, entropy_of_sums
-from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import eigvalsh
 from layerscope.spectra.factors import fast_doubles
@@ -56,7 +55,6 @@ def _products(a: Tensor, b: Tensor, permutations: int, seed: int, feature_side: 
         yield k_a * k_b[p][:, p]
 
 
-@register
 class DiME(Metric[ViewRows]):
     """Mean over permutations of S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B), on N×N Gram matrices with unit diagonal.
 
@@ -76,11 +74,8 @@ class DiME(Metric[ViewRows]):
         citation="Skean et al. 2023",
         normalizations=NORMALIZATIONS,
         core=True,
+        order=70,
     )
-
-    def new_data(self) -> ViewRows:
-        """Pooled vectors of views."""
-        return ViewRows()
 
     def _views(self, data: ViewRows) -> tuple[Tensor, Tensor]:
         o = self.options

@@ -14,7 +14,6 @@ from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
 from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
 from layerscope.metrics.folds.sums import OfSums, effective_rank_of_sums, entropy_rank_of_sums
-from layerscope.metrics.registry import register
 
 
 def effective_rank(eigenvalues: Tensor) -> Tensor:
@@ -39,7 +38,6 @@ def entropy_rank(eigenvalues: Tensor) -> Tensor:
     return spectrum_entropy(eigenvalues, 1.0).exp()
 
 
-@register
 class EffectiveRank(PooledSpectrumMetric):
     """exp(−Σ q log q), q = σ / Σσ, with σ the singular values of the pooled vectors."""
 
@@ -53,6 +51,8 @@ class EffectiveRank(PooledSpectrumMetric):
         bounds_text="1 to min(N, D); never below the entropy rank",
         citation="Roy & Vetterli 2007",
         core=True,
+        heading="eff.\nrank",
+        order=40,
     )
 
     def function(self) -> Callable[[Tensor], Tensor]:
@@ -64,7 +64,6 @@ class EffectiveRank(PooledSpectrumMetric):
         return effective_rank_of_sums
 
 
-@register
 class EntropyRank(PooledSpectrumMetric):
     """exp(S_1) of the pooled vectors."""
 
@@ -77,6 +76,8 @@ class EntropyRank(PooledSpectrumMetric):
         bounds=rank_bound,
         bounds_text="1 to the effective rank",
         citation="Skean et al. 2025 (corrected Theorem 1)",
+        order=200,
+        main=False,
     )
 
     def function(self) -> Callable[[Tensor], Tensor]:

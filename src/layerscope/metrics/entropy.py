@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from layerscope.metrics.rows import RowPreparation, prepare_rows
+from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.spectra import eigvalsh
 
 Normalization = Literal["raw", "maxEntropy", "logN", "logD", "logNlogD"]

@@ -11,7 +11,6 @@ from torch import Tensor
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.folds.grams import prepared_view
 from layerscope.metrics.options import Options
-from layerscope.metrics.registry import register
 from layerscope.metrics.samples import ViewRows
 
 _BLOCK = 1024
@@ -54,7 +53,6 @@ def _bound(n: int, d: int, o: Options) -> tuple[float, float]:
     return 0.0, float(np.logaddexp(0.0, math.log(2 * n - 2) + widest)) if n > 1 else 0.0
 
 
-@register
 class InfoNCE(Metric[ViewRows]):
     """NT-Xent loss over the first two views, τ = 0.1, cosine similarity by default. Lower: views are told apart better.
 
@@ -74,11 +72,9 @@ class InfoNCE(Metric[ViewRows]):
         bounds_text="above 0; log(2N − 1) if views say nothing",
         citation="Oord et al. 2018; Chen et al. 2020",
         core=True,
+        heading="Info-\nNCE",
+        order=50,
     )
-
-    def new_data(self) -> ViewRows:
-        """Pooled vectors of views."""
-        return ViewRows()
 
     def estimate(self, data: ViewRows) -> Estimate:
         """The mean loss over prompts."""
@@ -92,7 +88,6 @@ class InfoNCE(Metric[ViewRows]):
         return Estimate(value, n, data.width, influence.cpu().numpy())
 
 
-@register
 class InfoNCEBound(InfoNCE):
     """log N − InfoNCE: a lower bound, at most log N, on the mutual information between two views."""
 
@@ -105,6 +100,8 @@ class InfoNCEBound(InfoNCE):
         bounds=lambda n, d, o: (math.log(n) - _bound(n, d, o)[1], math.log(n)),
         bounds_text="at most log N",
         citation="Oord et al. 2018",
+        order=200,
+        main=False,
     )
 
     def estimate(self, data: ViewRows) -> Estimate:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.registry import register
 from layerscope.metrics.samples import PooledRows
 
 _BLOCK = 1024
@@ -34,7 +33,6 @@ def neighbour_ratios(rows: Tensor) -> Tensor:
     return out
 
 
-@register
 class IntrinsicDimension(Metric[PooledRows]):
     """TwoNN on the pooled vectors: d = (n − 1) / Σ log μ, the unbiased maximum-likelihood form.
 
@@ -53,11 +51,9 @@ class IntrinsicDimension(Metric[PooledRows]):
         bounds=lambda n, d, o: (0.0, math.inf),
         bounds_text="above 0",
         citation="Facco et al. 2017 (TwoNN); Denti et al. 2022 (its estimator)",
+        order=200,
+        main=False,
     )
-
-    def new_data(self) -> PooledRows:
-        """Pooled vectors."""
-        return PooledRows()
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The dimension; duplicates have no ratio and are left out."""

@@ -13,9 +13,7 @@ from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_ro
 from layerscope.metrics.folds.grams import fold_members, left_in, prepare_grouped
 from layerscope.metrics.folds.jackknife import n_folds, standard_error
 from layerscope.metrics.folds.spectra import NATS
-from layerscope.metrics.options import Options
-from layerscope.metrics.registry import register
-from layerscope.metrics.rows import zero_row_floor
+from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import solve_together
 from layerscope.spectra.factors import fast_doubles, inverse_factor
@@ -41,7 +39,6 @@ def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
     ]
 
 
-@register
 class LiDAR(Metric[ViewRows]):
     """Entropy of the normalised eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2} (δ on the diagonal of Σ_w), over all views."""
 
@@ -56,11 +53,8 @@ class LiDAR(Metric[ViewRows]):
         citation=_CITATION,
         normalizations=NORMALIZATIONS,
         core=True,
+        order=60,
     )
-
-    def new_data(self) -> ViewRows:
-        """Pooled vectors of views."""
-        return ViewRows()
 
     def prepare(self, many: Sequence[ViewRows]) -> None:
         """On a GPU, the eigenvalues of all data and folds together in float32; in float64 where its rounding could show."""
@@ -261,7 +255,6 @@ def _inner(z: Tensor) -> Tensor:
     return (z - z.mean(1, keepdim=True)).reshape(-1, z.shape[-1])
 
 
-@register
 class LiDARRank(LiDAR):
     """exp of LiDAR's entropy: the number Thilak et al. report."""
 
@@ -274,6 +267,8 @@ class LiDARRank(LiDAR):
         bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
         bounds_text="1 to min(N − 1, D)",
         citation=_CITATION,
+        order=200,
+        main=False,
     )
 
     def estimate(self, data: ViewRows) -> Estimate:

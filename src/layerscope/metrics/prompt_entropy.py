@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from layerscope.metrics.base import Estimate, Metric, MetricInfo
+from layerscope.metrics.base import Estimate, MetricInfo, PromptMean, mean_over_prompts
 from layerscope.metrics.entropy import NORMALIZATIONS, Normalization, normalizer
-from layerscope.metrics.registry import register
 from layerscope.metrics.samples import PromptValues
-from layerscope.metrics.tokens.measures import full_mask, prompt_entropies
+from layerscope.metrics.tokens.measures import prompt_entropies
 
 
-def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
-    """The mean of per-prompt values; undefined ones (NaN) are left out and counted."""
-    defined = np.isfinite(values)
-    n = int(defined.sum())
-    if n == 0:
-        return Estimate(math.nan, 0, width, undefined=len(values))
-    kept = values if n == len(values) else values[defined]
-    mean = float(kept.mean())
-    return Estimate(mean, n, width, (kept - mean) / n, undefined=len(values) - n)
-
-
-class PromptMean(Metric[PromptValues]):
-    """Base of metrics that are a mean of one number per prompt."""
-
-    def new_data(self) -> PromptValues:
-        """Per-prompt values."""
-        return PromptValues()
-
-    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """One value per prompt of token states (B, T, D)."""
-        raise NotImplementedError(f"{type(self).__name__} must measure a prompt")
-
-    def update(self, states: Tensor, mask: Tensor | None = None, keys: Any = None) -> PromptMean:
-        """Add prompts: token states (B, T, D), with a mask (B, T) that is False at padding."""
-        if states.ndim != 3:
-            raise ValueError(f"expected token states (prompts, tokens, width), got shape {tuple(states.shape)}")
-        mask = full_mask(states) if mask is None else mask.bool()
-        if mask.shape != states.shape[:2]:
-            raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit states of shape {tuple(states.shape)}")
-        self.data.update(self.measure(states, mask), mask.sum(-1), keys, width=states.shape[-1])
-        return self
-
-    def estimate(self, data: PromptValues) -> Estimate:
-        """The mean over prompts."""
-        return mean_over_prompts(data.ordered()[0], data.width or 0)
-
-
-@register
 class PromptEntropy(PromptMean):
     """How many directions the tokens of one prompt spread over.
 
@@ -74,7 +34,12 @@ class PromptEntropy(PromptMean):
         normalizations=NORMALIZATIONS,
         sinks=("keep", "drop"),
         core=True,
+        heading="prompt\nentropy",
+        order=10,
+        compare_sinks=True,
     )
+
+    fused = "entropy_{}"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """S_α of each prompt."""

@@ -10,9 +10,7 @@ from torch import Tensor
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
 from layerscope.metrics.effective_rank import singular_values
-from layerscope.metrics.options import Options
-from layerscope.metrics.registry import register
-from layerscope.metrics.rows import RowPreparation
+from layerscope.metrics.options import Options, RowPreparation
 
 EPSILON = 1e-7
 
@@ -32,7 +30,6 @@ def _bound(n: int, d: int, options: Options) -> tuple[float, float]:
     return low, high
 
 
-@register
 class RankMe(PooledSpectrumMetric):
     """RankMe of the pooled vectors as they are (no centring)."""
 
@@ -45,6 +42,8 @@ class RankMe(PooledSpectrumMetric):
         bounds=_bound,
         bounds_text="1 to min(N, D), up to ε",
         citation="Garrido et al. 2023",
+        order=200,
+        main=False,
     )
 
     def rows(self) -> RowPreparation:

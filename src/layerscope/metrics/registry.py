@@ -1,45 +1,54 @@
-"""All metrics by name. A metric is one file in this folder that decorates its class with `@register`."""
+"""All metrics by name: those of this folder and those that other packages add (entry points `layerscope.metrics`)."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import math
 from collections.abc import Iterable
-from functools import cache
 from typing import Any, TypeVar
 
-from layerscope.errors import UnknownNameError
-from layerscope.metrics.base import Metric
+import torch
 
-_METRICS: dict[str, type[Metric[Any]]] = {}
+from layerscope.core.plugins import PluginError, Registry
+from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
+from layerscope.metrics.options import Options
+
 M = TypeVar("M", bound=type[Metric[Any]])
 
 
+def _is_metric(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Metric) and isinstance(vars(thing).get("info"), MetricInfo)
+
+
+def _metrics_in(module: Any) -> list[type[Metric[Any]]]:
+    things = list(getattr(module, "__dict__", {}).values())
+    return [thing for thing in things if _is_metric(thing) and thing.__module__ == module.__name__]
+
+
+REGISTRY: Registry[type[Metric[Any]]] = Registry(
+    "metric",
+    "layerscope.metrics",
+    name=lambda metric: metric.info.name,
+    check=_is_metric,
+    package="layerscope.metrics",
+    find=_metrics_in,
+    hint="`layerscope metrics` lists them.",
+)
+
+
 def register(metric: M) -> M:
-    """Class decorator: make a metric known under its name."""
-    _METRICS[metric.info.name] = metric
+    """Class decorator: make a metric known in this process. Files in this folder and entry points need none."""
+    REGISTRY.add(metric)
     return metric
-
-
-@cache
-def _discover() -> None:
-    package = importlib.import_module("layerscope.metrics")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"layerscope.metrics.{module.name}")
 
 
 def metrics() -> dict[str, type[Metric[Any]]]:
     """Every known metric by name: the paper's first, then the others."""
-    _discover()
-    return dict(sorted(_METRICS.items(), key=lambda item: (not item[1].info.core, item[0])))
+    return dict(sorted(REGISTRY.all().items(), key=lambda item: (not item[1].info.core, item[0])))
 
 
 def get_metric(name: str) -> type[Metric[Any]]:
     """The class of a metric; an error that suggests the nearest name if there is none."""
-    known = metrics()
-    if name not in known:
-        raise UnknownNameError("metric", name, known)
-    return known[name]
+    return REGISTRY.get(name)
 
 
 def expand_names(names: Iterable[str] | None) -> list[str]:
@@ -55,3 +64,108 @@ def expand_names(names: Iterable[str] | None) -> list[str]:
             get_metric(name)
             wanted.append(name)
     return list(dict.fromkeys(wanted))
+
+
+def in_reading_order(names: Iterable[str]) -> list[str]:
+    """Metric names as tables and figures show them; names that are no metric here (of a published table, say) come last."""
+    known = REGISTRY.all()
+    return sorted(dict.fromkeys(names), key=lambda name: (known[name].info.order, name) if name in known else (math.inf, name))
+
+
+def main_metrics(names: Iterable[str] | None = None) -> list[str]:
+    """The metrics among `names` (every known one if None) that are shown where there is no room for all, in reading order."""
+    known = REGISTRY.all()
+    return [name for name in in_reading_order(known if names is None else names) if name in known and known[name].info.main]
+
+
+def on_log_scale(name: str) -> bool:
+    """Whether a metric is drawn on a logarithmic axis."""
+    known = REGISTRY.all()
+    return name in known and known[name].info.log_scale
+
+
+def shown_series(names: Iterable[str]) -> list[tuple[str, str]]:
+    """The main metrics among `names` with their sink settings, as tables by layer and panels show them."""
+    known = REGISTRY.all()
+    return [(name, sink) for name in main_metrics(names) for sink in ("keep", *["drop"] * known[name].info.compare_sinks)]
+
+
+def is_plugin(metric: type[Metric[Any]]) -> bool:
+    """Whether a metric comes from outside this package."""
+    return not metric.__module__.startswith("layerscope.metrics.")
+
+
+def few_metrics(names: Iterable[str], most: int = 3) -> list[str]:
+    """The first main metrics among `names`, for the smallest overviews; none of those from outside is left out."""
+    shown, known = main_metrics(names), REGISTRY.all()
+    return [*shown[:most], *(name for name in shown[most:] if is_plugin(known[name]))]
+
+
+def origin(metric: type[Metric[Any]]) -> str:
+    """Where a metric from outside comes from, for the manifest and the run's key: its class, its package and version."""
+    source = REGISTRY.source(metric.info.name)
+    return f"{metric.__module__}.{metric.__qualname__}" + (f" ({source})" if source else "")
+
+
+def check_plugin(metric: type[Metric[Any]], options: Options) -> None:
+    """Try a metric from outside on small random samples: what is wrong with it is better known before a model is run."""
+    info = metric.info
+    if info.level not in ("tokens", "pooled", "views"):
+        raise PluginError(f"metric {info.name!r}: level must be tokens, pooled or views, not {info.level!r}.")
+    if "keep" not in info.sinks or (info.level != "tokens" and info.sinks != ("keep",)):
+        raise PluginError(f'metric {info.name!r}: sinks must be ("keep",), or ("keep", "drop") for a token metric.')
+    generator = torch.Generator().manual_seed(0)
+    try:
+        made = metric(options)
+        if isinstance(made, PromptMean):
+            _try_prompts(made, generator)
+            return
+        if info.level == "tokens":
+            raise PluginError(f"metric {info.name!r} is a token metric: derive it from layerscope.metrics.PromptMean.")
+        data = made.new_data()
+        shape = (24, 16) if info.level == "pooled" else (24, 2, 16)
+        data.update(torch.randn(shape, generator=generator))
+        _check_estimate(info, made.estimate(data))
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"metric {info.name!r} failed on random samples: {type(error).__name__}: {error}.") from error
+
+
+def _try_prompts(metric: PromptMean, generator: torch.Generator) -> None:
+    states = torch.randn((3, 24, 16), generator=generator)
+    mask = torch.arange(24).expand(3, -1) < torch.tensor([[24], [20], [17]])
+    name = metric.info.name
+    values = checked_values(metric, metric.measure(states, mask), 3)
+    if bool(torch.isnan(values).any()):
+        raise PluginError(
+            f"metric {name!r}: measure gives NaN for ordinary states (17 to 24 tokens of width 16). "
+            "NaN is for prompts for which the metric is not defined."
+        )
+    _finite(name, values)
+    padded = checked_values(metric, metric.measure(torch.where(mask.unsqueeze(-1), states, 100.0), mask), 3)
+    if not torch.allclose(values, padded, rtol=1e-4, atol=1e-6):
+        raise PluginError(f"metric {name!r}: measure reads padding. Leave out the tokens where `mask` is False.")
+
+
+def checked_values(metric: PromptMean, values: Any, prompts: int) -> torch.Tensor:
+    """What `measure` returned, float64; an error that names the metric unless it is one number per prompt."""
+    if not isinstance(values, torch.Tensor) or tuple(values.shape) != (prompts,) or values.is_complex():
+        got = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+        raise PluginError(
+            f"metric {metric.info.name!r}: measure must return one real number per prompt, a tensor of shape ({prompts},) here; "
+            f"it returned {got}."
+        )
+    return values.detach().double()
+
+
+def _finite(name: str, values: torch.Tensor) -> None:
+    if bool(torch.isinf(values).any()):
+        raise PluginError(f"metric {name!r}: measure gives infinite values for ordinary states.")
+
+
+def _check_estimate(info: MetricInfo, estimate: Any) -> None:
+    if not isinstance(estimate, Estimate):
+        raise PluginError(f"metric {info.name!r}: estimate must return an Estimate, not {type(estimate).__name__}.")
+    if not math.isfinite(estimate.value):
+        raise PluginError(f"metric {info.name!r}: estimate gives {estimate.value} for 24 random vectors of width 16.")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.metrics.base import MetricInfo
-from layerscope.metrics.prompt_entropy import PromptMean
-from layerscope.metrics.registry import register
+from layerscope.metrics.base import MetricInfo, PromptMean
 from layerscope.metrics.tokens.measures import find_sink
 
 _SOURCE = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention sinks)"
 
 
-@register
 class SinkRatio(PromptMean):
     """Norm of a prompt's largest token over the median norm of its tokens, on states without the final norm."""
 
@@ -28,14 +26,18 @@ class SinkRatio(PromptMean):
         bounds=lambda n, d, o: (1.0, math.inf),
         bounds_text="at least 1",
         citation=_SOURCE,
+        order=80,
+        log_scale=True,
+        heading="sink\nratio",
     )
+
+    fused = "sink_ratio"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """The ratio of each prompt."""
         return find_sink(states, mask).ratio
 
 
-@register
 class SinkFirst(PromptMean):
     """Share of prompts whose largest token is the first one."""
 
@@ -48,10 +50,18 @@ class SinkFirst(PromptMean):
         bounds=lambda n, d, o: (0.0, 1.0),
         bounds_text="0 to 1",
         citation=_SOURCE,
+        order=200,
+        main=False,
     )
+
+    fused = "sink_position"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """1 where the largest token is the first real one."""
         first = mask.to(torch.uint8).argmax(-1)
         share = (find_sink(states, mask).position == first).double()
         return torch.where(mask.any(-1), share, torch.nan)
+
+    def from_field(self, values: np.ndarray) -> np.ndarray:
+        """1 where the sink is the first token; its position is what is kept."""
+        return (values == 0).astype(float)

@@ -10,8 +10,10 @@ from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
 from layerscope.data.augment import AUGMENTERS
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
+from layerscope.metrics.base import PromptMean
 from layerscope.metrics.entropy import check_alpha
 from layerscope.metrics.options import ENTROPIES
+from layerscope.metrics.registry import check_plugin, is_plugin, origin
 
 DEFAULT_MAX_LENGTH = 256
 
@@ -36,6 +38,11 @@ class ProfileConfig:
         """Whether any chosen metric reads this level (tokens, pooled, views)."""
         return any(get_metric(name).info.level == level for name in self.metrics)
 
+    def token_metrics(self) -> list[PromptMean]:
+        """The chosen metrics that are measured on the tokens of each prompt."""
+        chosen = (get_metric(name) for name in self.metrics)
+        return [metric(self.options) for metric in chosen if issubclass(metric, PromptMean)]
+
     @property
     def n_views(self) -> int:
         """Augmented views that are encoded: none if no metric compares views."""
@@ -44,7 +51,9 @@ class ProfileConfig:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest and the run's key."""
         own = ("tokens", "image_pooling")  # a profile of texts has no such settings
-        return {name: value for name, value in asdict(self).items() if name not in own or value is not None}
+        values = {name: value for name, value in asdict(self).items() if name not in own or value is not None}
+        plugins = {name: origin(get_metric(name)) for name in self.metrics if is_plugin(get_metric(name))}
+        return {**values, "plugins": plugins} if plugins else values  # another version may measure something else
 
 
 # What each preset changes. `paper`: formulas as printed. `released`: habits of the authors' code, for parity with the
@@ -122,6 +131,9 @@ def _check(config: ProfileConfig) -> None:
     if config.max_length < 1:
         raise LayerscopeError(f"max_length must be at least 1 token, not {config.max_length}.")
     options = config.options
+    for metric in map(get_metric, config.metrics):
+        if is_plugin(metric):
+            check_plugin(metric, options)
     for name in ("rows", "pooled_rows", "view_rows", "lidar_rows"):
         if getattr(options, name) not in ROW_PREPARATIONS:
             raise UnknownNameError(name, str(getattr(options, name)), ROW_PREPARATIONS)

@@ -61,6 +61,7 @@ def make_manifest(
             "precision": _precision(job.device, config.options),
             "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
             "metrics": dict(vars(config.options)),
+            **({"plugins": plugins} if (plugins := config.as_dict().get("plugins")) else {}),
             "residual_error": facts["residual_error"],
             **image_conventions(job.model, config),
         },

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
-from layerscope.capture.reduce import TOKEN_FIELDS
 from layerscope.metrics import PromptValues
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
 
@@ -20,6 +19,27 @@ if TYPE_CHECKING:
     from layerscope.profiling.plan import Plan
 
 _AT_ONCE = 4096  # prompts
+# columns of the per-prompt table by field; a field that is not here is that of one metric, `name.keep` or `name.drop`
+_COLUMNS = {
+    "entropy_keep": "prompt_entropy",
+    "entropy_drop": "prompt_entropy_sink_dropped",
+    "curvature_keep": "curvature",
+    "curvature_drop": "curvature_sink_dropped",
+    "flat": "flat_differences",
+    "sink_ratio": "sink_ratio",
+    "sink_position": "sink_position",
+}
+_COUNTS = ("flat", "sink_position")
+
+
+def column_of(field: str) -> str:
+    """The column of the per-prompt table that shows a field.
+
+    >>> column_of("entropy_drop"), column_of("my_metric.keep"), column_of("my_metric.drop")
+    ('prompt_entropy_sink_dropped', 'my_metric', 'my_metric_sink_dropped')
+    """
+    name, _, sink = field.rpartition(".")
+    return _COLUMNS.get(field) or (f"{name}_sink_dropped" if sink == "drop" else name)
 
 
 class PromptNumbers:
@@ -33,7 +53,7 @@ class PromptNumbers:
     def of(cls, shards: Sequence[Shard]) -> PromptNumbers:
         """Of shards in memory."""
         prompts = np.concatenate([shard.prompts for shard in shards])
-        fields = [name for name in TOKEN_FIELDS if name in shards[0].values]
+        fields = list(shards[0].values)
         if not fields:
             return cls([], 0, prompts, np.empty((0, 0, len(prompts))))
         held = np.stack([np.concatenate([shard.values[name] for shard in shards], axis=1) for name in fields])
@@ -44,7 +64,7 @@ class PromptNumbers:
         """Of shards on disk, written into one file where a site's numbers lie side by side. A few shards are read at a time."""
         prompts = np.concatenate(shards)
         first = store.read(0).values
-        fields = [name for name in TOKEN_FIELDS if name in first]
+        fields = list(first)
         sites = len(first[fields[0]]) if fields else 0
         made = cls(fields, sites, prompts, file)
         if not fields:
@@ -140,6 +160,8 @@ class PromptTable:
             facts = {"text_key": plan.keys, "tokens": plan.lengths, "truncated": plan.truncated}
             yield pd.DataFrame({"prompt": np.arange(len(plan.texts)), **facts})
             return
+        fields = [name for name in _COLUMNS if name in numbers.fields]
+        fields += [name for name in numbers.fields if name not in _COLUMNS]
         names = np.array([site.name for site in self.sites], dtype=object)
         layers = np.array([site.layer for site in self.sites])
         each = len(self.sites)
@@ -160,13 +182,7 @@ class PromptTable:
                     "truncated": plan.truncated[prompts].repeat(each),
                     "site": np.tile(names, len(prompts)),
                     "layer": np.tile(layers, len(prompts)),
-                    "prompt_entropy": column("entropy_keep"),
-                    "prompt_entropy_sink_dropped": column("entropy_drop"),
-                    "curvature": column("curvature_keep"),
-                    "curvature_sink_dropped": column("curvature_drop"),
-                    "flat_differences": column("flat").astype(np.int64),
-                    "sink_ratio": column("sink_ratio"),
-                    "sink_position": column("sink_position").astype(np.int64),
+                    **{column_of(name): column(name).astype(np.int64) if name in _COUNTS else column(name) for name in fields},
                 }
             )
 

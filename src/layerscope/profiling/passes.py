@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Reducer, run_batches, token_budget
-from layerscope.capture.reduce import TOKEN_FIELDS, Kept
+from layerscope.capture.reduce import ReducedTensors
 from layerscope.models import ImageModel, LoadedModel
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.plan import Plan
@@ -76,7 +76,9 @@ class Encoder:
         device = self.model.device if self.model.device.type == "cuda" else torch.device("cpu")
         pooled = torch.empty((sites, n, 1 + views, self.model.width), dtype=torch.float32, device=device)
         wanted = self.config.needs("tokens")
-        values = torch.full((len(TOKEN_FIELDS), sites, n), torch.nan, dtype=torch.float64, device=device) if wanted else None
+        values = (
+            torch.full((len(self.reducer.fields), sites, n), torch.nan, dtype=torch.float64, device=device) if wanted else None
+        )
         ids = read_prompts(self.model, plan, shard) if self.ahead is None else self.ahead.prompts(shard)
 
         def keep_prompts(items: list[int]) -> None:
@@ -125,10 +127,12 @@ class Encoder:
         pooled = queued.begun.pooled
         if not bool(queued.finite):
             self.reducer.check(pooled)  # which finds the site and raises
-        numbers = {} if queued.values is None else dict(zip(TOKEN_FIELDS, queued.values.numpy(), strict=True))
+        numbers = {} if queued.values is None else dict(zip(self.reducer.fields, queued.values.numpy(), strict=True))
+        if numbers:
+            self.reducer.check_values(numbers)
         return Shard(queued.begun.shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
 
-    def _reduce(self, ids: list[Ids], token_level: bool) -> Kept:
+    def _reduce(self, ids: list[Ids], token_level: bool) -> ReducedTensors:
         return self.reducer.reduce(self.model.make_batch(ids), self.model.run, token_level)
 
 

@@ -14,7 +14,9 @@ import torch
 
 from layerscope.capture import Site
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
+from layerscope.metrics.base import PromptMean
 from layerscope.metrics.folds.jackknife import FOLDS
+from layerscope.metrics.registry import is_plugin
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.numbers import PromptNumbers, PromptOrder
 from layerscope.profiling.plan import Plan
@@ -23,13 +25,6 @@ from layerscope.store import Shard, StoredVectors
 
 COLUMNS = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
 
-# which per-prompt field feeds which metric; `{}` stands for the sink setting
-_TOKEN_SOURCES = {
-    "prompt_entropy": "entropy_{}",
-    "curvature": "curvature_{}",
-    "sink_ratio": "sink_ratio",
-    "sink_first": "sink_position",
-}
 _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
 _BYTES_HELD = 8 * 2**20  # of one site's pooled vectors
@@ -60,6 +55,7 @@ class TableBuilder:
         self.undefined: dict[str, dict[str, int]] = defaultdict(dict)
         self.flat: dict[str, int] = {}
         self.warnings: list[str] = []
+        self._failed: dict[str, str] = {}
         self._metrics = [get_metric(name)(config.options) for name in config.metrics]
 
     def build(
@@ -75,6 +71,7 @@ class TableBuilder:
             rows += self._site_rows(index, found)
             advance(1)
         del self._order, self._found  # they grow with the prompts
+        self.warnings += [f"{name} has no value where its code failed ({why})." for name, why in self._failed.items()]
         return pd.DataFrame({name: list(column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True)})
 
     def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
@@ -149,7 +146,7 @@ class TableBuilder:
             name, level = metric.info.name, metric.info.level
             for sink in metric.info.sinks:
                 if level == "tokens" and index is not None:
-                    made[name, sink] = self._estimates(metric, self._prompt_values(name, sink, index))
+                    made[name, sink] = self._estimates(metric, self._prompt_values(metric, sink, index))
                 elif level != "tokens" and vectors is not None:
                     made[name, sink] = self._estimates(metric, vectors[level == "views"])
         return made
@@ -165,16 +162,29 @@ class TableBuilder:
             for site in sites
         ]
 
-    def _prompt_values(self, name: str, sink: str, index: int) -> PromptValues:
-        values = self._numbers.row(_TOKEN_SOURCES[name].format(sink), index)
-        return self._order.values((values == 0).astype(float) if name == "sink_first" else values, sink)
+    def _prompt_values(self, metric: PromptMean, sink: str, index: int) -> PromptValues:
+        return self._order.values(metric.from_field(self._numbers.row(metric.field(sink), index)), sink)
 
     def _estimates(self, metric: Any, data: Any) -> _Estimates:
         if metric.info.level == "views" and len(data) < 2:
             raw = Estimate(math.nan, len(data), self.width, undefined=len(data))
+        elif is_plugin(type(metric)):
+            return self._plugin_estimates(metric, data)
         else:
             raw = metric.estimate(data)
         return raw, [raw if by == "raw" else metric.normalized(data, raw, by) for by in metric.info.normalizations]
+
+    def _plugin_estimates(self, metric: Any, data: Any) -> _Estimates:
+        """Of a metric from outside: if it fails now, after all the encoding, only its own values are lost."""
+        try:
+            raw = metric.estimate(data)
+            if not isinstance(raw, Estimate):
+                raise TypeError(f"estimate returned {type(raw).__name__}, not an Estimate")
+            return raw, [raw if by == "raw" else metric.normalized(data, raw, by) for by in metric.info.normalizations]
+        except Exception as error:
+            self._failed.setdefault(metric.info.name, f"{type(error).__name__}: {error}")
+            nothing = Estimate(math.nan, 0, self.width, undefined=len(data))
+            return nothing, [nothing] * len(metric.info.normalizations)
 
     def _site_rows(self, index: int, found: _Site) -> list[list[Any]]:
         """The rows of a site; what a reader must be told about it is noted."""
@@ -198,6 +208,8 @@ class TableBuilder:
 
     def _check_bounds(self, info: Any, raw: Estimate, site: Site, options: Options) -> None:
         if not math.isfinite(raw.value):
+            if not raw.undefined:  # nothing else would say so
+                self.warnings.append(f"{info.name} at {site.name} is {raw.value}: it has no value there.")
             return
         low, high = info.bounds(raw.n, raw.d, options)
         slack = _BOUND_SLACK * max(1.0, abs(raw.value))

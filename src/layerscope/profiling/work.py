@@ -14,6 +14,7 @@ from layerscope.data.augment_pool import ViewPool
 from layerscope.engines.base import Advance, Work
 from layerscope.engines.models import ModelRecipe
 from layerscope.engines.packing import packed
+from layerscope.metrics.registry import get_metric, is_plugin, register
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.passes import Encoder
@@ -31,6 +32,7 @@ def make_reducer(model: LoadedModel, sites: Sequence[Site], config: ProfileConfi
         config.options,
         entropy="prompt_entropy" in config.metrics,
         curvature="curvature" in config.metrics,
+        measured=[metric for metric in config.token_metrics() if metric.fused_field() is None],
     )
 
 
@@ -63,10 +65,14 @@ class ShardWork(Work[int, tuple[Shard, int]]):
         # tokens are made again where they are needed: sending them would cost more
         self.plan = replace(plan, texts=packed(plan.texts), ids=None)
         self.memory = recipe.memory
+        # made known to the workers, where they may not be installed
+        self.plugins = [metric for metric in map(get_metric, config.metrics) if is_plugin(metric)]
 
     def open(self) -> int:
         """Load the model; returns the tokens per batch, so that batches are the same on every worker."""
         self._stack = ExitStack()
+        for metric in self.plugins:
+            register(metric)
         self._model = self.recipe.open()
         reducer = self._stack.enter_context(make_reducer(self._model, self.sites, self.config))
         self._encoder = Encoder(self._model, reducer, self.config, self.batch_size)

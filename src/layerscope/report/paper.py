@@ -14,7 +14,7 @@ import numpy as np
 from layerscope.report.contents import Report
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, new_figure, quiet, tame
 from layerscope.report.sections.evaluation import draw_heat, draw_readouts, heat_height
-from layerscope.report.sections.profile import curve_of, draw_profiles, main_metrics, profile_height
+from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
 from layerscope.report.sources import Block, Chart
 
 _WIDTH = 12.0
@@ -33,7 +33,7 @@ def panels(report: Report) -> list[Panel]:
     """Every figure that these runs give rise to, in the page's order."""
     out = [Panel(_title_height(report), lambda part: _title(part, report))]
     if report.curves:
-        names = main_metrics(report.curves)
+        names = default_metrics(report.curves)
         height = profile_height(len(names), min(_COLUMNS, len(names)))
         out.append(Panel(height, lambda part: draw_profiles(part, report.curves, names, columns=min(_COLUMNS, len(names)))))
     for score in report.scores:

@@ -21,8 +21,8 @@ from torch import Tensor
 from layerscope.capture import Capture, expand_sites, make_batch
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import many_intervals, prepare_rows
+from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
-from layerscope.metrics.prompt_entropy import mean_over_prompts
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS

@@ -24,7 +24,7 @@ from layerscope.capture import Capture, Reducer, Site, expand_sites, make_batch,
 from layerscope.capture.hooks import FinalNorm
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.metrics import Options, many_intervals
-from layerscope.metrics.prompt_entropy import mean_over_prompts
+from layerscope.metrics.base import mean_over_prompts
 from layerscope.models import LoadedModel
 from layerscope.profiling.plan import text_key
 from layerscope.progress import Progress

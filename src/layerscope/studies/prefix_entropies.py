@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import matrix_entropy
-from layerscope.metrics.rows import RowPreparation, prepare_rows
+from layerscope.metrics.options import RowPreparation, prepare_rows
 
 _FEWEST = 48  # fewer prefixes than this are solved one by one as fast
 

@@ -23,9 +23,9 @@ from torch import Tensor
 from layerscope.capture import Capture, Site, expand_sites, make_batch
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import many_intervals
+from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import RESAMPLES
-from layerscope.metrics.prompt_entropy import mean_over_prompts
-from layerscope.metrics.rows import ROW_PREPARATIONS
+from layerscope.metrics.options import ROW_PREPARATIONS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store import atomic

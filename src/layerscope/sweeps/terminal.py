@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.metrics.registry import few_metrics
 from layerscope.report.text import number, sparkline
 from layerscope.sweeps.estimate import Estimate, total_seconds
 from layerscope.sweeps.run import Sweep
-
-_SHOWN = ("prompt_entropy", "dataset_entropy", "curvature")
 
 
 def print_estimate(estimates: Sequence[Estimate], workers: int = 1, console: Console | None = None) -> None:
@@ -67,7 +66,7 @@ def _curves(done: Sweep, job: str) -> list[tuple[str, str, str, str]]:
         groups = [(f"{task} {readout}", part) for (task, readout), part in scores.groupby(["task", "readout"], sort=False)]
     else:
         plain = rows[(rows["normalization"] == "raw") & (rows["sink"] == "keep")]
-        groups = [(name, plain[plain["metric"] == name]) for name in _SHOWN if (plain["metric"] == name).any()]
+        groups = [(name, plain[plain["metric"] == name]) for name in few_metrics(plain["metric"])]
     lines = []
     for name, part in groups:
         curve = part.dropna(subset=["value"]).sort_values("layer")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.folds.jackknife import n_folds
-from layerscope.metrics.rows import RowPreparation, prepare_rows
+from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import stacked
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
 from layerscope.metrics.folds.grams import fold_matrices, whole_matrix
 from layerscope.metrics.folds.jackknife import standard_error
 from layerscope.metrics.folds.sums import OfSums
-from layerscope.metrics.rows import RowPreparation
+from layerscope.metrics.options import RowPreparation
 from layerscope.spectra import eigvalsh, joined, solve_together
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from layerscope.metrics.folds.grams import fold_members, whole_matrices
 from layerscope.metrics.folds.jackknife import standard_error
-from layerscope.metrics.rows import RowPreparation
+from layerscope.metrics.options import RowPreparation
 from layerscope.spectra.factors import fast_doubles
 from layerscope.spectra.resolvents import sums_without
 

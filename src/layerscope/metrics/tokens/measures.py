@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.options import Options
-from layerscope.metrics.rows import RowPreparation, check_rows, zero_row_floor
+from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
 from layerscope.metrics.tokens.gram_kernel import measure_gram, usable_for
 from layerscope.metrics.tokens.norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import full_precision, joined

@@ -14,11 +14,10 @@ from typing import Any
 import pandas as pd
 
 from layerscope.core.sites import part_of
-from layerscope.metrics import metrics
+from layerscope.metrics import in_reading_order, metrics
 from layerscope.report.contents import Report
 from layerscope.report.drawing import ON_DARK, ON_LIGHT
 from layerscope.report.notices import convention_rows
-from layerscope.report.sections.profile import CORE
 from layerscope.report.sources import Block, Curves, Scores, Source
 from layerscope.version import VERSION
 
@@ -107,7 +106,7 @@ def payload(report: Report) -> dict[str, Any]:
         "notices": [vars(notice) for notice in report.notices],
         "conventions": {"runs": [_run_name(run) for run in report.runs], "rows": convention_rows(report.runs)},
         "palette": {"light": ON_LIGHT, "dark": ON_DARK},
-        "metrics": [_metric(name) for name in _ordered(held)],
+        "metrics": [_metric(name) for name in in_reading_order(held)],
         "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
         "blocks": [_block(block) for block in report.blocks],
@@ -178,12 +177,6 @@ def _missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _ordered(held: Iterable[str]) -> list[str]:
-    known = [*CORE, *metrics()]
-    names = set(held)
-    return [name for name in dict.fromkeys(known) if name in names] + sorted(names - set(known))
-
-
 def _metric(name: str) -> dict[str, Any]:
     known = metrics().get(name)
     if known is None:  # a published table may hold metrics that layerscope does not compute
@@ -195,8 +188,8 @@ def _metric(name: str) -> dict[str, Any]:
         "unit": info.unit,
         "level": info.level,
         "higher": info.higher_means,
-        "main": name in CORE,
-        "log": name == "sink_ratio",
+        "main": info.main,
+        "log": info.log_scale,
     }
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.metrics import get_metric, metrics
+from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
 from layerscope.profiling.valley import find_valley
 from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
 from layerscope.report.sources import Curves, Section, weights_text
@@ -69,7 +69,6 @@ def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
     return {"longest text": f"{c['max_length']} tokens", "cut texts": f"{counts['truncated']} of {counts['prompts']}"}
 
 
-CORE = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "infonce", "lidar", "dime", "sink_ratio"]
 _DROPPED = (0, (1, 1.5))
 
 
@@ -103,10 +102,10 @@ def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *
     figure.suptitle(_title(curves, names), fontsize=9)
 
 
-def main_metrics(curves: Sequence[Curves]) -> list[str]:
+def default_metrics(curves: Sequence[Curves]) -> list[str]:
     """What is drawn when nothing is asked for."""
     held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
-    return [m for m in CORE if m in held] or held
+    return main_metrics(held) or held
 
 
 def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> list[str]:
@@ -115,7 +114,7 @@ def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> li
     held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
     if not held:
         raise LayerscopeError("there are no runs with metrics to draw.")
-    names = list(wanted) if wanted else main_metrics(curves)
+    names = list(wanted) if wanted else default_metrics(curves)
     for name in names:
         if name not in held:
             get_metric(name)  # an unknown name gets its own error
@@ -154,7 +153,7 @@ def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str,
                 color=color,
                 va="bottom",
             )
-    if name == "sink_ratio":
+    if on_log_scale(name):
         logarithmic(axis)
     known = metrics().get(name)
     axis.set_title(known.info.title if known else name.replace("_", " "), fontsize=9, loc="left")
@@ -191,20 +190,6 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
         parts += ["95 % bands"] if run.table["ci_low"].notna().any() else []
         facts.append(tame(", ".join(parts)))
     return "\n".join(dict.fromkeys(facts))
-
-
-# (metric, sink, heading) in reading order; those a run does not hold are left out
-_COLUMNS = [
-    ("prompt_entropy", "keep", "prompt\nentropy"),
-    ("prompt_entropy", "drop", "sink\ndropped"),
-    ("curvature", "keep", "curv-\nature"),
-    ("dataset_entropy", "keep", "dataset\nentropy"),
-    ("effective_rank", "keep", "eff.\nrank"),
-    ("infonce", "keep", "Info-\nNCE"),
-    ("lidar", "keep", "LiDAR"),
-    ("dime", "keep", "DiME"),
-    ("sink_ratio", "keep", "sink\nratio"),
-]
 
 
 def print_run(run: Run, console: Console | None = None) -> None:
@@ -245,9 +230,10 @@ def _headline(run: Run) -> str:
 def _layer_table(run: Run, width: int) -> Table:
     """Layers down, metrics across; intervals where the terminal is wide enough for them."""
     held = run.table[run.table["normalization"] == "raw"]
+    known = metrics()
     shown = [
-        (heading, rows.set_index("site"))
-        for metric, sink, heading in _COLUMNS
+        (known[metric].info.heading if sink == "keep" else "sink\ndropped", rows.set_index("site"))
+        for metric, sink in shown_series(held["metric"])
         if len(rows := held[(held["metric"] == metric) & (held["sink"] == sink)])
     ]
     sites = held[["site", "layer"]].drop_duplicates()

@@ -8,9 +8,9 @@ import pandas as pd
 
 from layerscope.core.sites import whole_layers
 from layerscope.metrics import metrics
+from layerscope.metrics.registry import few_metrics
 from layerscope.report.sources import Block, Chart, Line, Section
 
-_SHOWN = ("prompt_entropy", "dataset_entropy", "curvature")
 _MOST = 12  # lines on one chart
 
 
@@ -20,7 +20,7 @@ def from_sweep(run: Any) -> Block:
     ended = jobs["status"].value_counts()
     states = ", ".join(f"{count} {status}" for status, count in ended.items())
     words = [f"{len(jobs)} jobs in {run.name}: {states}."]
-    charts = [chart for name in _SHOWN if (chart := _metric_chart(table, name)) is not None]
+    charts = [chart for name in few_metrics(table["metric"].dropna()) if (chart := _metric_chart(table, name)) is not None]
     charts += [chart for chart in (_score_chart(table),) if chart is not None]
     models = list(dict.fromkeys(str(name) for name in jobs["model"]))
     return Block(

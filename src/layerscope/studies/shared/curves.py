@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import layer_ranges, site_of
+from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import interval
-from layerscope.metrics.prompt_entropy import mean_over_prompts
 from layerscope.profiling import Run
 
 # A dip counts as a valley when even the low end of its interval is more than this share of the shoulders.

@@ -7,21 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.metrics import metrics
+from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.report.drawing import COLORS, color_key, logarithmic, new_figure, quiet, sequential, styles, tame
-
-# metric, sink, title
-PANELS = [
-    ("prompt_entropy", "keep", "Prompt entropy"),
-    ("prompt_entropy", "drop", "… without the sink token"),
-    ("curvature", "keep", "Curvature"),
-    ("dataset_entropy", "keep", "Dataset entropy"),
-    ("effective_rank", "keep", "Effective rank"),
-    ("sink_ratio", "keep", "Largest token norm / median"),
-    ("infonce", "keep", "InfoNCE"),
-    ("lidar", "keep", "LiDAR"),
-    ("dime", "keep", "DiME"),
-]
 
 
 def model_colors(manifest: dict[str, Any], labels: Sequence[str]) -> dict[str, str]:
@@ -50,8 +37,9 @@ def subtitle(manifest: dict[str, Any]) -> str:
 
 def wanted_panels(table: pd.DataFrame) -> list[tuple[str, str, str]]:
     """The panels that a table has values for, in reading order."""
-    held = set(zip(table["metric"], table["sink"], strict=True))
-    return [panel for panel in PANELS if panel[:2] in held]
+    held, known = set(zip(table["metric"], table["sink"], strict=True)), metrics()
+    shown = [series for series in shown_series(table["metric"]) if series in held]
+    return [(name, sink, known[name].info.title if sink == "keep" else "… without the sink token") for name, sink in shown]
 
 
 def draw_panel(axis: Any, table: pd.DataFrame, panel: tuple[str, str, str], by: str, colors: Mapping[Any, Any]) -> None:
@@ -64,10 +52,10 @@ def draw_panel(axis: Any, table: pd.DataFrame, panel: tuple[str, str, str], by: 
             band(axis, rows, color, alpha=0.13)
     known = metrics().get(metric)
     axis.set_title(title, fontsize=9, loc="left")
-    axis.set_ylabel("" if metric == "sink_ratio" or known is None else known.info.unit, fontsize=8)
+    axis.set_ylabel("" if known is None else known.info.unit, fontsize=8)
     axis.set_xlabel("depth (layer / blocks)", fontsize=8)
     quiet(axis)
-    if metric == "sink_ratio":
+    if on_log_scale(metric):
         logarithmic(axis)
 
 

@@ -1,0 +1,297 @@
+"""Metrics that another package adds are measured, kept, printed, drawn and reported like the package's own."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import layerscope
+from layerscope.capture import expand_sites
+from layerscope.core.plugins import PluginError
+from layerscope.metrics import Estimate, Metric, MetricInfo, PooledRows, PromptMean, on_log_scale
+from layerscope.metrics.curvature import Curvature
+from layerscope.metrics.registry import REGISTRY
+from layerscope.profiling.config import make_config
+from layerscope.profiling.plan import make_plan
+from layerscope.profiling.work import ShardWork
+from layerscope.report.sections.profile import print_run
+from tests.tiny import tiny_model
+
+TEXTS = [
+    "A cat sat on the mat.",
+    "Rivers run to the sea.",
+    "One.",
+    "Stars are far away from here.",
+    "Two and two is four.",
+]
+
+MODULE = '''
+import torch
+
+from layerscope.metrics import Estimate, Metric, MetricInfo, PromptMean
+
+
+class Norm(PromptMean):
+    """Mean length of a prompt's token states."""
+
+    info = MetricInfo(
+        name="outer_norm", title="Outer norm", level="tokens", unit="length", higher_means="tokens are longer",
+        bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", citation="outside", sinks=("keep", "drop"),
+        heading="outer\\nnorm", order=15, log_scale=True, compare_sinks=True,
+    )
+
+    def measure(self, states, mask):
+        return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+class Length(Metric):
+    """Mean length of the pooled vectors."""
+
+    info = MetricInfo(
+        name="outer_length", title="Outer length", level="pooled", unit="length", higher_means="vectors are longer",
+        bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", citation="outside",
+    )
+
+    def estimate(self, data):
+        lengths = data.all().norm(dim=-1).numpy()
+        return Estimate(lengths.mean(), len(lengths), data.width, (lengths - lengths.mean()) / len(lengths))
+
+
+class Apart(Metric):
+    """Mean distance between the first two views of a prompt."""
+
+    info = MetricInfo(
+        name="outer_apart", title="Outer distance", level="views", unit="length", higher_means="views differ more",
+        bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", citation="outside", main=False,
+    )
+
+    def estimate(self, data):
+        apart = (data.view(0) - data.view(1)).norm(dim=-1).numpy()
+        return Estimate(apart.mean(), len(apart), data.width, (apart - apart.mean()) / len(apart))
+'''
+NAMES = ["outer_norm", "outer_length", "outer_apart"]
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package that declares its metrics as entry points; the registry looks again."""
+    site = tmp_path / "site"
+    (site / "outside_metrics-1.0.dist-info").mkdir(parents=True)
+    (site / "outside_metrics.py").write_text(MODULE, encoding="utf-8")
+    metadata = "Metadata-Version: 2.1\nName: outside-metrics\nVersion: 1.0\n"
+    (site / "outside_metrics-1.0.dist-info" / "METADATA").write_text(metadata, encoding="utf-8")
+    points = "[layerscope.metrics]\nouter_norm = outside_metrics:Norm\nothers = outside_metrics\n"
+    (site / "outside_metrics-1.0.dist-info" / "entry_points.txt").write_text(points, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(site))
+    REGISTRY.load()
+    for name in ("_things", "_sources", "_broken"):
+        monkeypatch.setattr(REGISTRY, name, dict(getattr(REGISTRY, name)))
+    monkeypatch.setattr(REGISTRY, "_loaded", False)
+    yield
+    sys.modules.pop("outside_metrics", None)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a metric known for the length of a test."""
+    REGISTRY.load()
+    return lambda metric: monkeypatch.setitem(REGISTRY._things, metric.info.name, metric)
+
+
+def facts(name: str, **more: Any) -> MetricInfo:
+    bounds = {"bounds": lambda n, d, o: (-np.inf, np.inf), "bounds_text": "any"}
+    given = {"title": name, "level": "tokens", "unit": "", "higher_means": "more", "citation": "", **bounds, **more}
+    return MetricInfo(name=name, **given)
+
+
+class MeanNorm(PromptMean):
+    info = facts("mean_norm", sinks=("keep", "drop"))
+
+    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Path) -> None:
+    model = tiny_model()
+    run = layerscope.profile(
+        model, TEXTS, metrics=["prompt_entropy", *NAMES], views=2, out=tmp_path / "run", final_norm="applied", progress=False
+    )
+    assert set(run.table["metric"]) == {"prompt_entropy", *NAMES}
+    assert run.curve("outer_norm", sink="drop")["ci_low"].notna().all()
+    assert np.isfinite(run.table.loc[run.table["metric"].isin(NAMES), "value"]).all()
+    # the tokens' values are those that `measure` gives, prompt by prompt
+    prompts = run.prompts.groupby("site", sort=False)[["outer_norm", "outer_norm_sink_dropped"]].mean()
+    for sink, column in (("keep", "outer_norm"), ("drop", "outer_norm_sink_dropped")):
+        curve = run.curve("outer_norm", sink=sink).set_index("site")["value"]
+        np.testing.assert_allclose(prompts[column].loc[curve.index], curve, rtol=1e-12)
+    assert run.manifest["conventions"]["plugins"]["outer_norm"] == "outside_metrics.Norm (outside-metrics 1.0)"
+
+    console = Console(file=StringIO(), width=150)
+    print_run(run, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "outer" in printed
+    assert "outer_apart" in printed  # not a main one: among the curves alone
+    titles = [axis.get_title(loc="left") for axis in run.plot().axes]
+    assert {"Prompt entropy", "Outer norm", "Outer length"} <= set(titles)
+    assert titles.index("Outer norm") == 1  # by its order
+    assert on_log_scale("outer_norm")
+    page = layerscope.write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    for name, title in (("outer_norm", "Outer norm"), ("outer_length", "Outer length"), ("outer_apart", "Outer distance")):
+        assert f'"{name}"' in page
+        assert title in page
+    again = layerscope.Run.load(tmp_path / "run")
+    assert again.table.equals(run.table)
+
+
+def test_the_built_in_numbers_do_not_depend_on_a_metric_beside_them(known: Any) -> None:
+    known(MeanNorm)
+    model, names = tiny_model(), ["prompt_entropy", "curvature", "sink_ratio", "dataset_entropy"]
+    alone = layerscope.profile(model, TEXTS, metrics=names, progress=False)
+    beside = layerscope.profile(model, TEXTS, metrics=[*names, "mean_norm"], progress=False)
+    held = beside.table[beside.table["metric"] != "mean_norm"].reset_index(drop=True)
+    assert held.equals(alone.table)
+
+
+def test_values_are_those_of_measure_on_the_states(known: Any) -> None:
+    known(MeanNorm)
+    model = tiny_model()
+    run = layerscope.profile(model, TEXTS, metrics=["mean_norm"], final_norm="raw", progress=False)
+    for i, text in enumerate(TEXTS):
+        ids = torch.tensor([model.tokenize([text]).ids[0]])
+        with torch.inference_mode():
+            hidden = model.module(input_ids=ids, output_hidden_states=True).hidden_states
+        norms = hidden[1][0].double().norm(dim=-1)  # layer 1
+        row = run.prompts[(run.prompts["prompt"] == i) & (run.prompts["layer"] == 1)].iloc[0]
+        assert row["mean_norm"] == pytest.approx(float(norms.mean()), rel=1e-5)
+        rest = (norms.sum() - norms.max()) / (len(norms) - 1)
+        assert row["mean_norm_sink_dropped"] == pytest.approx(float(rest), rel=1e-5)
+
+
+def test_a_subclass_with_its_own_measure_is_not_taken_for_the_fused_one(known: Any) -> None:
+    class Twice(Curvature):
+        info = replace(Curvature.info, name="twice_curvature")
+
+        def measure(self, states: Tensor, mask: Tensor) -> Tensor:
+            return 2 * super().measure(states, mask)
+
+    known(Twice)
+    run = layerscope.profile(tiny_model(), TEXTS, metrics=["curvature", "twice_curvature"], progress=False)
+    once, twice = (run.curve(name)["value"].to_numpy() for name in ("curvature", "twice_curvature"))
+    np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)
+
+
+def test_workers_measure_it_where_it_is_not_installed(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known(MeanNorm)
+    model, config = tiny_model(), make_config(metrics=["mean_norm"])
+
+    class Recipe:
+        memory = 0
+
+        def __reduce__(self) -> Any:
+            return Recipe, ()
+
+        def open(self) -> Any:
+            return model
+
+    plan = make_plan(model, TEXTS, config.max_length, 8)
+    work = ShardWork(Recipe(), expand_sites(None, model.anatomy), config, plan, None)  # type: ignore[arg-type]
+    plugins = pickle.loads(pickle.dumps(work.plugins))
+    assert plugins == [MeanNorm]
+    monkeypatch.setattr(REGISTRY, "_things", {k: v for k, v in REGISTRY._things.items() if k != "mean_norm"})
+    common = work.open()
+    try:
+        shard, _ = work.run(0, work.prepare(0), lambda n: None, common)
+    finally:
+        work.close()
+    assert {"mean_norm.keep", "mean_norm.drop"} <= set(shard.values)
+    assert np.isfinite(shard.values["mean_norm.keep"]).all()
+
+
+class Wrong(PromptMean):
+    """Measures what a test says."""
+
+    info = facts("wrong")
+    answer: Any = None
+
+    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
+        return type(self).answer(states, mask)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda states, mask: states.norm(dim=-1), r"one real number per prompt, a tensor of shape \(3,\)"),
+        (lambda states, mask: 1.0, "it returned float"),
+        (lambda states, mask: torch.full((len(states),), torch.nan), "gives NaN for ordinary states"),
+        (lambda states, mask: torch.full((len(states),), torch.inf), "infinite"),
+        (lambda states, mask: states.norm(dim=-1).mean(-1), "reads padding"),
+        (lambda states, mask: states.no_such_thing, "failed on random samples: AttributeError"),
+    ],
+)
+def test_what_is_wrong_is_told_before_a_model_is_run(
+    known: Any, monkeypatch: pytest.MonkeyPatch, answer: Any, says: str, tmp_path: Path
+) -> None:
+    known(Wrong)
+    monkeypatch.setattr(Wrong, "answer", staticmethod(answer))
+    with pytest.raises(PluginError, match=says):
+        layerscope.profile("no-such-model", TEXTS, metrics=["wrong"], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class TooMany(Metric[PooledRows]):
+    """Fails for more vectors than the trial has, or gives no value."""
+
+    info = facts("too_many", level="pooled")
+    answer = "raise"
+
+    def estimate(self, data: PooledRows) -> Estimate:
+        if len(data) == 24:
+            return Estimate(1.0, 24, data.width)
+        if self.answer == "raise":
+            raise RuntimeError("cannot do that")
+        return Estimate(np.nan, len(data), data.width)
+
+
+@pytest.mark.parametrize(("answer", "says"), [("raise", "RuntimeError: cannot do that"), ("nan", "it has no value there")])
+def test_a_metric_that_fails_at_the_end_loses_only_itself(
+    known: Any, monkeypatch: pytest.MonkeyPatch, answer: str, says: str
+) -> None:
+    known(TooMany)
+    monkeypatch.setattr(TooMany, "answer", answer)
+    run = layerscope.profile(tiny_model(), TEXTS, metrics=["dataset_entropy", "too_many"], progress=False)
+    assert run.curve("dataset_entropy")["value"].notna().all()
+    assert run.curve("too_many")["value"].isna().all()
+    assert any(says in warning and "too_many" in warning for warning in run.manifest["warnings"])
+
+
+def test_a_run_that_a_metric_stopped_goes_on_where_it_was(known: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    texts = [f"{'word ' * (k % 9 + 2)}{k}" for k in range(150)]
+    known(Wrong)
+    calls = []
+
+    def fails_late(states: Tensor, mask: Tensor) -> Tensor:
+        calls.append(len(states))
+        if len(calls) > 200:
+            raise RuntimeError("not today")
+        return mask.sum(-1).double()
+
+    monkeypatch.setattr(Wrong, "answer", staticmethod(fails_late))
+    monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *args: 32)
+    settings: dict[str, Any] = {"metrics": ["wrong"], "out": tmp_path / "run", "batch_size": 2, "progress": False}
+    with pytest.raises(PluginError, match=r"metric 'wrong' failed at .*: RuntimeError: not today\. .*goes on where it stopped"):
+        layerscope.profile(tiny_model(), texts, **settings)
+    monkeypatch.setattr(Wrong, "answer", staticmethod(lambda states, mask: mask.sum(-1).double()))
+    run = layerscope.profile(tiny_model(), texts, **settings)
+    assert run.manifest["seconds"]["resumed_prompts"] >= 32
+    assert (run.prompts["wrong"] == run.prompts["tokens"]).all()
