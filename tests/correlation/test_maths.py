@@ -157,11 +157,3 @@ def test_undefined_series_are_named() -> None:
     assert maths.undefined_because(steady, moving) == "the metric is constant"
     assert maths.undefined_because(moving, steady) == "the scores are constant"
     assert maths.undefined_because(moving, moving) is None
-
-
-def test_adjusted_p_values() -> None:
-    p = np.array([0.01, 0.04, 0.03, 0.005])
-    assert maths.holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert maths.benjamini_hochberg(p) == pytest.approx(stats.false_discovery_control(p))
-    assert maths.holm(np.array([0.9, 0.8])).max() == 1.0
-    assert len(maths.holm(np.array([]))) == 0

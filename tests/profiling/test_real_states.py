@@ -8,7 +8,7 @@ import pytest
 from layerscope.data import Corpus, load_corpus
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import Run, profile
-from layerscope.profiling.valley import find_valley
+from layerscope.profiling.valley import entropy_valley
 from tests.profiling.reference import PAPER, Independent, assert_agrees
 from tests.profiling.support import assert_same_numbers
 
@@ -80,7 +80,7 @@ def test_the_valley_of_smollm_is_its_sink(smollm: LoadedModel) -> None:
     prompts = raw.prompts[raw.prompts["layer"] == 12]
     assert (prompts["sink_position"] == 0).all()
     assert (prompts["sink_ratio"] > 100).all()
-    valley = find_valley(raw.table)
+    valley = entropy_valley(raw.table)
     assert valley is not None
     assert valley.is_sink is True
     assert valley.layer == 12
@@ -88,7 +88,7 @@ def test_the_valley_of_smollm_is_its_sink(smollm: LoadedModel) -> None:
 
     applied = profile(smollm, corpus, metrics=metrics, max_length=128, final_norm="applied")
     assert (curve(applied, "prompt_entropy") > 3.3).all()
-    assert find_valley(applied.table) is None
+    assert entropy_valley(applied.table) is None
     np.testing.assert_allclose(curve(applied, "sink_ratio"), curve(raw, "sink_ratio"), rtol=1e-5)
 
 

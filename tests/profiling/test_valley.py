@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from layerscope.profiling.valley import Valley, find_valley
+from layerscope.profiling.valley import EntropyValley, entropy_valley
 
 
 def table(
@@ -21,8 +21,8 @@ def table(
     return pd.DataFrame(rows, columns=["site", "layer", "metric", "normalization", "sink", "value"])
 
 
-def found(*args: object, **kwargs: object) -> Valley:
-    valley = find_valley(table(*args, **kwargs))  # type: ignore[arg-type]
+def found(*args: object, **kwargs: object) -> EntropyValley:
+    valley = entropy_valley(table(*args, **kwargs))  # type: ignore[arg-type]
     assert valley is not None
     return valley
 
@@ -61,14 +61,14 @@ def test_unknown_without_the_dropped_curve() -> None:
     [[4.0, 3.9, 4.0], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 3.0, 1.0], [2.0, 2.0, 2.0], [4.0, 1.0], [4.0, float("nan"), 4.0]],
 )
 def test_no_valley(flat: list[float]) -> None:
-    assert find_valley(table(flat, flat)) is None
+    assert entropy_valley(table(flat, flat)) is None
 
 
 def test_other_metrics_only() -> None:
     held = table([4.0, 2.0, 4.0])
-    assert find_valley(held[held["metric"] != "prompt_entropy"]) is None
+    assert entropy_valley(held[held["metric"] != "prompt_entropy"]) is None
 
 
 def test_sites_inside_blocks_do_not_count() -> None:
     held = table([4.0, 3.9, 0.5, 4.0], [4.0] * 4, sites=["embed", "block.0", "block.1.attn", "block.1"])
-    assert find_valley(held) is None
+    assert entropy_valley(held) is None

@@ -7,7 +7,6 @@ import pytest
 
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.selection.rules import get_rule, rules
-from layerscope.selection.valley import relative_depth, valley_probability
 from tests.selection.support import evidence, valley_curve
 
 
@@ -36,25 +35,6 @@ def test_lowest_takes_the_minimum_and_ties_within_intervals() -> None:
 def test_wrong_names_say_what_is_valid(name: str, told: str) -> None:
     with pytest.raises((UnknownNameError, LayerscopeError), match=told):
         get_rule(name)
-
-
-def test_depth_of_a_valley() -> None:
-    assert relative_depth(np.array([4.0, 2.0, 3.0, 5.0])) == pytest.approx(0.5)
-    assert relative_depth(np.array([4.0, 3.0, 2.0])) == 0  # a fall is no valley
-    assert relative_depth(np.array([1.0, 3.0, 2.0])) == 0  # nor is a peak
-
-
-def test_wide_intervals_make_a_valley_unsure() -> None:
-    shallow = [4.0] * 10 + [3.75] + [4.0] * 10  # 6 %
-    sure = evidence({"prompt_entropy": (shallow, 0.005)}).curve("prompt_entropy")
-    unsure = evidence({"prompt_entropy": (shallow, 0.4)}).curve("prompt_entropy")
-    flat = evidence({"prompt_entropy": ([4.0] * 21, 0.05)}).curve("prompt_entropy")
-    assert sure is not None
-    assert unsure is not None
-    assert flat is not None
-    assert valley_probability(sure) > 0.99
-    assert 0.02 < valley_probability(unsure) < 0.9
-    assert valley_probability(flat) < 0.05
 
 
 def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:

@@ -22,7 +22,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from layerscope.core.statistics import Array, bootstrap_rows, mean_ranks
+
 _CHUNK = 4_000_000  # elements of one batch of matrices: 32 MB
 _MOST_SHIFT = 0.7  # standard deviations; covers 83 to 95 % for dependent pairs of 13 and 25 points, against 55 to 93 % unbounded
 _FLAT = 1e-12  # a series whose spread is below this share of its size is constant
@@ -71,8 +72,7 @@ def _signs(x: Array) -> Array:
 
 
 def _rank_differences(x: Array) -> Array:
-    # a point's mean rank is half its row of signs, up to a constant: ties come out right
-    rank = _signs(x).sum(axis=-1) / 2
+    rank = mean_ranks(x)
     return rank[..., :, None] - rank[..., None, :]
 
 
@@ -159,7 +159,7 @@ def bootstrap_interval(
     """
     kind = MEASURES[measure]
     n = len(x)
-    rows = np.random.default_rng(seed).integers(0, n, (draws, n))
+    rows = bootstrap_rows(n, draws, seed)
     x, y = np.asarray(x, float), np.asarray(y, float)
     step = max(1, _CHUNK // (n * n))
     parts = [kind.finish(_gamma(kind.matrix(x[r]), kind.matrix(y[r]))) for r in np.array_split(rows, -(-draws // step))]
@@ -174,23 +174,3 @@ def bootstrap_interval(
     tail = normal.inv_cdf((1 + level) / 2)
     low, high = (float(np.quantile(drawn, normal.cdf(2 * shift + side * tail))) for side in (-1, 1))
     return min(low, observed), max(high, observed)
-
-
-def holm(p: Array) -> Array:
-    """Holm's adjusted p-values: any of them below α keeps the chance of one false finding below α."""
-    p = np.asarray(p, float)
-    order = np.argsort(p)
-    scaled = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(scaled, 1.0)
-    return adjusted
-
-
-def benjamini_hochberg(p: Array) -> Array:
-    """Benjamini and Hochberg's adjusted p-values: the expected share of false findings among those below α is at most α."""
-    p = np.asarray(p, float)
-    order = np.argsort(p)[::-1]
-    scaled = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(scaled, 1.0)
-    return adjusted

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.statistics import benjamini_hochberg, holm
 from layerscope.correlation import maths
 from layerscope.correlation.panel import same_tasks
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -89,7 +90,7 @@ def correlate(
         if within
         else []
     )
-    found = Correlations(_adjusted(layers, maths.holm), _adjusted(rows, maths.benjamini_hochberg), job.undefined)
+    found = Correlations(_adjusted(layers, holm), _adjusted(rows, benjamini_hochberg), job.undefined)
     found.facts = {"permutations": permutations, "task_permutations": task_permutations, "bootstrap": bootstrap, "seed": seed}
     return found
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from layerscope.core.statistics import Interval, average_precision, bootstrap_rows, spearman
+
 RESAMPLES = 500
 
 # how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average precision of a ranking
@@ -34,57 +36,22 @@ class Items:
             return float(values.mean())
         assert self.gold is not None
         gold = self.gold[chosen]
-        return _spearman(values, gold) if self.rule == "spearman" else _average_precision(values, gold)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, ties at their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts + 1) / 2)[inverse]
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
-    size = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / size if size > 0 else math.nan
-
-
-def _average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
-    """Area under precision over recall, ties taken together."""
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(relevant[order])
-    if hits[-1] == 0:
-        return math.nan
-    edge = np.append(np.diff(scores[order]) != 0, True)  # the last of each run of equal scores
-    precision, recall = hits[edge] / (np.flatnonzero(edge) + 1), hits[edge] / hits[-1]
-    return float((np.diff(recall, prepend=0.0) * precision).sum())
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Score of a layer minus the reference's on the same items, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
+        return float(spearman(values, gold) if self.rule == "spearman" else average_precision(values, gold))
 
 
 def resampled(items: Mapping[int, Items], seed: int = 0, resamples: int = RESAMPLES) -> dict[int, np.ndarray]:
     """Scores of every layer on the same resamples of items: {layer: (resamples,)}."""
     count = len(next(iter(items.values())).values)
-    rng = np.random.default_rng([seed, count])
-    draws = [rng.integers(0, count, count) for _ in range(resamples)]
+    draws = bootstrap_rows(count, resamples, [seed, count])
     return {layer: np.array([item.score(draw) for draw in draws]) for layer, item in items.items()}
 
 
-def gains(scores: Mapping[int, float], drawn: Mapping[int, np.ndarray], reference: int) -> dict[int, Gain]:
-    """Gain of every layer over a reference layer."""
+def gains(scores: Mapping[int, float], drawn: Mapping[int, np.ndarray], reference: int) -> dict[int, Interval]:
+    """Gain of every layer over a reference layer, with its 95 % interval over the items."""
     out = {}
     for layer, draws in drawn.items():
         low, high = np.nanquantile(draws - drawn[reference], [0.025, 0.975])
-        out[layer] = Gain(scores[layer] - scores[reference], float(low), float(high))
+        out[layer] = Interval(scores[layer] - scores[reference], float(low), float(high))
     return out
 
 

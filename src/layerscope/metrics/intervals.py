@@ -15,17 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from layerscope.core.statistics import Z95, student_quantile
 from layerscope.metrics.base import Estimate
 
 RESAMPLES = 1000
 LEVEL = 0.95
-_Z95 = 1.959963984540054
-# 97.5 % quantile of Student's t for 1 to 30 degrees of freedom
-_T95 = (
-    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
-    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
-    *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
-)
+_MOST_DF = 30
 # Above this many prompts the resampled mean is normal to far better than the plot shows; drawing weights would cost memory.
 _LARGEST_DRAWN = 5000
 
@@ -73,7 +68,7 @@ def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float
     g = (g - g.mean(1, keepdims=True)) * math.sqrt(n / (n - 1))
     ends = np.full((2, len(estimates)), math.nan)
     if n > _LARGEST_DRAWN:
-        half = _Z95 * np.sqrt(np.square(g).sum(1))
+        half = Z95 * np.sqrt(np.square(g).sum(1))
         ends[:, usable] = -half, half
     elif len(g):
         # in float32, as the weights are: these are distances from the value, of which seven digits are plenty in any unit
@@ -86,6 +81,6 @@ def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float
 
 def _student(df: int | None) -> float:
     """The 97.5 % quantile of Student's t; the normal one where the degrees of freedom are many or not known."""
-    if df is None or df > len(_T95):
-        return _Z95
-    return _T95[df - 1] if df >= 1 else math.nan
+    if df is None or df > _MOST_DF:
+        return Z95
+    return round(student_quantile(0.975, df), 4) if df >= 1 else math.nan  # four digits, as in runs that are already stored

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.folds.grams import fold_members, left_in, prepare_grouped
-from layerscope.metrics.folds.jackknife import n_folds, standard_error
+from layerscope.metrics.folds.jackknife import n_folds
 from layerscope.metrics.folds.spectra import NATS
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import ViewRows
@@ -87,7 +88,7 @@ class LiDAR(Metric[ViewRows]):
     @staticmethod
     def _will_do(moved: float, left_out: list[float]) -> bool:
         """Whether folds that are each off by so much give the standard error."""
-        return moved * math.sqrt(len(left_out)) <= _SHARE_OF_ERROR * standard_error(left_out)
+        return moved * math.sqrt(len(left_out)) <= _SHARE_OF_ERROR * jackknife_error(left_out)
 
     def estimate(self, data: ViewRows) -> Estimate:
         """The entropy, with its standard error over folds of prompts."""
@@ -105,7 +106,7 @@ class LiDAR(Metric[ViewRows]):
         if not math.isfinite(value):  # all prompts the same
             return Estimate(math.nan, n, d, undefined=n)
         rank = min(d, n * (data.n_views - 1))
-        return Estimate(value, n, d, se=standard_error(left_out), df=len(left_out) - 1, notes={"within_rank": rank})
+        return Estimate(value, n, d, se=jackknife_error(left_out), df=len(left_out) - 1, notes={"within_rank": rank})
 
 
 class _Scatter:

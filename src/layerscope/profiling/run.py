@@ -12,7 +12,7 @@ from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.profiling.numbers import PromptTable, in_order
-from layerscope.profiling.valley import find_valley
+from layerscope.profiling.valley import entropy_valley
 from layerscope.store import RunFolder
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Run:
                 "highest": {"layer": int(high["layer"]), "value": float(high["value"])},
                 "last": {"layer": int(curve["layer"].iloc[-1]), "value": float(curve["value"].iloc[-1])},
             }
-        valley = find_valley(self.table)
+        valley = entropy_valley(self.table)
         return {
             "model": self.name,
             "layers": self.manifest["model"]["n_blocks"],

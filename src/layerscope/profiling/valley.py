@@ -1,4 +1,4 @@
-"""Where prompt entropy dips between the ends, and whether the dip is compression or one outlying token."""
+"""The valley of prompt entropy in a profile, and whether it is compression or one outlying token."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import whole_layers
+from layerscope.core.valley import find_valley
 
-# A dip smaller than this share of the shoulders is the ordinary unevenness of a curve.
-_LEAST_DEPTH = 0.10
-# The dip counts as the sink's when dropping that token fills this share of it.
+# The valley counts as the sink's when dropping that token fills this share of it.
 _SINK_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Valley:
-    """The lowest point of a curve between two higher shoulders, in nats; `drop_value` is that point without the sink token."""
+class EntropyValley:
+    """The valley of prompt entropy, in nats; `drop_value` is its lowest point without the sink token."""
 
     layer: int
     site: str
@@ -50,46 +49,35 @@ class Valley:
         return f"{text} It is not the sink: without the largest token it is still {self.drop_value:.2f}."
 
 
-def _dip(values: np.ndarray) -> tuple[int, float, float] | None:
-    """(position, shoulder, depth) of the deepest point below the lower of its two shoulders."""
-    if len(values) < 3 or not np.isfinite(values).all():
-        return None
-    left = np.maximum.accumulate(values)
-    right = np.maximum.accumulate(values[::-1])[::-1]
-    shoulder = np.minimum(left, right)
-    depth = shoulder - values
-    at = int(np.argmax(depth))
-    return (at, float(shoulder[at]), float(depth[at])) if depth[at] > 0 else None
-
-
-def find_valley(table: pd.DataFrame) -> Valley | None:
-    """The valley of prompt entropy over the layers of a profile, or None if the curve has none worth the name."""
+def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
+    """The valley of prompt entropy over the layers of a profile; None if the curve has none that is clear of noise."""
     layers = whole_layers(table)
 
-    def curve(metric: str, sink: str = "keep") -> pd.Series | None:
+    def curve(metric: str, sink: str = "keep", column: str = "value") -> pd.Series | None:
         rows = layers[(layers["metric"] == metric) & (layers["normalization"] == "raw") & (layers["sink"] == sink)]
-        return rows.set_index("layer")["value"].sort_index() if len(rows) else None
+        return rows.set_index("layer")[column].sort_index() if len(rows) and column in rows else None
 
     kept = curve("prompt_entropy")
     if kept is None:
         return None
-    dip = _dip(kept.to_numpy())
-    if dip is None or dip[2] < _LEAST_DEPTH * dip[1]:
+    low, high = (curve("prompt_entropy", column=name) for name in ("ci_low", "ci_high"))
+    bounds = {} if low is None or high is None else {"low": low.to_numpy(float), "high": high.to_numpy(float)}
+    valley = find_valley(kept.to_numpy(float), **bounds)
+    if valley is None or not valley.clear:
         return None
-    at, shoulder, depth = dip
-    layer = int(kept.index[at])
+    layer, depth = int(kept.index[valley.place]), valley.depth.value
     site = str(layers.loc[layers["layer"] == layer, "site"].iloc[0])
     dropped, ratio, first = curve("prompt_entropy", "drop"), curve("sink_ratio"), curve("sink_first")
     drop_value = drop_depth = is_sink = None
     if dropped is not None and np.isfinite(dropped.loc[layer]):
         drop_value = float(dropped.loc[layer])
-        drop_depth = max(0.0, shoulder - drop_value)
+        drop_depth = max(0.0, valley.shoulder - drop_value)
         is_sink = bool(drop_depth < (1 - _SINK_SHARE) * depth)
-    return Valley(
+    return EntropyValley(
         layer,
         site,
-        float(kept.loc[layer]),
-        shoulder,
+        valley.value,
+        valley.shoulder,
         depth,
         drop_value,
         drop_depth,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import mean_ranks
 from layerscope.report.notices import same_model
 from layerscope.report.sources import Curves, Scores
 
@@ -29,8 +30,7 @@ class Correlations:
 
 def _ranked(values: np.ndarray) -> np.ndarray:
     """Ranks about their mean; ties share theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    ranks = mean_ranks(values)
     return ranks - ranks.mean()
 
 

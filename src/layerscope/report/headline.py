@@ -9,7 +9,7 @@ from typing import Any
 
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
-from layerscope.profiling.valley import Valley
+from layerscope.profiling.valley import EntropyValley
 from layerscope.report.sources import Block, Curves, Mark, Scores
 
 
@@ -252,7 +252,7 @@ def _readout_words(score: Scores, gain: Gain) -> list[str]:
 
 def _valley_words(curves: Sequence[Curves], with_numbers: bool) -> list[str]:
     """The deepest valley among a model's profiles, or that there is none."""
-    found: list[tuple[Curves, Valley]] = [(c, v) for c in curves if (v := c.valley) is not None]
+    found: list[tuple[Curves, EntropyValley]] = [(c, v) for c in curves if (v := c.valley) is not None]
     if not found:
         measured = any("prompt_entropy" in set(c.table["metric"]) for c in curves)
         return ["prompt entropy has no valley"] if measured and with_numbers else []

@@ -10,7 +10,7 @@ import pandas as pd
 
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.profiling.valley import Valley, find_valley
+from layerscope.profiling.valley import EntropyValley, entropy_valley
 
 
 @dataclass
@@ -31,9 +31,9 @@ class Curves:
     mean_only: bool = False  # its values are means over the tasks' own texts: they go with mean scores only
 
     @property
-    def valley(self) -> Valley | None:
+    def valley(self) -> EntropyValley | None:
         """The valley of prompt entropy, if it has one."""
-        return find_valley(self.table)
+        return entropy_valley(self.table)
 
 
 @dataclass

@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+from layerscope.core.valley import deepest_share
 from layerscope.selection.evidence import from_atlas
 from layerscope.selection.judging import Judged, judged_models
 from layerscope.selection.prior import FILE, Prior, fit
-from layerscope.selection.valley import relative_depth
 from layerscope.store.atomic import write_text
 
 
@@ -19,7 +19,7 @@ def valley_depths(models: tuple[Judged, ...] | list[Judged]) -> dict[str, float]
     for model in models:
         curve = from_atlas(model.model).curve("prompt_entropy")
         assert curve is not None, f"the atlas has prompt entropy of {model.model} at every layer"
-        found[model.model] = float(relative_depth(curve.value))
+        found[model.model] = float(deepest_share(curve.value))
     return found
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.selection import student
+from layerscope.core.statistics import student_cdf, student_quantile
+from layerscope.core.valley import LEAST_SHARE
 from layerscope.selection.judging import Judged
-from layerscope.selection.valley import LEAST_DEPTH
 
 FILE = "prior.json"
 GROUPS = ("valley", "no_valley")
@@ -47,12 +47,12 @@ class Forecast:
 
     def interval(self, layer: int) -> tuple[float, float]:
         """95 % bounds of a layer's gain."""
-        reach = student.quantile(0.975, self.df) * self.scale
+        reach = student_quantile(0.975, self.df) * self.scale
         return float(self.gain[layer] - reach), float(self.gain[layer] + reach)
 
     def risk(self, layer: int) -> float:
         """The chance that a layer scores below the last."""
-        return student.cdf(-float(self.gain[layer]) / self.scale, self.df)
+        return student_cdf(-float(self.gain[layer]) / self.scale, self.df)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Prior:
         """Plain values."""
         return {
             "depths": [round(float(d), 4) for d in DEPTHS],
-            "least_depth_of_a_valley": LEAST_DEPTH,
+            "least_depth_of_a_valley": LEAST_SHARE,
             "curves": {g: {f: [round(float(x), 4) for x in c] for f, c in by.items()} for g, by in self.curves.items()},
             "outcomes": [
                 vars(o) | {"predicted_share": round(o.predicted_share, 4), "gain": round(o.gain, 4)} for o in self.outcomes
@@ -129,7 +129,7 @@ def fit(models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes
     curves: dict[str, dict[str, np.ndarray]] = {group: {} for group in GROUPS}
     for family in sorted({m.family for m in models}):
         for group in GROUPS:
-            own = [m for m in models if m.family == family and (depth_of_valley[m.model] >= LEAST_DEPTH) == (group == "valley")]
+            own = [m for m in models if m.family == family and (depth_of_valley[m.model] >= LEAST_SHARE) == (group == "valley")]
             if own:
                 stacked = np.array([np.clip(m.curve(DEPTHS), -CLIP, CLIP) for m in own])
                 curves[group][family] = np.quantile(stacked, QUARTILE, axis=0)
@@ -146,7 +146,7 @@ def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> 
             continue
         prior = fit(others, depth_of_valley, outcomes=False)
         for model in (m for m in models if m.family == family):
-            shares = prior.shares(float(depth_of_valley[model.model] >= LEAST_DEPTH), model.n_blocks)
+            shares = prior.shares(float(depth_of_valley[model.model] >= LEAST_SHARE), model.n_blocks)
             layer = best_layer(shares)
             found.append(Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer)))
     return found

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from layerscope.core.statistics import bootstrap_weights
 from layerscope.evaluation.uncertainty import Items as Single
 from layerscope.selection.labels.measures import make_measure
 from layerscope.selection.labels.measures.apart import Neighbours
@@ -10,7 +11,6 @@ from layerscope.selection.labels.measures.folds import stratified_folds
 from layerscope.selection.labels.measures.pairs import Pairs
 from layerscope.selection.labels.measures.ridge import Probe, grams
 from layerscope.selection.labels.measures.scores import Scores
-from layerscope.selection.labels.resample import bootstrap_weights
 from tests.selection.labels.support import classes, judged_pairs, scored_pairs
 
 NOWHERE = (np.arange(0), np.arange(0))
@@ -59,7 +59,7 @@ def test_folds_hold_every_class_evenly() -> None:
 
 def test_bootstrap_keeps_the_sizes_of_classes() -> None:
     groups = np.repeat([0, 1], [30, 2])
-    weights = bootstrap_weights(32, groups, 50, 0)
+    weights = bootstrap_weights(32, 50, 0, groups)
     assert (weights[:, groups == 1].sum(1) == 2).all()
     assert (weights.sum(1) == 32).all()
 

@@ -10,7 +10,8 @@ import pandas as pd
 from layerscope.atlas.names import find_model
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.atlas.reproduce.base import Panel, Series
-from layerscope.correlation.maths import Array, association
+from layerscope.core.statistics import Array, spearman
+from layerscope.core.valley import find_valley
 
 TITLES = {
     "entropy_prompt": "prompt entropy (nats)",
@@ -65,9 +66,10 @@ def spread(values: Array) -> float:
 
 
 def valley(values: Array) -> tuple[int, float]:
-    """The lowest inner layer, and how far it lies below the lower of its two shoulders (0: there is no valley)."""
-    at = 1 + int(np.argmin(values[1:-1]))
-    return at, float(max(0.0, min(values[:at].max(), values[at + 1 :].max()) - values[at]))
+    """The layer of the deepest dip, and how far it lies below the lower of its two shoulders (0: there is no dip)."""
+    found = find_valley(values)
+    assert found is not None, "the atlas has every layer of these curves"
+    return found.place, found.depth.value
 
 
 def middle(values: Array) -> Array:
@@ -78,7 +80,7 @@ def middle(values: Array) -> Array:
 
 def trend(values: Sequence[float]) -> float:
     """Spearman's ρ of a sequence with its order: 1 if it always rises."""
-    return association("spearman", np.arange(len(values), dtype=float), np.asarray(values, float))
+    return float(spearman(np.arange(len(values), dtype=float), np.asarray(values, float)))
 
 
 def title_of(model: str) -> str:

@@ -30,7 +30,7 @@ def rows(convention: str) -> list[Row]:
             model
         ]
         said = {"Pythia-410m": "a strong dip", "mamba-370m": "a milder one than Pythia's", "bert-base": "none"}[model]
-        where = f"lowest inner layer {at} of {len(values) - 1}"
+        where = f"deepest at layer {at} of {len(values) - 1}"
         found.append(
             _row(model, "valley of entropy_prompt", depth, judge(claim), f"claim: {said}; nats below the lower shoulder, {where}")
         )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
 from layerscope.metrics.folds.grams import fold_matrices, whole_matrix
-from layerscope.metrics.folds.jackknife import standard_error
 from layerscope.metrics.folds.sums import OfSums
 from layerscope.metrics.options import RowPreparation
 from layerscope.spectra import eigvalsh, joined, solve_together
@@ -102,7 +102,7 @@ class Spectrum:
         return math.sqrt(sum(len(folds) for folds in self.without))
 
     def _error(self, function: Function) -> float:
-        return standard_error([value for folds in self.without for value in function(folds).tolist()])
+        return jackknife_error([value for folds in self.without for value in function(folds).tolist()])
 
 
 def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False) -> Spectrum:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.folds.grams import fold_members, whole_matrices
-from layerscope.metrics.folds.jackknife import standard_error
 from layerscope.metrics.options import RowPreparation
 from layerscope.spectra.factors import fast_doubles
 from layerscope.spectra.resolvents import sums_without
@@ -67,7 +67,7 @@ class SumsOfMany:
         values, left_out = self._values[function]
         if not float(whole[index, 0]) > 0:
             return math.nan, math.nan
-        return values[index], standard_error(left_out[index])
+        return values[index], jackknife_error(left_out[index])
 
 
 @dataclass(frozen=True)

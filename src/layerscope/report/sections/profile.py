@@ -18,7 +18,7 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
-from layerscope.profiling.valley import find_valley
+from layerscope.profiling.valley import entropy_valley
 from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
 from layerscope.report.sources import Curves, Section, weights_text
 from layerscope.report.text import number, sparkline
@@ -198,11 +198,11 @@ def print_run(run: Run, console: Console | None = None) -> None:
     console.print(_headline(run))
     console.print(_layer_table(run, console.width))
     console.print(_curves(run, console.width))
-    valley = find_valley(run.table)
+    valley = entropy_valley(run.table)
     if valley is not None:
         console.print(escape(valley.sentence()))
     elif "prompt_entropy" in set(run.table["metric"]):
-        console.print("Prompt entropy has no valley: it does not dip below both its ends by a tenth.")
+        console.print("Prompt entropy has no valley: no dip is clear of noise and at least 5 % below both its shoulders.")
     for warning in run.manifest["warnings"]:
         console.print(f"[yellow]note[/] {escape(warning)}")
 
@@ -294,7 +294,7 @@ def _fitted(values: np.ndarray, most: int) -> str:
 def run_html(run: Run) -> str:
     """A small self-contained fragment."""
     m = run.manifest
-    valley = find_valley(run.table)
+    valley = entropy_valley(run.table)
     lines = [
         f"<b>{html.escape(run.name)}</b> on {html.escape(str(m['corpus']['name']))}: {how_long(m)}, "
         f"final_norm <b>{html.escape(str(m['conventions']['final_norm']))}</b>, "

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from layerscope.core.statistics import bootstrap_weights
 from layerscope.selection.labels.evidence import Evidence
-from layerscope.selection.labels.resample import DRAWS, bootstrap_weights
 from layerscope.selection.labels.smooth import WIDTH, smooth_layers
+
+DRAWS = 300
 
 Place = tuple[int, int]
 Picker = Callable[[np.ndarray], Place]
@@ -37,7 +39,7 @@ class Weighed:
 def weigh(evidence: Evidence, draws: int = DRAWS, seed: int = 0) -> Weighed:
     """Score every candidate on all examples and on resamples of them."""
     count = evidence.judged.shape[-1]
-    every = np.concatenate([np.ones((1, count)), bootstrap_weights(count, evidence.groups, draws, seed)])
+    every = np.concatenate([np.ones((1, count)), bootstrap_weights(count, draws, [seed, count, draws], evidence.groups)])
     scores = _score(evidence, evidence.judged, every)
     values = smooth(scores)
     return Weighed(scores[..., 0], scores[..., 1:], values[..., 0], values[..., 1:])

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import layer_ranges, site_of
+from layerscope.core.valley import find_valley
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import interval
 from layerscope.profiling import Run
 
-# A dip counts as a valley when even the low end of its interval is more than this share of the shoulders.
-VALLEY_SHARE = 0.10
-VALLEY = "called one where the low end of its depth's interval is above a tenth of its shoulders"
+VALLEY = "called one where it is at least 5 % of its shoulder deep and clear of noise over prompts"
 
 VALUES = ["model", "site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
 
@@ -84,11 +83,7 @@ class Dip:
     shoulder: float
     depth: Mean
     falls: np.ndarray
-
-    @property
-    def is_valley(self) -> bool:
-        """Whether it is one beyond doubt: deeper than a tenth of the shoulders at the low end of its interval."""
-        return self.depth.low > VALLEY_SHARE * self.shoulder
+    is_valley: bool = False
 
 
 def dip_of(values: np.ndarray, seed: int) -> Dip:
@@ -101,14 +96,12 @@ def dip_of(values: np.ndarray, seed: int) -> Dip:
     falls = np.full(len(values), np.nan)
     if not whole.any() or values.shape[1] < 3:
         return Dip(0, math.nan, math.nan, Mean(math.nan, math.nan, math.nan, int(whole.sum())), falls)
-    mean = values[whole].mean(axis=0)
-    left = np.maximum.accumulate(mean)
-    right = np.maximum.accumulate(mean[::-1])[::-1]
-    place = int(np.argmax((np.minimum(left, right) - mean)[1:-1])) + 1
-    before, after = int(np.argmax(mean[: place + 1])), place + int(np.argmax(mean[place:]))
-    lower = before if mean[before] <= mean[after] else after
-    falls[whole] = values[whole, lower] - values[whole, place]
-    return Dip(place, float(mean[place]), float(mean[lower]), mean_of(falls, seed), falls)
+    found = find_valley(values[whole].mean(axis=0), samples=values[whole])
+    assert found is not None, "the curve has three points or more, all known"
+    falls[whole] = values[whole, found.shoulder_place] - values[whole, found.place]
+    depth = mean_of(falls, seed)
+    sure = found.clear and depth.low > 0  # a verdict needs an interval: one prompt has none
+    return Dip(found.place, found.value, found.shoulder, depth, falls, sure)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from layerscope.core.statistics import average_precision
 from layerscope.selection.labels.measures.base import Items, cosines
 from layerscope.selection.labels.measures.folds import tested_in_rounds
 
@@ -27,14 +28,7 @@ class Pairs:
         out = np.full((len(judged), len(weights)), np.nan)
         for layer, values in enumerate(judged):
             if np.isfinite(values).all():
-                order = np.argsort(-values, kind="stable")
-                counts = weights[:, order]
-                hits = counts * self.targets[order]
-                edge = np.append(np.diff(values[order]) != 0, True)
-                end = np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))]  # the last of each run of equal cosines
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    precision = np.cumsum(hits, axis=1)[:, end] / np.cumsum(counts, axis=1)[:, end]
-                    out[layer] = np.nansum(precision * hits, axis=1) / hits.sum(1)
+                out[layer] = average_precision(values, self.targets, weights)
         return out
 
     def chance(self, weights: np.ndarray) -> np.ndarray:

@@ -1,0 +1,271 @@
+"""Statistics in one place: ranks, Spearman's ρ, average precision, Student's t, resampling, and p-values of many tests.
+
+Needs numpy only. Everything random takes a seed. What is undefined is NaN, never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Seed = int | Sequence[int]
+
+Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in standard deviations."""
+
+_NUMBER = r"[+\-−]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan)"
+_TOLD = re.compile(rf"^\s*(?P<value>{_NUMBER})(?:\s*\(\s*(?P<low>{_NUMBER})\s+to\s+(?P<high>{_NUMBER})\s*\))?\s*$")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % interval. The bounds are NaN where none is known; `n` is how many items it rests on, 0 if not said.
+
+    >>> print(Interval(0.5, 0.25, 0.75, n=12))
+    +0.50 (+0.25 to +0.75)
+    >>> Interval.parse("+0.50 (+0.25 to +0.75)").sign
+    1
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether both bounds are known."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where the interval lies above or below zero, 0 where it contains zero or is not known."""
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation of a normal error with this interval; NaN where the bounds are not known."""
+        return (self.high - self.low) / (2 * Z95)
+
+    def scaled(self, factor: float) -> Interval:
+        """In another unit, such as points (× 100)."""
+        low, high = sorted((factor * self.low, factor * self.high)) if self.known else (math.nan, math.nan)
+        return Interval(factor * self.value, low, high, self.n)
+
+    def format(self, digits: int = 2, signed: bool = True) -> str:
+        """`value (low to high)`; without known bounds the value and the reason."""
+        sign = "+" if signed else ""
+        if not self.known:
+            items = f": {self.n} item{'s' * (self.n != 1)}" if self.n else ""
+            return f"{self.value:{sign}.{digits}f} (no interval{items})"
+        return f"{self.value:{sign}.{digits}f} ({self.low:{sign}.{digits}f} to {self.high:{sign}.{digits}f})"
+
+    def __str__(self) -> str:
+        return self.format()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From what `format` writes; a bare number has no bounds."""
+        found = _TOLD.match(text.split(" (no interval")[0])
+        if found is None:
+            raise ValueError(f"not an interval: {text!r}. It is written as 'value (low to high)'.")
+        value, low, high = (math.nan if part is None else float(part.replace("−", "-")) for part in found.groups())
+        return cls(value, low, high)
+
+
+# --- ranks ---------------------------------------------------------------------------------------------------------------------
+
+
+def mean_ranks(values: ArrayLike, weights: Array | None = None) -> Array:
+    """Ranks from 1 along the last axis; ties share their mean. A row with an undefined value has no ranks (NaN).
+
+    With `weights` (draws, n), values (n,) are ranked once per draw as if each occurred that many times: (draws, n).
+
+    >>> mean_ranks([10.0, 20.0, 20.0, 30.0]).tolist()
+    [1.0, 2.5, 2.5, 4.0]
+    """
+    held = np.asarray(values, dtype=np.float64)
+    if weights is not None:
+        return _weighted_ranks(held, weights)
+    n = held.shape[-1]
+    order = np.argsort(held, axis=-1)
+    ordered = np.take_along_axis(held, order, -1)
+    starts = np.concatenate([np.ones((*held.shape[:-1], 1), bool), ordered[..., 1:] != ordered[..., :-1]], axis=-1)[..., :n]
+    ends = np.concatenate([starts[..., 1:], np.ones((*held.shape[:-1], 1), bool)], axis=-1)[..., :n]
+    place = np.arange(n)
+    first = np.maximum.accumulate(np.where(starts, place, 0), axis=-1)
+    last = np.minimum.accumulate(np.where(ends, place, n)[..., ::-1], axis=-1)[..., ::-1]
+    out = np.empty_like(held)
+    np.put_along_axis(out, order, (first + last) / 2 + 1, -1)
+    return np.where(np.isnan(held).any(-1, keepdims=True), math.nan, out)
+
+
+def _weighted_ranks(values: Array, weights: Array) -> Array:
+    distinct, group = np.unique(values, return_inverse=True)
+    if len(distinct) == len(values):  # no ties, as almost always for cosines
+        order = np.argsort(values)
+        sorted_weights = weights[:, order]
+        out = np.empty_like(sorted_weights, dtype=np.float64)
+        out[:, order] = np.cumsum(sorted_weights, axis=1) - (sorted_weights - 1) / 2
+        return out
+    member = np.zeros((len(values), len(distinct)))
+    member[np.arange(len(values)), group] = 1
+    counts = weights @ member
+    return (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, group]
+
+
+def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:
+    """Spearman's ρ along the last axis; NaN where a series is constant or has an undefined value.
+
+    With `weights` (draws, n): x (rows, n) against y (n,) under each weighting, (rows, draws). An item that counts twice is two
+    equal items.
+
+    >>> float(spearman([1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]))
+    1.0
+    """
+    if weights is not None:
+        return _weighted_spearman(np.atleast_2d(np.asarray(x, np.float64)), np.asarray(y, np.float64), weights)
+    a, b = mean_ranks(x), mean_ranks(y)
+    a, b = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
+    size = np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(size > 0, (a * b).sum(-1) / size, math.nan))
+
+
+def _weighted_spearman(rows: Array, y: Array, weights: Array) -> Array:
+    def centered(ranks: Array) -> tuple[Array, Array]:
+        mean = (ranks * weights).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
+        return ranks - mean, ((ranks - mean) ** 2 * weights).sum(1)
+
+    goal, goal_size = centered(mean_ranks(y, weights))
+    out = np.full((len(rows), len(weights)), math.nan)
+    for i, row in enumerate(rows):
+        if np.isfinite(row).all():
+            ranks, size = centered(mean_ranks(row, weights))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                out[i] = np.einsum("bn,bn,bn->b", ranks, goal, weights) / np.sqrt(size * goal_size)
+    return out
+
+
+def average_precision(scores: Array, relevant: Array, weights: Array | None = None) -> Array:
+    """Area under precision over recall of a ranking by `scores` (n,), ties taken together; NaN where nothing is relevant.
+
+    With `weights` (draws, n) one value per draw, otherwise a single one.
+
+    >>> float(average_precision(np.array([0.9, 0.8, 0.1]), np.array([1.0, 0.0, 1.0])))  # (1/1 + 2/3) / 2
+    0.8333333333333333
+    """
+    order = np.argsort(-scores, kind="stable")
+    counts = np.ones((1, len(scores))) if weights is None else weights[:, order]
+    hits = counts * relevant[order]
+    edge = np.append(np.diff(scores[order]) != 0, True)
+    end = np.flatnonzero(edge)[np.cumsum(np.append(0, edge[:-1]))]  # the last of each run of equal scores
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = np.cumsum(hits, axis=1)[:, end] / np.cumsum(counts, axis=1)[:, end]
+        out = np.nansum(precision * hits, axis=1) / hits.sum(1)
+    return np.asarray(out[0] if weights is None else out)
+
+
+# --- Student's t ---------------------------------------------------------------------------------------------------------------
+
+
+def student_cdf(t: float, df: int) -> float:
+    """P(T ≤ t) of Student's t for whole degrees of freedom, in closed form.
+
+    >>> round(student_cdf(2.776445, 4), 4)
+    0.975
+    """
+    if df < 1:
+        raise ValueError(f"degrees of freedom must be at least 1, not {df}")
+    angle = math.atan(t / math.sqrt(df))
+    cosine = math.cos(angle)
+    term = total = math.sin(angle) if df % 2 == 0 else math.sin(angle) * cosine
+    for k in range(2 if df % 2 == 0 else 3, df - 1, 2):
+        term *= (k - 1) / k * cosine**2
+        total += term
+    if df % 2 == 0:
+        return 0.5 + total / 2
+    return 0.5 + (angle + (total if df > 1 else 0.0)) / math.pi
+
+
+@lru_cache(maxsize=256)
+def student_quantile(p: float, df: int) -> float:
+    """The t with P(T ≤ t) = p.
+
+    >>> round(student_quantile(0.975, 3), 3)
+    3.182
+    """
+    low, high = -1e4, 1e4
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_cdf(middle, df) < p else (low, middle)
+    return (low + high) / 2
+
+
+# --- resampling ----------------------------------------------------------------------------------------------------------------
+
+
+def bootstrap_rows(count: int, draws: int, seed: Seed) -> NDArray[np.int64]:
+    """Which of `count` items each resample draws, with replacement: (draws, count)."""
+    return np.random.default_rng(seed).integers(0, count, (draws, count))
+
+
+def bootstrap_weights(count: int, draws: int, seed: Seed, groups: np.ndarray | None = None) -> Array:
+    """How often each item counts in each resample (draws, count). Items of a group are drawn among themselves."""
+    rng = np.random.default_rng(seed)
+    weights = np.zeros((draws, count))
+    for group in [None] if groups is None else np.unique(groups):
+        members = np.arange(count) if group is None else np.flatnonzero(groups == group)
+        weights[:, members] = rng.multinomial(len(members), np.full(len(members), 1 / len(members)), draws)
+    return weights
+
+
+def percentile_interval(value: float, drawn: Array, n: int = 0) -> Interval:
+    """A value with the middle 95 % of what was drawn; undefined draws are left out."""
+    known = drawn[np.isfinite(drawn)]
+    if not len(known):
+        return Interval(value, n=n)
+    low, high = np.quantile(known, [0.025, 0.975])
+    return Interval(value, float(low), float(high), n)
+
+
+def jackknife_error(left_out: Sequence[float]) -> float:
+    """The standard error from the values without each fold; NaN if one is undefined, or if there are fewer than three.
+
+    With two folds each value rests on the other fold alone, which says nothing about how the whole varies.
+    """
+    folds = len(left_out)
+    if folds < 3 or not all(math.isfinite(v) for v in left_out):
+        return math.nan
+    mean = math.fsum(left_out) / folds
+    return math.sqrt((folds - 1) / folds * math.fsum((v - mean) ** 2 for v in left_out))
+
+
+# --- p-values of many tests ----------------------------------------------------------------------------------------------------
+
+
+def holm(p: ArrayLike) -> Array:
+    """Holm's adjusted p-values: rejecting those below α keeps the chance of one false finding below α."""
+    held = np.asarray(p, float)
+    order = np.argsort(held)
+    adjusted = np.empty_like(held)
+    adjusted[order] = np.minimum(np.maximum.accumulate(held[order] * np.arange(len(held), 0, -1)), 1.0)
+    return adjusted
+
+
+def benjamini_hochberg(p: ArrayLike) -> Array:
+    """Benjamini and Hochberg's adjusted p-values: of the findings below α, at most a share α is expected to be false."""
+    held = np.asarray(p, float)
+    order = np.argsort(held)[::-1]
+    adjusted = np.empty_like(held)
+    scaled = held[order] * len(held) / np.arange(len(held), 0, -1)
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled), 1.0)
+    return adjusted

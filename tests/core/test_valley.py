@@ -1,0 +1,104 @@
+"""One detector of a valley: known answers, noise, and that everything that speaks of valleys agrees."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from layerscope.core.valley import LEAST_SHARE, Valley, deepest_share, find_valley
+from layerscope.profiling.valley import entropy_valley
+from layerscope.selection.valley import read_valley
+from layerscope.studies.shared.curves import dip_of
+from tests.selection.support import evidence, profile
+
+
+def found(curve: list[float], half: float | None = None) -> Valley:
+    values = np.array(curve)
+    bounds = {} if half is None else {"low": values - half, "high": values + half}
+    valley = find_valley(values, **bounds)
+    assert valley is not None
+    return valley
+
+
+def test_by_hand() -> None:
+    valley = found([4.0, 5.0, 2.0, 1.0, 3.0, 4.5])
+    assert (valley.place, valley.shoulder_place, valley.value, valley.shoulder) == (3, 5, 1.0, 4.5)
+    assert valley.depth.value == 3.5
+    assert valley.share == pytest.approx(3.5 / 4.5)
+    assert valley.probability == 1.0
+    assert valley.clear
+
+
+@pytest.mark.parametrize("curve", [[4.0, 3.0, 2.0], [1.0, 3.0, 2.0], [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 2.0], [4.0, 3.9, 4.0]])
+def test_a_fall_a_peak_and_a_shallow_dip_are_no_valleys(curve: list[float]) -> None:
+    assert not found(curve).clear
+    assert deepest_share(np.array(curve)) == pytest.approx(found(curve).share)
+
+
+def test_an_undefined_curve_has_none() -> None:
+    assert find_valley(np.array([4.0, 1.0])) is None
+    assert find_valley(np.array([4.0, math.nan, 4.0])) is None
+
+
+def test_wide_intervals_make_a_valley_unsure() -> None:
+    shallow = [4.0] * 10 + [3.75] + [4.0] * 10  # 6 %
+    assert found(shallow, 0.005).probability > 0.99
+    assert found(shallow, 0.005).clear
+    assert 0.02 < found(shallow, 0.4).probability < 0.9
+    assert not found(shallow, 0.4).clear
+    assert found([4.0] * 21, 0.05).probability < 0.05
+
+
+def test_layers_are_compared_item_by_item_where_items_are_known() -> None:
+    """Prompts differ far more than layers do: as separate intervals nothing is sure, prompt by prompt everything is."""
+    rng = np.random.default_rng(0)
+    shallow = np.array([4.0] * 5 + [3.7] + [4.0] * 5)
+    samples = shallow + rng.normal(size=(60, 1)) + 0.02 * rng.normal(size=(60, 11))
+    curve, half = samples.mean(0), 1.96 * samples.std(0, ddof=1) / math.sqrt(60)
+    paired, apart = find_valley(curve, samples=samples), find_valley(curve, low=curve - half, high=curve + half)
+    assert paired is not None
+    assert apart is not None
+    assert paired.clear
+    assert not apart.clear
+    assert paired.depth.value == pytest.approx(apart.depth.value)
+
+
+def test_noise_alone_makes_no_valley() -> None:
+    rng = np.random.default_rng(0)
+    claims = [find_valley(4 + 0.1 * noise.mean(0), samples=4 + 0.1 * noise) for noise in rng.normal(size=(100, 20, 25))]
+    assert sum(valley is not None and valley.clear for valley in claims) == 0
+    wide = [find_valley(4 + noise.mean(0), samples=4 + noise) for noise in rng.normal(size=(100, 20, 25))]
+    assert sum(valley is not None and valley.clear for valley in wide) <= 10
+
+
+@pytest.mark.parametrize("share", [0.02, 0.04, 0.06, 0.08, 0.12, 0.3])
+def test_the_profile_the_rule_and_the_study_agree(share: float) -> None:
+    """Three thresholds once called a dip of 8 % no valley on the page, a valley in `select`, and none in a study."""
+    curve = [4.0] * 8 + [4.0 * (1 - share)] * 5 + [4.0] * 8
+    run = profile({"prompt_entropy": curve})
+    probability, _, _ = read_valley(evidence({"prompt_entropy": (curve, 0.01)}))
+    prompts = np.array(curve) + 0.01 * np.random.default_rng(0).normal(size=(40, 21))
+    said = {entropy_valley(run.table) is not None, bool(probability and probability >= 0.5), dip_of(prompts, 0).is_valley}
+    assert said == {share >= LEAST_SHARE}
+
+
+def test_a_noisy_profile_is_told_the_same_everywhere() -> None:
+    curve = [4.0] * 10 + [3.75] + [4.0] * 10
+    for half in (0.01, 0.1, 0.2, 0.4):
+        run = profile({"prompt_entropy": curve}, half=half)
+        clear = find_valley(np.array(curve), low=np.array(curve) - half, high=np.array(curve) + half)
+        assert clear is not None
+        assert (entropy_valley(run.table) is not None) == clear.clear
+        probability, _, _ = read_valley(evidence({"prompt_entropy": (curve, half)}))
+        assert probability == clear.probability
+
+
+def test_a_profile_without_intervals_is_judged_by_depth_alone() -> None:
+    run = profile({"prompt_entropy": [4.0, 3.0, 4.0]})
+    bare = run.table.drop(columns=["ci_low", "ci_high"])
+    assert entropy_valley(bare) is not None
+    assert entropy_valley(run.table.assign(ci_low=math.nan, ci_high=math.nan)) is not None
+    assert entropy_valley(pd.concat([run.table])) is not None
