@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda.kernels import launch, shared_memory
+from layerscope.spectra.cuda import launch, shared_memory
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
 
 _CHECKED = 50

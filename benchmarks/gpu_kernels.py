@@ -22,13 +22,12 @@ from torch import Tensor
 from layerscope.capture import normed
 from layerscope.metrics.folds.grams import fold_members
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens import gram_kernel, row_kernel, sum_kernel
+from layerscope.metrics.tokens import gram_kernel, long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.measures import centred_gram
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
-from layerscope.spectra import eigvalsh, factors, solver_name
+from layerscope.spectra import chebyshev_kernels, eigvalsh, factors, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy
-from layerscope.spectra.chebyshev import kernels as chebyshev_kernels
 from layerscope.spectra.resolvents import sums_without
 
 
@@ -57,7 +56,7 @@ def token_states(texts: int, tokens: int, width: int) -> None:
     norm = torch.nn.LayerNorm(width, device="cuda", dtype=torch.bfloat16)
     one = states.numel() / 1e9
     print(f"norm is read as: {normed._kind_of(norm, states)}; no norm as: {normed._kind_of(None, states)}")
-    line("token_sums", milliseconds(lambda: sum_kernel.token_sums(states, None)), 2 * one)
+    line("token_sums", milliseconds(lambda: norms.token_sums(states, None)), 2 * one)
     line("LayerNorm of torch, for comparison", milliseconds(lambda: norm(states)), 4 * one)
     line("normed_sums", milliseconds(lambda: normed.normed_sums(states, None, norm)), 2 * one)
     line("centred_states (read twice)", milliseconds(lambda: normed.centred_states(states, None, norm)), 8 * one)
@@ -89,12 +88,12 @@ def _long(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
     texts, tokens, width = states.shape
     given = found.centred, TokenFacts(found.norms, None, found.largest, states.dtype), Options()
     one = states.numel() / 1e9
-    line("token_rows, curvature alone", milliseconds(lambda: row_kernel.measure_rows(*given, None)), 4 * one)
+    line("token_rows, curvature alone", milliseconds(lambda: long_prompts.measure_rows(*given, None)), 4 * one)
     products = 2e-9 * texts * tokens * width * width
     out = torch.empty(texts, width, width, device="cuda")
     for dtype in (torch.float32, torch.float16) if wide_products(0) else (torch.float32,):
         name, size = ("TF32", 12 * one) if dtype == torch.float32 else ("float16", 8 * one)
-        make = partial(row_kernel.measure_rows, *given, dtype)
+        make = partial(long_prompts.measure_rows, *given, dtype)
         line(f"token_rows for {name}", milliseconds(make), size)
         rows = make().rows["keep"]
         tf32, float16 = partial(centred_gram, rows.mT, states.dtype, out), partial(wide_product, rows, out)

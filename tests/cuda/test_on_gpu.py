@@ -12,12 +12,11 @@ import torch
 from layerscope.capture import make_batch, normed
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds.grams import fold_members
-from layerscope.metrics.tokens import long_prompts, row_kernel, sum_kernel
+from layerscope.metrics.tokens import long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy
-from layerscope.spectra import eigvalsh, factors, solver_name
+from layerscope.spectra import chebyshev_kernels, eigvalsh, factors, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
-from layerscope.spectra.chebyshev import kernels as chebyshev_kernels
 from layerscope.spectra.resolvents import sums_without
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
 from tests.capture.support import reduce_states
@@ -135,7 +134,7 @@ def test_token_measures(tokens, width, kind, dtype):
 @pytest.mark.parametrize(("tokens", "width", "narrow"), [(96, 48, True), (300, 132, True), (512, 384, False), (700, 256, True)])
 def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeypatch):
     """Through the reducer and the kernels of this way, products in float16 and TF32; padding on either side."""
-    assert row_kernel.usable(0)
+    assert long_prompts.usable(0)
     if narrow and not long_prompts.wide_products(0):
         pytest.skip("this torch has no float32 products of float16 matrices")
     monkeypatch.setattr(long_prompts, "wide_products", lambda _: narrow)
@@ -235,7 +234,7 @@ def test_sums_over_tokens(tokens, width, dtype):
     mask = torch.rand(5, tokens, device="cuda") < 0.7
     for padding in (None, mask):
         kept = given.double() if padding is None else given.double() * padding.unsqueeze(-1)
-        got = sum_kernel.token_sums(given, padding)
+        got = norms.token_sums(given, padding)
         torch.testing.assert_close(got, kept.sum(1), rtol=1e-6, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""`launch` with the signature of `layerscope.spectra.cuda.kernels.launch`, for tensors in the CPU's memory.
+"""`launch` with the signature of `layerscope.spectra.cuda.launch`, for tensors in the CPU's memory.
 
 A kernel's source is compiled by g++ behind `shim.hpp` and kept in a folder for temporary files. Every launch runs twice, the
 threads of a block in opposite orders: where the results differ, a barrier is missing. Tensors are copied between guards, so

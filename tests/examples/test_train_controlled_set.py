@@ -136,7 +136,7 @@ def test_sizes_are_close() -> None:
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_the_scan_is_transformers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CUDA source, run on the CPU: loss and every gradient as transformers' loop gives them."""
-    monkeypatch.setattr("layerscope.spectra.cuda.kernels.launch", launch)
+    monkeypatch.setattr("layerscope.spectra.cuda.launch", launch)
     model = architectures.build("mamba", 300, 16, 2, 2, 24, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -10,8 +10,7 @@ import torch
 
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds.grams import fold_members
-from layerscope.metrics.folds.jackknife import n_folds
-from layerscope.metrics.samples import _Vectors
+from layerscope.metrics.samples import _Vectors, n_folds
 from layerscope.spectra.factors import inverse_factor
 
 WIDTH = 24

@@ -14,8 +14,7 @@ from layerscope.metrics import Options
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens
 from layerscope.spectra import chebyshev
-from layerscope.spectra.chebyshev import basis, entropy, weights
-from layerscope.spectra.precision import half_products
+from layerscope.spectra.execution import half_products
 
 KINDS = ["plain", "anisotropic", "sink", "decaying", "raw", "one direction", "three rows", "narrow"]
 WAYS = [(torch.float64, False), (torch.float32, False), (torch.float32, True)]
@@ -52,8 +51,8 @@ def test_the_basis_is_that_of_chebyshev():
     t = np.linspace(0, 1, 500)
     values = numpy_basis(t)
     known = np.stack([values[0], *(values[i] * values[j] for i in range(6) for j in range(i, 6))], axis=-1)
-    np.testing.assert_allclose(weights.features(torch.from_numpy(t)).numpy(), known, atol=1e-9)
-    assert len(basis.PAIRS) + 1 == known.shape[-1]
+    np.testing.assert_allclose(chebyshev.features(torch.from_numpy(t)).numpy(), known, atol=1e-9)
+    assert len(chebyshev.PAIRS) + 1 == known.shape[-1]
     full = np.concatenate([known, known[:, :1] * 0 + 1], axis=-1)  # with the constant: all polynomials up to degree 12
     for degree in range(13):
         wanted = t**degree
@@ -62,15 +61,15 @@ def test_the_basis_is_that_of_chebyshev():
 
 def test_fits_are_as_good_as_they_say():
     t = np.linspace(0, 1, 200_001)[1:]
-    values = weights.features(torch.from_numpy(t)).numpy()
-    known = weights.table()
+    values = chebyshev.features(torch.from_numpy(t)).numpy()
+    known = chebyshev.table()
     for k in range(0, len(known.shares), 7):
         error = np.abs(values @ known.weights[k].numpy() - t * np.log(t))
         assert error.max() <= 1.001 * known.largest[k]
         assert (error / (t + known.shares[k].item())).max() <= 1.001 * known.relative[k]
     shares = torch.logspace(-4, 0, 500, dtype=torch.float64)
-    assert (weights.bound(shares) * shares <= 1.2e-3).all()  # what is promised
-    assert (weights.bound(shares)[shares > 0.3] < 4e-3).all()
+    assert (chebyshev.bound(shares) * shares <= 1.2e-3).all()  # what is promised
+    assert (chebyshev.bound(shares)[shares > 0.3] < 4e-3).all()
     assert known.weights.abs().max() < 2  # so that rounding is not magnified
 
 
@@ -116,7 +115,7 @@ def test_float16_is_what_it_says():
     arrays.append((arrays[-1].astype(float) @ arrays[-1]).astype(np.float16))
     sums = [(a.astype(float) * c).sum() for i, a in enumerate(arrays) for c in arrays[i:]]
     trace = np.trace(gram) / gram.diagonal().max()
-    used = weights.weights(torch.tensor([trace / (40 * b)], dtype=torch.float64))[0].numpy()
+    used = chebyshev.weights(torch.tensor([trace / (40 * b)], dtype=torch.float64))[0].numpy()
     known = math.log(trace / b) - b / trace * (used @ [-8 * trace / b, *sums])
     found = chebyshev.approximate_entropy(torch.from_numpy(gram)[None].float(), half=True).item()
     assert found == pytest.approx(known, abs=3e-6)
@@ -127,7 +126,7 @@ def test_float16_is_what_it_says():
 def test_the_largest_eigenvalue_is_bounded(values, zeros):
     diagonal = torch.tensor([*values, *[0.0] * zeros], dtype=torch.float64)
     matrix = torch.diag(diagonal)[None]
-    b = entropy._largest(matrix @ matrix, diagonal[None])
+    b = chebyshev._largest(matrix @ matrix, diagonal[None])
     assert max(values) <= b.item() <= 1.002 * sum(v**4 for v in values) ** 0.25 * (1 + 1e-9)
     assert (chebyshev.entropy_bound(matrix) <= 1.2e-3 * len(values) * b / sum(values)).all()
 
@@ -140,7 +139,7 @@ def test_scale_rows_of_zeros_and_chunks_do_not_matter(monkeypatch, half):
     padded = torch.zeros(4, 120, 120, dtype=gram.dtype)
     padded[:, 5:101, 5:101] = 7 * gram
     torch.testing.assert_close(chebyshev.approximate_entropy(padded, half), plain, rtol=0, atol=close)
-    monkeypatch.setattr(entropy, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(chebyshev, "_CHUNK_BYTES", 1)
     torch.testing.assert_close(chebyshev.approximate_entropy(gram, half), plain, rtol=0, atol=close / 100)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layerscope.spectra import chebyshev
-from layerscope.spectra.chebyshev import kernels
+from layerscope.spectra import chebyshev, chebyshev_kernels
 from tests.cuda_on_cpu import launch, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 @pytest.fixture
 def emulated(monkeypatch):
-    monkeypatch.setattr(kernels, "launch", launch)
+    monkeypatch.setattr(chebyshev_kernels, "launch", launch)
 
 
 def matrices(count: int, n: int) -> torch.Tensor:
@@ -29,13 +28,15 @@ def test_each_kernel_is_its_operator(n, m):
     arrays = torch.full((6, 3, m, m), torch.nan, dtype=torch.float16)
     known = arrays.clone()
     for k in range(6):
-        kernels._narrow(given, by / (k + 1), arrays[k])
-        kernels.narrow(given, by / (k + 1), known[k])
+        chebyshev_kernels._narrow(given, by / (k + 1), arrays[k])
+        chebyshev_kernels.narrow(given, by / (k + 1), known[k])
     assert torch.equal(arrays, known)
-    torch.testing.assert_close(kernels._pair_sums(arrays), kernels.pair_sums(arrays), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(kernels._pair_sums(arrays[2:3]), kernels.pair_sums(arrays[2:3]), rtol=1e-5, atol=1e-5)
-    kernels._rescale(arrays[0], arrays[1], arrays[4], -by, by.square())
-    kernels.rescale(known[0], known[1], known[4], -by, by.square())
+    torch.testing.assert_close(chebyshev_kernels._pair_sums(arrays), chebyshev_kernels.pair_sums(arrays), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        chebyshev_kernels._pair_sums(arrays[2:3]), chebyshev_kernels.pair_sums(arrays[2:3]), rtol=1e-5, atol=1e-5
+    )
+    chebyshev_kernels._rescale(arrays[0], arrays[1], arrays[4], -by, by.square())
+    chebyshev_kernels.rescale(known[0], known[1], known[4], -by, by.square())
     assert torch.equal(arrays[0], known[0])
     assert torch.equal(arrays[1], arrays[4])
     torch.testing.assert_close(arrays[1], known[1], rtol=2e-3, atol=1e-6)  # one rounding or two
@@ -44,7 +45,7 @@ def test_each_kernel_is_its_operator(n, m):
 
 @pytest.mark.usefixtures("emulated")
 def test_the_first_check_passes():
-    assert kernels.right(torch.device("cpu"))
+    assert chebyshev_kernels.right(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["narrow", "rescale", "sums_of_1", "sums_of_6"])
@@ -53,8 +54,8 @@ def test_the_first_check_finds_a_kernel_that_does_nothing(monkeypatch, name):
         if which != name:
             launch(source, which, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kernels, "launch", skipping)
-    assert not kernels.right(torch.device("cpu"))
+    monkeypatch.setattr(chebyshev_kernels, "launch", skipping)
+    assert not chebyshev_kernels.right(torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("emulated")
@@ -65,7 +66,7 @@ def test_entropies_through_the_kernels(monkeypatch, n):
     given[2, 4, 2] = given[2, 2, 4] = torch.nan
     plain = chebyshev.approximate_entropy(given, half=True)
     used: list[bool] = []
-    monkeypatch.setattr(kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16)
+    monkeypatch.setattr(chebyshev_kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16)
     found = chebyshev.approximate_entropy(given, half=True)
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-5, equal_nan=True)
     assert found.isnan().tolist() == [False, True, True]

@@ -7,16 +7,15 @@ import warnings
 import pytest
 import torch
 
-from layerscope.spectra import solve
-from layerscope.spectra.cuda import compiling, libraries
-from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra import cuda, solve
+from layerscope.spectra.cuda import UnusableError
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
 
 
 @pytest.fixture(autouse=True)
 def forget():
     tried = (small._tried, tridiagonal._tried)
-    caches = (libraries.load_library, solve._cusolver_problem, solve._say_once, *tried, compiling.compiled)
+    caches = (cuda.load_library, solve._cusolver_problem, solve._say_once, *tried, cuda.compiled)
     for cached in caches:
         cached.cache_clear()
     yield
@@ -26,7 +25,7 @@ def forget():
 
 def test_a_library_that_is_not_there():
     with pytest.raises(UnusableError, match=r"libnothing\.so was not found"):
-        libraries.load_library("libnothing.so")
+        cuda.load_library("libnothing.so")
 
 
 def test_an_old_library_has_no_batched_solver(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from layerscope.spectra.solvers import small, tridiagonal
-from layerscope.spectra.solvers.bisection_source import halvings
+from layerscope.spectra.solvers.pieces import halvings
 from tests.cuda_on_cpu import launch, missing
 from tests.spectra.matrices import kinds
 

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from layerscope.metrics.tokens.norms import largest_token
-from layerscope.spectra.cuda.kernels import launch
-from layerscope.spectra.cuda.libraries import UnusableError
-from layerscope.spectra.cuda.pieces import HALVES, WARP_SUM
+from layerscope.spectra.cuda import HALVES, WARP_SUM, UnusableError, launch
 
 Kind = Literal["layer", "rms", "rms-rounded", "none"]
 _KINDS: dict[Kind, int] = {"layer": 0, "rms": 1, "rms-rounded": 2, "none": 3}

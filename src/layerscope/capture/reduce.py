@@ -25,7 +25,7 @@ from layerscope.metrics.base import PromptMean
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import checked_values
 from layerscope.metrics.tokens.gram_kernel import usable_for
-from layerscope.metrics.tokens.long_prompts import prepare_long
+from layerscope.metrics.tokens.long_prompts import prepare_long, usable_for_rows
 from layerscope.metrics.tokens.measures import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
 from layerscope.metrics.tokens.norms import (
     TokenFacts,
@@ -36,7 +36,6 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
-from layerscope.metrics.tokens.row_kernel import usable_for_rows
 
 # what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")

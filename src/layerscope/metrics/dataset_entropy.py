@@ -9,11 +9,10 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
-from layerscope.metrics.folds.jackknife import n_folds
 from layerscope.metrics.folds.spectra import Quantity, pooled_spectra, pooled_spectrum
 from layerscope.metrics.folds.sums import OfSums, entropy_of_sums, pooled_sums, prepare_fold_sums, summable
 from layerscope.metrics.options import Options, RowPreparation
-from layerscope.metrics.samples import PooledRows
+from layerscope.metrics.samples import PooledRows, n_folds
 
 
 def log_rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:

@@ -12,10 +12,9 @@ from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.folds.grams import fold_members, left_in, prepare_grouped
-from layerscope.metrics.folds.jackknife import n_folds
 from layerscope.metrics.folds.spectra import NATS
 from layerscope.metrics.options import Options, zero_row_floor
-from layerscope.metrics.samples import ViewRows
+from layerscope.metrics.samples import ViewRows, n_folds
 from layerscope.spectra import solve_together
 from layerscope.spectra.factors import fast_doubles, inverse_factor
 

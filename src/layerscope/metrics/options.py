@@ -21,7 +21,7 @@ class Options:
     """
 
     alpha: float = 1.0
-    entropy: Literal["exact", "approximate"] = "exact"  # of prompts of 256 tokens and more, at α = 1 (spectra/chebyshev/)
+    entropy: Literal["exact", "approximate"] = "exact"  # of prompts of 256 tokens and more, at α = 1 (spectra/chebyshev.py)
     rows: RowPreparation = "centered-unit"  # token states, for prompt entropy
     pooled_rows: RowPreparation = "centered-unit"  # pooled vectors, for dataset entropy and the ranks
     view_rows: RowPreparation = "unit"  # pooled vectors of the views, for InfoNCE and DiME

@@ -15,8 +15,8 @@ import torch
 from layerscope.capture import Site
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
 from layerscope.metrics.base import PromptMean
-from layerscope.metrics.folds.jackknife import FOLDS
 from layerscope.metrics.registry import is_plugin
+from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.numbers import PromptNumbers, PromptOrder
 from layerscope.profiling.plan import Plan

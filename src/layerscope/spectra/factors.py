@@ -11,8 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda.kernels import launch
-from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.cuda import UnusableError, launch
 
 LEAF = 64
 _THREADS = 256

@@ -16,9 +16,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.cuda import UnusableError
+from layerscope.spectra.execution import side_by_side
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
-from layerscope.spectra.threads import side_by_side
 
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.
 _LARGEST_SPLIT = 1536

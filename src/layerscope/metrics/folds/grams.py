@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from layerscope.metrics.folds.jackknife import n_folds
 from layerscope.metrics.options import RowPreparation, prepare_rows
-from layerscope.metrics.samples import stacked
+from layerscope.metrics.samples import n_folds, stacked
 
 if TYPE_CHECKING:
     from layerscope.metrics.samples import PooledRows, ViewRows

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from layerscope.metrics.options import Options
 from layerscope.metrics.tokens.norms import TokenFacts, far_token
-from layerscope.spectra.cuda.kernels import launch, shared_memory
-from layerscope.spectra.cuda.libraries import UnusableError
-from layerscope.spectra.cuda.pieces import WARP_SUM
+from layerscope.spectra.cuda import WARP_SUM, UnusableError, launch, shared_memory
 
 _BYTES_PER_TOKEN, _OTHER_BYTES = 32, 2048  # of shared memory
 _THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a time: more threads for each

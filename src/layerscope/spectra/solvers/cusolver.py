@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda.libraries import UnusableError, load_library, stream_of
+from layerscope.spectra.cuda import UnusableError, load_library, stream_of
 
 _TYPES = {torch.float32: 0, torch.float64: 1}  # CUDA_R_32F, CUDA_R_64F
 _VALUES_ONLY, _LOWER = 0, 0

@@ -3,6 +3,11 @@
 cuSOLVER's batched solver spends most of its time where memory bandwidth should be the limit; one thread block per matrix with
 deferred updates comes closer to it (docs/scaling.md has the times). Used where NVRTC can compile it and a first solve is right,
 for matrices that `small.py` cannot take.
+
+One thread block works on one matrix, so a batch keeps the whole chip busy. Columns are reduced in panels of PANEL: within a
+panel the matrix in memory stays as it is and the pending rank-2 updates live in shared memory (LAPACK's latrd); after it, one
+pass over the trailing matrix applies them. So each column costs one read of the trailing matrix, which limits the speed: with
+HALF only its upper triangle is read and kept, each entry counting for its row and its column.
 """
 
 from __future__ import annotations
@@ -13,10 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda.kernels import launch, shared_memory
-from layerscope.spectra.cuda.libraries import UnusableError
-from layerscope.spectra.solvers.bisection_source import halvings
-from layerscope.spectra.solvers.tridiagonal_source import PANEL, SOURCE
+from layerscope.spectra.cuda import WARP_SUM, UnusableError, launch, shared_memory
+from layerscope.spectra.solvers.pieces import BISECTION, UPPER, halvings
 
 _COPY_BYTES = 8 * 2**30
 _LARGEST_CHECKED = 2e-5
@@ -118,3 +121,210 @@ def bisect(how: Variant, diagonal: Tensor, beside: Tensor, scale: Tensor, out: T
     across = min(1024, -(-n // 32) * 32)
     held = 8 * (-(-n // 16) * 16) + 256 + 4 * across
     launch(how.source, "bisect", count, across, held, [diagonal, beside, scale, out, n, halvings(across)])
+
+
+PANEL = 16
+
+START = (
+    WARP_SUM
+    + r"""
+#define PANEL 16
+#ifndef THREADS
+#define THREADS 512
+#endif
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 1
+#endif
+#ifndef ROWS
+#define ROWS 8        // of a tile of the update: 4 or 8
+#endif
+#ifndef HALF
+#define HALF 0        // 1: only the upper triangle; takes a copy of y for every warp
+#endif
+
+#define MEET() __syncthreads()
+
+__device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
+  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s))));
+}
+"""
+)
+
+REDUCTION = r"""
+// symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; diagonals and off-diagonals out
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+tridiagonal(float* matrices, float* diagonal, float* beside, int n, int ld) {
+  extern __shared__ __align__(16) float shared[];
+  float* V = shared;            // PANEL x ld: Householder vectors
+  float* W = V + PANEL * ld;    // PANEL x ld: their partners, A <- A - v w' - w v'
+  float* y = W + PANEL * ld;    // ld
+  float* dots = y + ld;         // 2 PANEL
+  float* part = dots + 2 * PANEL;
+  float* part2 = part + 16;
+#if HALF
+  float* sums = part2 + 16;     // a vector for every warp
+#endif
+  const int tid = threadIdx.x, threads = blockDim.x, lane = tid & 31, warp = tid >> 5, warps = threads >> 5;
+  float* M = matrices + (size_t)blockIdx.x * n * ld;
+  diagonal += (size_t)blockIdx.x * n;
+  beside += (size_t)blockIdx.x * n;
+  for (int start = 0; start < n; start += PANEL) {
+    for (int i = tid; i < 2 * PANEL * ld; i += threads) shared[i] = 0.f;
+    __syncthreads();
+    const int columns = min(PANEL, n - start);
+    for (int c = 0; c < columns; ++c) {
+      const int j = start + c;
+      float* v = V + c * ld;
+      float* w = W + c * ld;
+      // the column as it is by now (read as a row: the matrix is symmetric)
+      float square = 0.f;
+      for (int i = j + tid; i < n; i += threads) {
+        float x = M[(size_t)j * ld + i];
+        for (int r = 0; r < c; ++r) x = fmaf(-V[r * ld + i], W[r * ld + j], fmaf(-W[r * ld + i], V[r * ld + j], x));
+        v[i] = x;
+        if (i > j + 1) square += x * x;
+      }
+      square = warp_sum(square);
+      if (lane == 0) part[warp] = square;
+      __syncthreads();
+      square = 0.f;
+      for (int i = 0; i < warps; ++i) square += part[i];
+      const float head = j + 1 < n ? v[j + 1] : 0.f;
+      if (tid == 0) diagonal[j] = v[j];
+      const bool reduced = !(square > 0.f);  // nothing below the off-diagonal
+      float tau = 0.f, scale = 0.f, off = head;
+      if (!reduced) {
+        const float norm = sqrtf(head * head + square);
+        off = head >= 0.f ? -norm : norm;
+        tau = (off - head) / off;
+        scale = 1.f / (head - off);
+      }
+      if (tid == 0) beside[j] = off;
+      __syncthreads();
+      for (int i = j + tid; i < n; i += threads) v[i] = (reduced || i == j) ? 0.f : (i == j + 1 ? 1.f : v[i] * scale);
+      __syncthreads();
+      if (reduced) continue;
+      // y = A v over the trailing rows; and the products of v with the panel so far
+      const int first = (j + 1) & ~3;
+#if HALF
+      add_upper(M, v, sums + warp * ld, (j + 1) & ~7, n, ld, warp, warps, lane);
+#else
+      const int rows = n - j - 1;
+      for (int g = warp * 4; g < rows; g += warps * 4) {
+        const int i = j + 1 + g;
+        const float* r0 = M + (size_t)i * ld;
+        const float* r1 = M + (size_t)min(i + 1, n - 1) * ld;
+        const float* r2 = M + (size_t)min(i + 2, n - 1) * ld;
+        const float* r3 = M + (size_t)min(i + 3, n - 1) * ld;
+        float s0 = 0.f, s1 = 0.f, s2 = 0.f, s3 = 0.f;
+#pragma unroll 2
+        for (int k = first + lane * 4; k < ld; k += 128) {
+          const float4 x = *(const float4*)(v + k);
+          s0 = dot4(*(const float4*)(r0 + k), x, s0);
+          s1 = dot4(*(const float4*)(r1 + k), x, s1);
+          s2 = dot4(*(const float4*)(r2 + k), x, s2);
+          s3 = dot4(*(const float4*)(r3 + k), x, s3);
+        }
+        s0 = warp_sum(s0);
+        s1 = warp_sum(s1);
+        s2 = warp_sum(s2);
+        s3 = warp_sum(s3);
+        if (lane == 0) {
+          y[i] = s0;
+          if (i + 1 < n) y[i + 1] = s1;
+          if (i + 2 < n) y[i + 2] = s2;
+          if (i + 3 < n) y[i + 3] = s3;
+        }
+      }
+#endif
+      for (int r = warp; r < 2 * c; r += warps) {
+        const float* row = r < c ? W + r * ld : V + (r - c) * ld;
+        float s = 0.f;
+        for (int k = first + lane; k < n; k += 32) s += row[k] * v[k];
+        s = warp_sum(s);
+        if (lane == 0) dots[r] = s;
+      }
+      __syncthreads();
+      float along = 0.f;
+      for (int i = j + 1 + tid; i < n; i += threads) {
+#if HALF
+        float s = 0.f;
+        for (int k = 0; k < warps; ++k) s += sums[k * ld + i];
+#else
+        float s = y[i];
+#endif
+        for (int r = 0; r < c; ++r) s = fmaf(-V[r * ld + i], dots[r], fmaf(-W[r * ld + i], dots[c + r], s));
+        y[i] = s;
+        along += s * v[i];
+      }
+      along = warp_sum(along);
+      if (lane == 0) part2[warp] = along;
+      __syncthreads();
+      along = 0.f;
+      for (int i = 0; i < warps; ++i) along += part2[i];
+      const float half = 0.5f * tau * tau * along;
+      for (int i = j + 1 + tid; i < n; i += threads) w[i] = tau * y[i] - half * v[i];
+      __syncthreads();
+    }
+    // apply the panel to the trailing matrix: tiles of ROWS rows x 128 columns, one warp each
+    const int next = start + PANEL;
+    if (next < n) {
+#if HALF
+      for (int turn = 0; turn * warps * ROWS < n - next; ++turn)
+      for (int i = next + snake(turn, warp, warps) * ROWS, k = i + lane * 4; i < n && k < ld; k += 128) {
+#else
+      const int across = (ld - next + 127) / 128, tiles = (n - next + ROWS - 1) / ROWS * across;
+      for (int t = warp; t < tiles; t += warps) {
+        const int i = next + t / across * ROWS, k = next + t % across * 128 + lane * 4;
+        if (k >= ld) continue;
+#endif
+        float4 old[ROWS], sum[ROWS];  // read first: no load may pass a store, and one after the other would wait for memory
+#pragma unroll
+        for (int a = 0; a < ROWS; ++a) old[a] = *(const float4*)(M + (size_t)min(i + a, n - 1) * ld + k);
+#pragma unroll
+        for (int a = 0; a < ROWS; ++a) sum[a] = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 2
+        for (int r = 0; r < PANEL; ++r) {
+          const float4 vk = *(const float4*)(V + r * ld + k), wk = *(const float4*)(W + r * ld + k);
+          float vi[ROWS], wi[ROWS];
+#pragma unroll
+          for (int a = 0; a < ROWS; a += 4) {
+            const float4 va = *(const float4*)(V + r * ld + i + a), wa = *(const float4*)(W + r * ld + i + a);
+            vi[a] = va.x, vi[a + 1] = va.y, vi[a + 2] = va.z, vi[a + 3] = va.w;
+            wi[a] = wa.x, wi[a + 1] = wa.y, wi[a + 2] = wa.z, wi[a + 3] = wa.w;
+          }
+#pragma unroll
+          for (int a = 0; a < ROWS; ++a) {
+            sum[a].x = fmaf(vi[a], wk.x, fmaf(wi[a], vk.x, sum[a].x));
+            sum[a].y = fmaf(vi[a], wk.y, fmaf(wi[a], vk.y, sum[a].y));
+            sum[a].z = fmaf(vi[a], wk.z, fmaf(wi[a], vk.z, sum[a].z));
+            sum[a].w = fmaf(vi[a], wk.w, fmaf(wi[a], vk.w, sum[a].w));
+          }
+        }
+#pragma unroll
+        for (int a = 0; a < ROWS; ++a) {
+          if (i + a < n) {
+            const float4 was = old[a], by = sum[a];
+            *(float4*)(M + (size_t)(i + a) * ld + k) = make_float4(was.x - by.x, was.y - by.y, was.z - by.z, was.w - by.w);
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+}
+"""
+
+EIGENVALUES = r"""
+extern "C" __global__ void __launch_bounds__(1024)
+bisect(const float* diagonal, const float* beside, const float* scale, float* out, int n, int steps) {
+  extern __shared__ __align__(16) float shared[];
+  float2* both = (float2*)shared;                             // n, rounded up to 16
+  float* part = (float*)(both + (n + 15) / 16 * 16);          // 64
+  int* counts = (int*)(part + 64);                            // one for every thread
+  const size_t at = (size_t)blockIdx.x * n;
+  all_eigenvalues<1>(diagonal + at, beside + at, n, scale[blockIdx.x], steps, out + at, blockDim.x, both, counts, part);
+}
+"""
+
+SOURCE = START + UPPER + REDUCTION + BISECTION + EIGENVALUES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics.tokens import sum_kernel
+from layerscope.metrics.tokens import norms
 from tests.cuda_on_cpu import launch, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
-    monkeypatch.setattr(sum_kernel, "launch", launch)
+    monkeypatch.setattr(norms, "launch", launch)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -24,9 +24,9 @@ def test_sums_over_tokens(tokens, width, dtype):
     mask = torch.arange(tokens) < torch.tensor([[tokens], [1], [0]])
     for padding in (None, mask):
         kept = states.double() if padding is None else states.double() * padding.unsqueeze(-1)
-        np.testing.assert_allclose(sum_kernel._token_sums(states, padding), kept.sum(1), rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(norms._token_sums(states, padding), kept.sum(1), rtol=1e-6, atol=1e-5)
 
 
 def test_half_precision_of_every_size():
     states = torch.tensor([6e-8, 6.1e-5, -1.0, 65504.0, float("inf"), float("nan"), 0.0, -0.3]).to(torch.float16).view(1, 2, 4)
-    np.testing.assert_allclose(sum_kernel._token_sums(states, None), states.double().sum(1), rtol=1e-7)
+    np.testing.assert_allclose(norms._token_sums(states, None), states.double().sum(1), rtol=1e-7)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens import long_prompts, row_kernel
+from layerscope.metrics.tokens import long_prompts
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens, token_entropy
 from layerscope.metrics.tokens.norms import TokenFacts
-from layerscope.spectra.cuda.libraries import UnusableError
+from layerscope.spectra.cuda import UnusableError
 from tests.cuda_on_cpu import launch, missing
 from tests.metrics import reference
 
@@ -24,7 +24,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_kernel, "launch", launch)
+    monkeypatch.setattr(long_prompts, "launch", launch)
 
 
 def states(kind: str, tokens: int, width: int) -> Tensor:
@@ -142,7 +142,7 @@ def test_rows_of_half_precision_have_the_digits_of_tf32(dtype: torch.dtype) -> N
     x = x - x[:, :-1].mean(1, keepdim=True)
     norms, sink = torch.linalg.vector_norm(x.double(), dim=-1), torch.full((5,), 19)
     made, narrow, plain = (
-        row_kernel.measure_rows(x, TokenFacts(norms, None, sink, kind), Options(), made).rows
+        long_prompts.measure_rows(x, TokenFacts(norms, None, sink, kind), Options(), made).rows
         for kind, made in ((dtype, torch.float32), (dtype, torch.float16), (torch.float32, torch.float32))
     )
     for name, rows in made.items():
@@ -205,27 +205,27 @@ def test_only_what_is_asked_for_and_where() -> None:
 
 def test_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """The known answer is right, and a kernel that gives another one, or none, is not used."""
-    device, own = torch.device, row_kernel.measure_rows
+    device, own = torch.device, long_prompts.measure_rows
     monkeypatch.setattr(torch, "device", lambda *_: device("cpu"))
-    tried = row_kernel.usable.__wrapped__
+    tried = long_prompts.usable.__wrapped__
     assert tried(0)
     with monkeypatch.context() as patch:
-        patch.setattr(row_kernel, "measure_rows", lambda rows, *others: own(1.5 * rows + 0.1, *others))
+        patch.setattr(long_prompts, "measure_rows", lambda rows, *others: own(1.5 * rows + 0.1, *others))
         assert not tried(0)
 
     def broken(*_: object) -> None:
         raise UnusableError("it does not compile")
 
-    monkeypatch.setattr(row_kernel, "launch", broken)
+    monkeypatch.setattr(long_prompts, "launch", broken)
     assert not tried(0)
     assert not long_prompts.wide_products.__wrapped__(0)  # a CPU has no such product
 
 
 def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_kernel, "usable", lambda _: True)
+    monkeypatch.setattr(long_prompts, "usable", lambda _: True)
     there = torch.device("cuda", 0)
-    assert row_kernel.usable_for_rows(there, Options())
-    assert row_kernel.usable_for_rows(there, Options(rows="centered"))
-    assert not row_kernel.usable_for_rows(torch.device("cpu"), Options())
+    assert long_prompts.usable_for_rows(there, Options())
+    assert long_prompts.usable_for_rows(there, Options(rows="centered"))
+    assert not long_prompts.usable_for_rows(torch.device("cpu"), Options())
     for options in (Options(rows="unit"), Options(rows="raw"), Options(clamp_gram=True)):
-        assert not row_kernel.usable_for_rows(there, options)
+        assert not long_prompts.usable_for_rows(there, options)

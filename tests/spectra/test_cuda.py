@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.cache import cache_dir
-from layerscope.spectra.cuda import compiling
+from layerscope.spectra import cuda
 
 
 @pytest.fixture
@@ -19,15 +19,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         asked.append((source, architecture))
         return f"code of {source} for {architecture}".encode()
 
-    monkeypatch.setattr(compiling, "_compile", compile_anything)
-    monkeypatch.setattr(compiling, "_version", lambda: "13.0")
+    monkeypatch.setattr(cuda, "_compile", compile_anything)
+    monkeypatch.setattr(cuda, "_version", lambda: "13.0")
     return asked
 
 
 def again(source: str = "a", architecture: str = "sm_90") -> bytes:
     """As another process would ask."""
-    compiling.compiled.cache_clear()
-    return compiling.compiled(source, architecture)
+    cuda.compiled.cache_clear()
+    return cuda.compiled(source, architecture)
 
 
 def files() -> list[Path]:
@@ -46,7 +46,7 @@ def test_other_code_chips_and_compilers_have_files_of_their_own(
     again()
     assert again("b") == b"code of b for sm_90"
     assert again("a", "sm_80") == b"code of a for sm_80"
-    monkeypatch.setattr(compiling, "_version", lambda: "12.4")
+    monkeypatch.setattr(cuda, "_version", lambda: "12.4")
     again()
     assert len(made) == len(files()) == 4
 
@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_nothing_behind(made: list[tuple[str, str]], monkeypa
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(compiling.os, "replace", full)
+    monkeypatch.setattr(cuda.os, "replace", full)
     assert again() == b"code of a for sm_90"
     assert files() == []
     assert made

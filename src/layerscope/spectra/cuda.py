@@ -1,0 +1,186 @@
+"""Kernels of our own and CUDA libraries, reached without a compiler: found with torch, compiled by NVRTC, called by ctypes.
+
+Machine code is compiled once for each machine's cache and launched on torch's stream. The pieces of source at the end are what
+several kernels begin with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from layerscope.cache import cache_dir
+
+
+class UnusableError(RuntimeError):
+    """A library or a kernel cannot be used here; the next solver takes its place."""
+
+
+@cache
+def load_library(name: str) -> ctypes.CDLL:
+    """A shared library such as `libcusolver.so`, whatever its version: from torch's own packages, else the system's."""
+    site = Path(torch.__file__).resolve().parent.parent
+    folders = [*site.glob("nvidia/*/lib"), site / "torch" / "lib"]
+    files = sorted((file for folder in folders for file in folder.glob(f"{name}.*")), key=lambda f: f.name, reverse=True)
+    tried = [*(str(file) for file in files), *(f"{name}.{version}" for version in (13, 12, 11, 1)), name]
+    for candidate in tried:
+        try:
+            return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    raise UnusableError(f"{name} was not found")
+
+
+def stream_of(device: torch.device) -> ctypes.c_void_p:
+    """torch's current stream on a device, as the libraries take it."""
+    return ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+
+
+_DIGEST = 32  # bytes in front of what is kept
+
+
+@cache
+def compiled(source: str, architecture: str) -> bytes:
+    """The code for an architecture such as `sm_90`. A second process reads it from the cache: compiling takes seconds."""
+    named = "\0".join([_version(), architecture, source])
+    file = cache_dir() / "kernels" / f"{hashlib.sha256(named.encode()).hexdigest()}.cubin"
+    kept = _kept(file)
+    if kept is not None:
+        return kept
+    code = _compile(source, architecture)
+    with suppress(OSError):  # a cache that cannot be written to costs time, nothing else
+        _keep(file, code)
+    return code
+
+
+def _kept(file: Path) -> bytes | None:
+    """What a file holds, if it is whole."""
+    try:
+        held = file.read_bytes()
+    except OSError:
+        return None
+    digest, code = held[:_DIGEST], held[_DIGEST:]
+    return code if code and hashlib.sha256(code).digest() == digest else None
+
+
+def _keep(file: Path, code: bytes) -> None:
+    """Write under another name first: whoever reads finds all of it or nothing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(hashlib.sha256(code).digest() + code)
+        os.replace(name, file)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _version() -> str:
+    major, minor = c_int(), c_int()
+    if load_library("libnvrtc.so").nvrtcVersion(byref(major), byref(minor)) != 0:
+        raise UnusableError("nvrtcVersion failed")
+    return f"{major.value}.{minor.value}"
+
+
+def _compile(source: str, architecture: str) -> bytes:
+    nvrtc = load_library("libnvrtc.so")
+    program = c_void_p()
+    if nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"layerscope.cu", 0, None, None) != 0:
+        raise UnusableError("nvrtcCreateProgram failed")
+    options = (c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
+    status, size = nvrtc.nvrtcCompileProgram(program, 2, options), c_size_t()
+    if status != 0:
+        nvrtc.nvrtcGetProgramLogSize(program, byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise UnusableError(f"the kernel does not compile: {log.value.decode(errors='replace')[:500]}")
+    nvrtc.nvrtcGetCUBINSize(program, byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, code)
+    nvrtc.nvrtcDestroyProgram(byref(program))
+    return code.raw
+
+
+_STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+def _driver(name: str, *arguments: object) -> None:
+    status = getattr(load_library("libcuda.so"), name)(*arguments)
+    if status != 0:
+        raise UnusableError(f"{name} returned status {status}")
+
+
+@cache
+def _module(source: str, index: int) -> tuple[c_void_p, bytes]:
+    major, minor = torch.cuda.get_device_capability(index)
+    code = compiled(source, f"sm_{major}{minor}")
+    module = c_void_p()
+    _driver("cuModuleLoadData", byref(module), code)
+    return module, code
+
+
+def shared_memory(index: int) -> int:
+    """Bytes of shared memory that one block may use on a device."""
+    properties = torch.cuda.get_device_properties(index)
+    return int(getattr(properties, "shared_memory_per_block_optin", 48 * 1024))
+
+
+@cache
+def _function(source: str, name: str, index: int) -> c_void_p:
+    function = c_void_p()
+    _driver("cuModuleGetFunction", byref(function), _module(source, index)[0], name.encode())
+    static = c_int()
+    _driver("cuFuncGetAttribute", byref(static), c_int(_STATIC_SHARED), function)
+    _driver("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SHARED), c_int(shared_memory(index) - static.value))
+    return function
+
+
+def launch(source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]) -> None:
+    """Run a kernel on the current stream of the tensors' device: `blocks` × `threads`, with `shared` bytes of shared memory."""
+    device = next(a.device for a in arguments if isinstance(a, Tensor))
+    assert device.index is not None
+    with torch.cuda.device(device):
+        function = _function(source, name, device.index)
+        held = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int(a) for a in arguments]
+        pointers = (c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        grid = [c_uint(x) for x in (blocks, 1, 1, threads, 1, 1, shared)]
+        _driver("cuLaunchKernel", function, *grid, stream_of(device), pointers, None)
+
+
+# sums over the 32 threads of a warp, in each of them
+WARP_SUM = r"""
+template <typename T>
+__device__ __forceinline__ T warp_sum(T x) {
+  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
+  return x;
+}
+"""
+
+# half-precision numbers as their bits: `half` says float16, otherwise they are bfloat16
+HALVES = r"""
+typedef unsigned short u16;
+
+__device__ __forceinline__ float widened(u16 x, int half) {
+  if (!half) return __uint_as_float(((unsigned int)x) << 16);  // bfloat16: the upper half of a float
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
+  return f;
+}
+
+__device__ __forceinline__ u16 narrowed(float x) {  // float16
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+"""
