@@ -149,9 +149,9 @@ def main() -> None:
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}; eigenvalues: {solver_name('cuda')}")
     usable = {
-        "token_sums": sum_kernel,
+        "token_sums": norms,
         "token_gram": gram_kernel,
-        "token_rows": row_kernel,
+        "token_rows": long_prompts,
         "factors": factors,
         "chebyshev": chebyshev_kernels,
     }

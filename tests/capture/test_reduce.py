@@ -103,7 +103,7 @@ def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, mon
         used.append(given.shape)
         return normed._centred(given, mask, norm, "none")
 
-    for module in (normed, row_kernel):
+    for module in (normed, long_prompts):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
     monkeypatch.setattr("layerscope.capture.reduce.centred_states", centred)
