@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch, normed
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics import Options
+from layerscope.metrics.tokens import long_prompts
 from layerscope.models import LoadedModel, wrap
 from tests.capture.support import hooks_on, reduce_states
 from tests.cuda_on_cpu import launch, missing
