@@ -27,8 +27,7 @@ from layerscope.data import Corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import make_config
 from layerscope.profiling.job import Job
-from layerscope.profiling.planning import Planning
-from layerscope.profiling.reading import ReadAhead
+from layerscope.reading import EarlyPlanner, Prefetcher
 from layerscope.spectra import solver_name
 
 ONE_VIEW = ["prompt_entropy", "dataset_entropy", "effective_rank", "entropy_rank", "curvature", "sink_ratio", "sink_first"]
@@ -106,12 +105,12 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     """The batches that the profile forms of prompts and views, on the GPU."""
     config = make_config(max_length=length, **settings)
     job = Job(model, corpus, config)
-    with Planning(model, corpus.texts, length, job._shard_size()) as planning:
-        plan = planning.plan()
+    with EarlyPlanner(job.reader, job._shard_size()) as planner:
+        plan = planner.plan()
     tokens, batches = token_budget(model.device, model.width), []
-    with ReadAhead(model, plan, plan.shards, config) as reading:
+    with Prefetcher(job.reader, plan, plan.shards, config.view_settings) as reading:
         for shard in plan.shards:
-            sets = [reading.prompts(shard)] + ([reading.views(shard).ids] if config.n_views else [])
+            sets = [reading.rows(shard)] + ([reading.views(shard).rows] if config.n_views else [])
             for ids in sets:
                 groups = plan_batches([len(row) for row in ids], tokens)
                 batches += [make_batch([ids[i] for i in group], model.pad_id, model.device) for group in groups]

@@ -79,7 +79,7 @@ def same_groups(model: LoadedModel, texts: list[str], scratch: Path) -> list[lis
     groups = []
     for part in one.parts(order):
         lengths = [len(encoded.ids) for encoded in encode_template(model, template, part, MAX_LENGTH)]
-        groups += [[part[i] for i in group] for group in plan_batches(lengths, one.tokens)]
+        groups += [[part[i] for i in group] for group in plan_batches(lengths, one.encoder.runner.tokens)]
     return groups
 
 

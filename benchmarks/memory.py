@@ -119,7 +119,7 @@ def _trace(stages: list[tuple[str, float, float]]) -> None:
 
         setattr(owner, name, traced)
 
-    wrap(job, "load_corpus", "reading the texts (Corpus)")
+    wrap(job, "open_items", "reading the texts (Corpus)")
     wrap(job, "make_plan", "planning (make_plan)")
     wrap(job, "encode", "passes (encode)")
     wrap(tables.TableBuilder, "build", "metrics (TableBuilder.build)")

@@ -13,7 +13,7 @@ import transformers as hf
 import layerscope
 from layerscope.capture import reduce
 from layerscope.models import LoadedModel, wrap
-from layerscope.profiling import planning
+from layerscope.reading import plan as planning
 from tests.tiny import VOCAB, build_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -56,7 +56,7 @@ def same(got: pd.DataFrame, want: pd.DataFrame) -> None:
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards, the first of which is run before the others are tokenised."""
-    monkeypatch.setattr(planning, "_FIRST_TEXTS", (16, 16))
+    monkeypatch.setattr(planning, "_FIRST_ITEMS", (16, 16))
     monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *given: 40)
 
 

@@ -182,9 +182,9 @@ class TestNlpaug:
         assert all(bool(made.strip()) == bool(text.strip()) for made in make_views([text], 2, 0, "nlpaug")[0])
 
     def test_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from layerscope.data import augment_nlpaug
+        from layerscope.data.augment import _nlpaug_steps
 
-        augment_nlpaug._steps.cache_clear()
+        _nlpaug_steps.cache_clear()
         monkeypatch.setitem(sys.modules, "nlpaug.augmenter.char", None)
         with pytest.raises(MissingExtraError, match=r"layerscope\[augment\]"):
             make_views(["a"], 2, seed=0, augmenter="nlpaug")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from layerscope.data import make_views
+from layerscope.data.items import content_key
 from layerscope.models import LoadedModel
-from layerscope.profiling.plan import text_key
 from tests.metrics import reference as formulas
 
 PAPER = ["prompt_entropy", "dataset_entropy", "curvature", "effective_rank", "infonce", "lidar", "dime"]
@@ -81,7 +81,7 @@ class Independent:
     """Own forward passes over the prompts and their views, in the canonical order of the prompts' keys."""
 
     def __init__(self, model: LoadedModel, texts: Sequence[str], tokens: int, views: int, seed: int) -> None:
-        ordered = sorted(texts, key=text_key)
+        ordered = sorted(texts, key=content_key)
         ids = model.tokenizer(ordered, truncation=True, max_length=tokens)["input_ids"]
         self.prompts = [raw_layers(model, row) for row in ids]
         self.views = []

@@ -95,7 +95,7 @@ def test_entropy_does_not_grow_with_its_order(texts: list[str]) -> None:
 )
 def test_what_is_refused(settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerscope.profiling.job.open_model", lambda *_: pytest.fail("loaded before checking"))
-    monkeypatch.setattr("layerscope.profiling.job.load_corpus", lambda *_, **__: pytest.fail("read before checking"))
+    monkeypatch.setattr("layerscope.profiling.job.open_items", lambda *_, **__: pytest.fail("read before checking"))
     with pytest.raises(LayerscopeError, match=message):
         profile("no-model", "no-corpus", **settings)  # type: ignore[arg-type]
 

@@ -13,15 +13,15 @@ from layerscope.data import Corpus
 from layerscope.errors import UnknownNameError
 from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
+from layerscope.models.inputs import ItemReader, ReadSettings, ViewSettings
 from layerscope.profiling import Run
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.held import HeldShards, WriteBehind, fits
+from layerscope.profiling.encode import BackgroundWriter, MemoryStore, fits_on_device
 from layerscope.profiling.job import Job
-from layerscope.profiling.plan import choose_shard_size, make_plan
-from layerscope.profiling.reading import ReadAhead, read_prompts, read_views
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
+from layerscope.reading import Prefetcher, choose_shard_size, make_plan, read_rows
 from layerscope.store import Shard, ShardStore
 from tests.tiny import tiny_model
 
@@ -52,7 +52,7 @@ def assert_same(one: Run, other: Run) -> None:
 
 def test_shards_held_and_sites_together(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = job(model).run(ShardStore(tmp_path), Silent())
-    held = HeldShards()
+    held = MemoryStore()
     monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
     monkeypatch.setattr(TableBuilder, "_sites_together", lambda self, prompts: 2)
     begin = TableBuilder.__init__
@@ -67,32 +67,37 @@ def test_shards_held_and_sites_together(model: LoadedModel, tmp_path: Path, monk
     assert_same(plain, together)
 
 
-def test_reading_ahead_reads_the_same(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.profiling.reading._FEWEST_IN_POOL", 1)
-    config = make_config(max_length=24, views=3)
-    plan = make_plan(model, TEXTS, 24, 4)
-    assert plan.ids is not None
-    with ReadAhead(model, plan, plan.shards, config) as ahead:
+def open_texts(model: LoadedModel) -> ItemReader:
+    return model.open_items(Corpus.of(TEXTS), ReadSettings(24))
+
+
+def test_prefetching_reads_the_same(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.models.inputs._FEWEST_IN_POOL", 1)
+    settings, reader = ViewSettings(3), open_texts(model)
+    plan = make_plan(reader, 4)
+    assert plan.rows is not None
+    with Prefetcher(reader, plan, plan.shards, settings) as ahead:
         for shard in plan.shards:
-            prompts = ahead.prompts(shard)
-            assert [list(ids) for ids in prompts] == model.tokenize([TEXTS[i] for i in shard], 24).ids
-            views, alone = ahead.views(shard), read_views(model, plan, shard, prompts, config, None)
+            rows = ahead.rows(shard)
+            assert [list(ids) for ids in rows] == model.tokenize([TEXTS[i] for i in shard], 24).ids
+            views, alone = ahead.views(shard), open_texts(model).read_views(shard, rows, settings)
             assert views.empty == alone.empty
-            assert [list(ids) for ids in views.ids] == [list(ids) for ids in alone.ids]
+            assert [list(ids) for ids in views.rows] == [list(ids) for ids in alone.rows]
 
 
 def test_ids_are_made_again_where_they_would_take_memory(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = make_plan(model, TEXTS, 24, 4)
-    monkeypatch.setattr("layerscope.profiling.plan._TOKENS_KEPT", 30)
-    plan = make_plan(model, TEXTS, 24, 4)
-    assert plan.ids is None
+    reader = open_texts(model)
+    kept = make_plan(reader, 4)
+    monkeypatch.setattr("layerscope.models.inputs._MOST_TOKENS", 30)
+    plan = make_plan(reader, 4)
+    assert plan.rows is None
     for shard in plan.shards:
-        again, before = read_prompts(model, plan, shard), read_prompts(model, kept, shard)
+        again, before = read_rows(reader, plan, shard), read_rows(reader, kept, shard)
         assert [list(ids) for ids in again] == [list(ids) for ids in before]
 
 
 def test_only_a_gpu_holds_shards() -> None:
-    assert not fits(torch.device("cpu"), 1, 1)
+    assert not fits_on_device(torch.device("cpu"), 1, 1)
 
 
 def test_shards_are_larger_on_a_gpu() -> None:
@@ -100,10 +105,10 @@ def test_shards_are_larger_on_a_gpu() -> None:
 
 
 def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> None:
-    held = HeldShards()
+    held = MemoryStore()
     job(model).run(held, Silent())
     store = ShardStore(tmp_path)
-    with WriteBehind(store) as write:
+    with BackgroundWriter(store) as write:
         for index in range(2):
             shard = held.read(index)
             write(index, Shard(shard.prompts, np.asarray(shard.pooled), shard.values))
@@ -112,13 +117,13 @@ def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> N
 
 
 def test_an_error_in_writing_is_not_lost() -> None:
-    class Full(HeldShards):
+    class Full(MemoryStore):
         def write(self, index: int, shard: Shard) -> None:
             raise OSError("no space")
 
     nothing = Shard(np.arange(1), np.zeros((1, 1, 1, 1)), {})
     for count in (1, 2):
-        with pytest.raises(OSError, match="no space"), WriteBehind(Full()) as write:
+        with pytest.raises(OSError, match="no space"), BackgroundWriter(Full()) as write:
             list(map(write, range(count), [nothing] * count))
 
 

@@ -131,22 +131,22 @@ def test_sub_sites_are_checked() -> None:
 
 def test_a_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from layerscope.profiling import job as jobs
-    from layerscope.profiling.passes import Encoder
+    from layerscope.profiling.encoder import ShardEncoder
 
     model = tiny_image_model("vit")
     whole = profile(model, IMAGES, views=2, **QUIET)
     monkeypatch.setattr(jobs, "choose_shard_size", lambda *_args: 3)
     calls = 0
-    run_shard = Encoder.run
+    run_shard = ShardEncoder.run
 
-    def broken(self: Encoder, *args: Any) -> Any:
+    def broken(self: ShardEncoder, *args: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise KeyboardInterrupt
         return run_shard(self, *args)
 
-    monkeypatch.setattr(Encoder, "run", broken)
+    monkeypatch.setattr(ShardEncoder, "run", broken)
     with pytest.raises(KeyboardInterrupt):
         profile(model, IMAGES, views=2, out=tmp_path / "run", **QUIET)
     calls = 10
@@ -173,7 +173,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         profile(model, **QUIET)
     with pytest.raises(DataError, match="reads texts, not images"):
         profile(tiny_model("gpt2"), IMAGES, **QUIET)
-    with pytest.raises(LayerscopeError, match="either texts or images"):
+    with pytest.raises(LayerscopeError, match="either data or images"):
         profile(model, ["a text"], images=IMAGES, **QUIET)
     with pytest.raises(LayerscopeError, match="max_length cuts texts"):
         profile(model, IMAGES, max_length=3, **QUIET)

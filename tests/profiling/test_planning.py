@@ -1,4 +1,4 @@
-"""A run whose shards stay in memory begins before all texts are tokenised, and reads each of them once."""
+"""A run whose shards stay in memory begins before all texts are tokenized, and reads each of them once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import torch
 
 from layerscope.data import Corpus
 from layerscope.errors import DataError, NonFiniteStatesError
-from layerscope.models import LoadedModel
-from layerscope.profiling import encoding, plan, planning
+from layerscope.models import LoadedModel, inputs
+from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, ViewSettings
+from layerscope.profiling import encode
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.held import HeldShards
+from layerscope.profiling.encode import MemoryStore
+from layerscope.profiling.encoder import ShardEncoder
 from layerscope.profiling.job import Job
-from layerscope.profiling.passes import Encoder
-from layerscope.profiling.plan import make_plan
-from layerscope.profiling.planning import Planning
-from layerscope.profiling.reading import ReadAhead
 from layerscope.progress import Silent
+from layerscope.reading import EarlyPlanner, Prefetcher, make_plan
 from layerscope.store import ShardStore
 from tests.profiling.test_gpu_path import assert_same
 from tests.tiny import tiny_model
@@ -46,36 +45,40 @@ def make_job(model: LoadedModel, texts: list[str] = TEXTS, **settings: Any) -> J
     return Job(model, Corpus.of(texts), make_config(max_length=24, permutations=2, **settings))
 
 
+def open_texts(model: LoadedModel, texts: list[str]) -> ItemReader:
+    return model.open_items(Corpus.of(texts), ReadSettings(24))
+
+
 # the plan
 
 
 def test_the_first_shard_is_that_of_the_whole_plan(model: LoadedModel) -> None:
-    with Planning(model, TEXTS, 24, SIZE) as made:
+    with EarlyPlanner(open_texts(model, TEXTS), SIZE) as made:
         first, whole = made.first(), made.plan()
     assert first is not None
-    assert first.ids is not None
-    assert whole.ids is not None
+    assert first.rows is not None
+    assert whole.rows is not None
     np.testing.assert_array_equal(first.shards[0], whole.shards[0])
-    plain = make_plan(model, TEXTS, 24, SIZE)
+    plain = make_plan(open_texts(model, TEXTS), SIZE)
     assert sorted(np.concatenate(whole.shards)) == sorted(np.concatenate(plain.shards))
     for name in ("keys", "lengths", "truncated"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(plain, name))
-    assert plain.ids is not None
+    assert plain.rows is not None
     for i in range(len(TEXTS)):
-        np.testing.assert_array_equal(whole.ids[i], plain.ids[i])
+        np.testing.assert_array_equal(whole.rows[i], plain.rows[i])
     for i in first.shards[0]:
-        np.testing.assert_array_equal(first.ids[i], plain.ids[i])
+        np.testing.assert_array_equal(first.rows[i], plain.rows[i])
 
 
 def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: LoadedModel) -> None:
     turned = TEXTS[::-1]
-    with Planning(model, TEXTS, 24, SIZE) as one, Planning(model, turned, 24, SIZE) as other:
+    with EarlyPlanner(open_texts(model, TEXTS), SIZE) as one, EarlyPlanner(open_texts(model, turned), SIZE) as other:
         for a, b in zip(one.plan().shards, other.plan().shards, strict=True):
             assert [TEXTS[i] for i in a] == [turned[i] for i in b]
 
 
 def test_few_texts_are_planned_whole(model: LoadedModel) -> None:
-    with Planning(model, TEXTS[: 2 * SIZE], 24, SIZE) as made:
+    with EarlyPlanner(open_texts(model, TEXTS[: 2 * SIZE]), SIZE) as made:
         assert made.first() is None
         assert not made.early
         assert len(made.plan().shards) == 2
@@ -84,20 +87,20 @@ def test_few_texts_are_planned_whole(model: LoadedModel) -> None:
 def test_texts_without_tokens_are_left_out_or_refused() -> None:
     model = tiny_model("gpt_neox")
     model._tokenizer.backend_tokenizer.post_processor = None  # nothing is added to an empty text
-    with Planning(model, [*TEXTS, "", ""], 24, SIZE) as made:
+    with EarlyPlanner(open_texts(model, [*TEXTS, "", ""]), SIZE) as made:
         whole = made.plan()
         assert (whole.no_tokens, whole.n_prompts) == (2, len(TEXTS))
-    with Planning(model, [""] * 40, 24, SIZE) as made, pytest.raises(DataError, match="no token in any of the 40"):
+    with EarlyPlanner(open_texts(model, [""] * 40), SIZE) as made, pytest.raises(DataError, match="no token in any of the 40"):
         made.plan()
 
 
 def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = make_job(model, metrics=["prompt_entropy"]).run(HeldShards(), Silent())
-    monkeypatch.setattr(plan, "_TOKENS_KEPT", 200)
-    with Planning(model, TEXTS, 24, SIZE) as made:
+    kept = make_job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent())
+    monkeypatch.setattr(inputs, "_MOST_TOKENS", 200)
+    with EarlyPlanner(open_texts(model, TEXTS), SIZE) as made:
         assert made.early
-        assert made.plan().ids is None
-    assert_same(kept, make_job(model, metrics=["prompt_entropy"]).run(HeldShards(), Silent()))
+        assert made.plan().rows is None
+    assert_same(kept, make_job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
 
 
 # the run
@@ -106,41 +109,41 @@ def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.Monkey
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each text goes through the tokenizer, but for the few that are tried."""
     seen: Counter[str] = Counter()
-    read = plan.read_tokens
+    read = inputs.tokenize_block
 
     def note(model: LoadedModel, texts: list[str], *given: Any) -> Any:
         seen.update(texts)
         return read(model, texts, *given)
 
-    monkeypatch.setattr(plan, "read_tokens", note)
+    monkeypatch.setattr(inputs, "tokenize_block", note)
     return seen
 
 
-def test_each_text_is_tokenised_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_text_is_tokenized_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = counted(monkeypatch)
-    make_job(model, metrics=["prompt_entropy", "dataset_entropy"]).run(HeldShards(), Silent())
+    make_job(model, metrics=["prompt_entropy", "dataset_entropy"]).run(MemoryStore(), Silent())
     assert seen == Counter(TEXTS)
 
 
-def test_the_first_shard_is_run_before_the_others_are_tokenised(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, read_part, begun, seen = Encoder.begin, planning.read_part, [], []
+def test_the_first_shard_is_run_before_the_others_are_tokenized(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, survey, begun, seen = ShardEncoder.run_items, TextReader.survey, [], []
 
     def wait_for_the_first(*given: Any) -> Any:
         if seen:  # the others: not before the first shard has gone through the model
             assert run.wait(20)
-        seen.append(given[2])
-        return read_part(*given)
+        seen.append(given[1])
+        return survey(*given)
 
-    def note(self: Encoder, plan: Any, shard: np.ndarray, advance: Any) -> Any:
+    def note(self: ShardEncoder, plan: Any, shard: np.ndarray, advance: Any) -> Any:
         out = begin(self, plan, shard, advance)
         begun.append(shard)
         run.set()
         return out
 
     run = threading.Event()
-    monkeypatch.setattr(planning, "read_part", wait_for_the_first)
-    monkeypatch.setattr(Encoder, "begin", note)
-    make_job(model, metrics=["dataset_entropy"]).run(HeldShards(), Silent())
+    monkeypatch.setattr(TextReader, "survey", wait_for_the_first)
+    monkeypatch.setattr(ShardEncoder, "run_items", note)
+    make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
     assert [len(part) for part in seen] == [SIZE, len(TEXTS) - SIZE]
     np.testing.assert_array_equal(begun[0], seen[0])
     assert sorted(np.concatenate(begun)) == list(range(len(TEXTS)))
@@ -150,7 +153,7 @@ def test_the_first_shard_is_run_before_the_others_are_tokenised(model: LoadedMod
 def test_the_same_tables(model: LoadedModel, tmp_path: Any, sites: list[str] | None) -> None:
     metrics = ["prompt_entropy", "dataset_entropy", "infonce", "curvature"]
     plain = make_job(model, metrics=metrics, views=2, sites=sites).run(ShardStore(tmp_path), Silent())
-    held = make_job(model, metrics=metrics, views=2, sites=sites).run(HeldShards(), Silent())
+    held = make_job(model, metrics=metrics, views=2, sites=sites).run(MemoryStore(), Silent())
     assert_same(plain, held)
     assert held.manifest["counts"] == plain.manifest["counts"]
     assert held.manifest["conventions"] == plain.manifest["conventions"]
@@ -159,18 +162,18 @@ def test_the_same_tables(model: LoadedModel, tmp_path: Any, sites: list[str] | N
 def test_prompts_are_run_while_views_are_made(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     ready = {"yet": False}
-    begin, run_views = Encoder.begin, Encoder.run_views
-    monkeypatch.setattr(encoding, "_BEGUN_AT_MOST", 3)
-    monkeypatch.setattr(ReadAhead, "has_views", lambda self, shard: ready["yet"])
-    monkeypatch.setattr(Encoder, "begin", lambda *given: (order.append("prompts"), begin(*given))[1])
-    monkeypatch.setattr(Encoder, "run_views", lambda *given: (order.append("views"), run_views(*given))[1])
+    begin, run_views = ShardEncoder.run_items, ShardEncoder.run_views
+    monkeypatch.setattr(encode, "_MOST_PENDING", 3)
+    monkeypatch.setattr(Prefetcher, "has_views", lambda self, shard: ready["yet"])
+    monkeypatch.setattr(ShardEncoder, "run_items", lambda *given: (order.append("prompts"), begin(*given))[1])
+    monkeypatch.setattr(ShardEncoder, "run_views", lambda *given: (order.append("views"), run_views(*given))[1])
     job = make_job(model, TEXTS[:20], metrics=["infonce"], views=2)
-    never = job.run(HeldShards(), Silent())
+    never = job.run(MemoryStore(), Silent())
     assert order[:4] == ["prompts"] * 3 + ["views"]
     assert Counter(order) == {"prompts": 5, "views": 5}
     order.clear()
     ready["yet"] = True
-    always = job.run(HeldShards(), Silent())
+    always = job.run(MemoryStore(), Silent())
     assert order == ["prompts", "views"] * 5
     np.testing.assert_array_equal(never.table["value"], always.table["value"])
 
@@ -187,36 +190,36 @@ def test_the_bar_counts_every_text_once(model: LoadedModel) -> None:
             Bar.done += units
 
     job = make_job(model, metrics=["infonce"], views=2)
-    encoding.encode_held(job, job.corpus.texts, HeldShards(), Bar(), SIZE)  # type: ignore[union-attr]
+    encode.encode_in_memory(job, MemoryStore(), Bar(), SIZE)
     assert Bar.done == Bar.total == 3 * len(TEXTS)
 
 
 def test_states_that_are_not_finite_are_still_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt_neox")
-    reduce = Encoder._reduce
+    reduce = ShardEncoder._reduce
 
-    def broken(self: Encoder, ids: Any, token_level: bool) -> Any:
-        kept = reduce(self, ids, token_level)
+    def broken(self: ShardEncoder, batch: Any, token_level: bool) -> Any:
+        kept = reduce(self, batch, token_level)
         pooled = kept.pooled.clone()
         pooled[2, 0] = torch.inf
         return replace(kept, pooled=pooled)
 
-    monkeypatch.setattr(Encoder, "_reduce", broken)
+    monkeypatch.setattr(ShardEncoder, "_reduce", broken)
     with pytest.raises(NonFiniteStatesError, match=r"infinite values in the states at block\.1 "):
-        make_job(model, metrics=["dataset_entropy"]).run(HeldShards(), Silent())
+        make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
 
 
 def test_views_read_ahead_of_a_plan_that_grows(model: LoadedModel) -> None:
-    config = make_config(max_length=24, views=2)
-    with Planning(model, TEXTS, 24, SIZE) as made:
+    views, reader = ViewSettings(2), open_texts(model, TEXTS)
+    with EarlyPlanner(reader, SIZE) as made:
         first = made.first()
         assert first is not None
-        with ReadAhead(model, first, first.shards, config) as ahead:
+        with Prefetcher(reader, first, first.shards, views) as ahead:
             whole = made.plan()
             ahead.add(whole, whole.shards[1:])
             for shard in whole.shards:
-                assert [list(ids) for ids in ahead.prompts(shard)] == model.tokenize([TEXTS[i] for i in shard], 24).ids
+                assert [list(ids) for ids in ahead.rows(shard)] == model.tokenize([TEXTS[i] for i in shard], 24).ids
             for shard in whole.shards:
-                assert len(ahead.views(shard).ids) == 2 * len(shard)
+                assert len(ahead.views(shard).rows) == 2 * len(shard)
             assert not ahead._views
-            assert not ahead._prompts
+            assert not ahead._rows

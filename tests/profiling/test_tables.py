@@ -16,7 +16,7 @@ from layerscope.models import LoadedModel
 from layerscope.profiling import numbers as numbers_module
 from layerscope.profiling import tables as tables_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.held import HeldShards
+from layerscope.profiling.encode import MemoryStore
 from layerscope.profiling.job import Job
 from layerscope.profiling.tables import COLUMNS, TableBuilder
 from layerscope.progress import Silent
@@ -46,7 +46,7 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(model: LoadedModel, folder: Path | None = None, **settings: Any) -> Any:
     job = Job(model, Corpus.of(TEXTS), make_config(max_length=24, metrics=METRICS, **settings))
-    return job.run(HeldShards() if folder is None else ShardStore(folder), Silent())
+    return job.run(MemoryStore() if folder is None else ShardStore(folder), Silent())
 
 
 @pytest.mark.usefixtures("as_on_gpu")

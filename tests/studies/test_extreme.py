@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import layerscope
+from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.models import wrap
-from layerscope.profiling.plan import text_key
 from layerscope.studies.extreme import Meter, Prompt, plain_vocabulary, prefix, randomized, repeated
 from layerscope.studies.run import study
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
@@ -44,7 +44,7 @@ def test_every_number_is_that_of_an_independent_computation(family: str, texts: 
     model = tiny_model(family)
     run = study("extreme", model, texts=texts[4:], levels=[0.5], lengths=[12], seed=3)
     special = model.tokenizer.all_special_ids
-    prompts = [Prompt.of(model.tokenize([t]).ids[0], special, text_key(t)) for t in texts[4:]]
+    prompts = [Prompt.of(model.tokenize([t]).ids[0], special, content_key(t)) for t in texts[4:]]
     vocabulary = plain_vocabulary(VOCAB, special)
     changed = {
         ("repetition", 0.5): [repeated(p, 0.5, 3) for p in prompts],
@@ -61,7 +61,7 @@ def test_every_number_is_that_of_an_independent_computation(family: str, texts: 
 def test_draws_are_averaged_within_a_prompt(texts: list[str]) -> None:
     model = tiny_model("llama")
     both = study("extreme", model, texts=texts[:3], levels=[1], conditions=["randomness"], draws=2)
-    prompts = [Prompt.of(model.tokenize([t]).ids[0], model.tokenizer.all_special_ids, text_key(t)) for t in texts[:3]]
+    prompts = [Prompt.of(model.tokenize([t]).ids[0], model.tokenizer.all_special_ids, content_key(t)) for t in texts[:3]]
     vocabulary = plain_vocabulary(VOCAB, model.tokenizer.all_special_ids)
     each = [
         [layer_entropies(model, randomized(p, 1, seed, vocabulary).tolist(), "keep") for p in prompts] for seed in (0, 1_000_003)

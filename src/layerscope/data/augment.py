@@ -12,9 +12,15 @@ import random
 import re
 import string
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-from layerscope.errors import DataError, UnknownNameError
+import numpy as np
+
+from layerscope.data.workers import WorkerPool, cores_here
+from layerscope.errors import DataError, MissingExtraError, UnknownNameError
 
 AUGMENTERS = ("builtin", "nlpaug")
 MAX_VIEWS = 16
@@ -97,8 +103,6 @@ def make_views(
         return [views(text, n_views, seed, strength) for text in texts]
     if strength != DEFAULT_STRENGTH:
         raise DataError(f"strength is {strength!r}, but nlpaug runs with its defaults. Leave it out, or use 'builtin'.")
-    from layerscope.data.augment_nlpaug import nlpaug_view
-
     return [[nlpaug_view(text, seed=seed, view=view) for view in range(n_views)] for text in texts]
 
 
@@ -204,3 +208,138 @@ def _mistype(word: str, spots: Sequence[int], strength: float, draw: _Draw) -> s
         near = _NEIGHBOURS[chars[i]]
         chars[i] = near[int(draw() * len(near))]
     return "".join(chars)
+
+
+def nlpaug_view(text: str, *, seed: int, view: int) -> str:
+    """One view by the three augmenters of nlpaug that the paper's released code uses, with their defaults.
+
+    The same whatever was drawn before, and without a trace in the global random streams. nlpaug touches at most ten words of a
+    text in each step, however long it is; the built-in augmenter has no such limit.
+    """
+    steps = _nlpaug_steps()
+    key = stream_key(text, seed, view, DEFAULT_STRENGTH)
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        # nlpaug draws from the global streams of both; numpy takes 32 bits.
+        random.seed(key)
+        np.random.seed(key % 2**32)
+        made = text
+        for step in steps:
+            changed = step.augment(made)  # a list of one, or an empty one for an empty text
+            if changed and changed[0].strip():
+                made = changed[0]
+        return made
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+@lru_cache(maxsize=1)
+def _nlpaug_steps() -> tuple[Any, ...]:
+    try:
+        import nlpaug.augmenter.char as characters
+        import nlpaug.augmenter.word as words
+    except ImportError as error:
+        raise MissingExtraError("the nlpaug augmenter", "augment") from error
+    return words.SplitAug(), characters.RandomCharAug(), characters.KeyboardAug()
+
+
+_TEXTS_AT_ONCE = 4
+_MOST_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """What is wanted of texts: `count` views each; with a fast `tokenizer` (serialized), their token ids up to `max_length`."""
+
+    count: int
+    seed: int
+    augmenter: str = "builtin"
+    tokenizer: str | None = None
+    max_length: int | None = None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return open_tokenizer(self.tokenizer or "", self.max_length)
+
+    def views(self, texts: list[str]) -> list[list[str]]:
+        """The views of some texts."""
+        return make_views(texts, self.count, self.seed, self.augmenter)
+
+    def ids(self, texts: list[str]) -> list[np.ndarray]:
+        """The token ids of the views, view by view."""
+        rows = token_ids(self._tokenizer, [view for views in self.views(texts) for view in views])
+        return [np.array(row, dtype=np.int32) for row in rows]
+
+
+def answer_views(request: ViewRequest, texts: list[str]) -> Any:
+    """What a worker does: the views of some texts, or their token counts and ids in one array."""
+    if request.tokenizer is None:
+        return request.views(texts)
+    rows = request.ids(texts)
+    return np.array([len(row) for row in rows]), np.concatenate([np.empty(0, np.int32), *rows])
+
+
+class ViewPool:
+    """Makes views of texts in `workers` child processes; with fewer than two, or if they fail, in this one. A context.
+
+    With a tokenizer, `make_ids` gives the views' token ids. What comes out is what `make_views` gives.
+    """
+
+    def __init__(self, request: ViewRequest, workers: int | None = None) -> None:
+        count = min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers  # the GPU's host has work too
+        # a tokenizer's own threads would only get in the way of the other workers
+        quiet = {"TOKENIZERS_PARALLELISM": "false"}
+        self.pool = WorkerPool(answer_views, request, count if request.augmenter == "builtin" else 0, quiet)
+
+    @property
+    def request(self) -> ViewRequest:
+        """What is made of each text."""
+        return self.pool.setup
+
+    def set_tokenizer(self, tokenizer: str | None, max_length: int | None) -> None:
+        """Give the pool its tokenizer, before any views are asked for."""
+        limit = max_length if tokenizer is not None else None
+        self.pool.setup = replace(self.request, tokenizer=tokenizer, max_length=limit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.pool.close()
+
+    def make(self, texts: Sequence[str]) -> list[list[str]]:
+        """For every text its views, in order. For pools without a tokenizer."""
+        return [views for made in self.pool.map(_parts(texts)) for views in made]
+
+    def make_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The token ids of every text's views, view by view. For pools with a tokenizer."""
+        return [ids for lengths, flat in self.pool.map(_parts(texts)) for ids in np.split(flat, np.cumsum(lengths)[:-1])]
+
+
+def _parts(texts: Sequence[str]) -> list[list[str]]:
+    return [list(texts[i : i + _TEXTS_AT_ONCE]) for i in range(0, len(texts), _TEXTS_AT_ONCE)]
+
+
+def open_tokenizer(serialized: str, max_length: int | None) -> Any:
+    """A fast tokenizer that cuts from the right."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(serialized)
+    tokenizer.no_padding()
+    if max_length is None:
+        tokenizer.no_truncation()
+    else:
+        tokenizer.enable_truncation(max_length)
+    return tokenizer
+
+
+def token_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Token ids of texts with the special tokens the tokenizer adds."""
+    # without offsets, which nobody reads, where the tokenizer can leave them out
+    encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
+    return [encoding.ids for encoding in encode(texts)]

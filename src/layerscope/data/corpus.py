@@ -6,13 +6,16 @@ import difflib
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from layerscope.data import catalogue
 from layerscope.data.hub import parse_hub_spec, read_hub
+from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, read_file
 from layerscope.data.wikitext import PAPER_MIN_TOKENS, count_whitespace_tokens
 from layerscope.data.wikitext import text_filter as make_text_filter
@@ -28,7 +31,7 @@ class Corpus:
     was read but left out, by reason.
     """
 
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     name: str
     fingerprint: str
     source: dict[str, Any] = field(default_factory=dict)
@@ -43,6 +46,25 @@ class Corpus:
         """
         kept = tuple(texts)
         return cls(kept, name, _hash(sorted(_digests(kept))), dict(source or {}))
+
+    @property
+    def kind(self) -> str:
+        """These are texts."""
+        return "texts"
+
+    @property
+    def keys(self) -> np.ndarray:
+        """A number for each text, made from its content."""
+        return np.array([content_key(text) for text in self.texts], dtype=np.uint64)
+
+    def packed(self) -> Corpus:
+        """The same corpus with its texts in one array."""
+        return replace(self, texts=PackedTexts.of(self.texts))
+
+    def warnings(self) -> list[str]:
+        """What was left out, and what is there more than once."""
+        what = ", ".join(f"{n} {why}" for why, n in self.dropped.items())
+        return ([f"texts left out of the corpus: {what}."] if what else []) + duplicate_warnings(self)
 
     @property
     def ordered_fingerprint(self) -> str:

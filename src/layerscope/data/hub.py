@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.data.columns import choose_column
-from layerscope.data.readers import Records
+from layerscope.data.readers import Records, choose_column
 from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, OfflineError
 
 _SPEC = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import codecs
 import csv
+import difflib
 import gzip
 import io
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from layerscope.data.columns import choose_column
 from layerscope.errors import DataError
 
+PREFERRED_COLUMNS = ("text", "sentence", "content")
 CSV_PREVIEW_ROWS = 100
 """How many rows of a CSV file are looked at to tell columns of text from columns of numbers."""
 
@@ -237,3 +238,32 @@ _READERS: dict[str, Callable[[Path, bool, str | None, Records], Iterator[tuple[i
     ".parquet": _read_parquet,
 }
 SUFFIXES = tuple(_READERS)
+
+
+def choose_column(given: str | None, columns: Mapping[str, bool], where: str) -> str:
+    """The column to read: the one given, else one with a usual name, else the only one that holds text.
+
+    `columns` says of each column whether it holds strings.
+
+    >>> choose_column(None, {"id": False, "body": True}, "posts.csv")
+    'body'
+    """
+    listed = ", ".join(repr(name) for name in columns) or "none"
+    strings = [name for name, is_string in columns.items() if is_string]
+    if given is not None:
+        if given not in columns:
+            near = difflib.get_close_matches(given, list(columns), n=1, cutoff=0.5)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{where} has no column {given!r}.{guess} Columns: {listed}.")
+        if given not in strings:
+            texts = ", ".join(repr(name) for name in strings) or "none"
+            raise DataError(f"{where}: column {given!r} does not hold text. Columns that do: {texts}.")
+        return given
+    by_name = {name.strip().lower(): name for name in reversed(strings)}
+    for name in PREFERRED_COLUMNS:
+        if name in by_name:
+            return by_name[name]
+    if len(strings) == 1:
+        return strings[0]
+    found = "no column of text" if not strings else f"{len(strings)} columns of text"
+    raise DataError(f"{where} has {found}. Name the one to read with column=. Columns: {listed}.")

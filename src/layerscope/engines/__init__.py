@@ -6,27 +6,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from layerscope.engines.base import Engine, MapWork, Work
-from layerscope.engines.local import LocalEngine
+from layerscope.core.options import EngineOptions
+from layerscope.engines.base import Advance, Engine, LocalEngine, MapWork, Work
 from layerscope.engines.ray import RayEngine
+from layerscope.engines.recipe import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import LayerscopeError, UnknownNameError
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "MapWork", "RayEngine", "Work", "engine_in_use", "open_engine"]
+__all__ = [
+    "ENGINES",
+    "Advance",
+    "Engine",
+    "LocalEngine",
+    "MapWork",
+    "ModelRecipe",
+    "RayEngine",
+    "Work",
+    "driver_options",
+    "engine_in_use",
+    "make_recipe",
+    "open_engine",
+]
 
 ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "ray": RayEngine}
 
 
 def open_engine(
-    engine: str | Engine = "local",
+    engine: str | Engine | EngineOptions = "local",
     address: str | None = None,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
 ) -> Engine:
-    """An engine from its name and settings; one that is given as an object is returned as it is.
+    """An engine from its name and settings, or from options that hold them; an engine itself is returned as it is.
 
     >>> open_engine("local").name
     'local'
     """
+    if isinstance(engine, EngineOptions):
+        return open_engine(engine.engine or "local", engine.address, engine.workers, engine.gpus_per_worker)
     given: dict[str, Any] = {"address": address, "workers": workers, "gpus_per_worker": gpus_per_worker}
     named = [name for name, value in given.items() if value is not None]
     if isinstance(engine, Engine):
@@ -44,11 +60,12 @@ def open_engine(
 
 
 @contextmanager
-def engine_in_use(engine: str | Engine, address: str | None = None) -> Iterator[Engine]:
-    """An engine for the length of a block; it is closed after it unless it was given as an object, for its owner may go on."""
+def engine_in_use(engine: str | Engine | EngineOptions, address: str | None = None) -> Iterator[Engine]:
+    """An engine for the length of a block. It is closed after it, unless it was given as an object: its owner may go on."""
     opened = open_engine(engine, address)
+    given = engine.engine if isinstance(engine, EngineOptions) else engine
     try:
         yield opened
     finally:
-        if opened is not engine:
+        if opened is not given:
             opened.close()

@@ -1,4 +1,4 @@
-"""What an engine is: something that does one kind of work for many items, here or on many machines."""
+"""What an engine is: something that does one kind of work for many items, here or on many machines; and the local one."""
 
 from __future__ import annotations
 
@@ -104,3 +104,20 @@ class Engine(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class LocalEngine(Engine):
+    """Does everything in this process, one item after the other."""
+
+    name = "local"
+
+    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = nothing) -> Results[Result]:
+        """(number of an item, its result), in order."""
+        if not items:
+            return
+        try:
+            common = work.open()
+            for i, item in enumerate(items):
+                yield i, work.run(item, work.prepare(item), advance, common)
+        finally:
+            work.close()

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, nothing
-from layerscope.engines.dispatch import Dispatch
-from layerscope.engines.placement import Machine, check_request, place
+from layerscope.engines.dispatch import Dispatch, Machine, check_request, place
 from layerscope.errors import LayerscopeError, MissingExtraError
 
 log = logging.getLogger("layerscope")

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.capture import Site, make_batch, run_batches, token_budget
+from layerscope.capture import Batch, Site
 from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.core.readout import SLOT, Readout, Template
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
+from layerscope.reading import BatchRunner
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20
@@ -102,7 +103,7 @@ class TextEncoder:
     ) -> None:
         self.model, self.template, self.sites, self.kinds = model, template, list(sites), list(kinds)
         self.max_length, self.batch_size = max_length, batch_size
-        self.tokens = token_budget(model.device, model.width)
+        self.runner = BatchRunner(model, batch_size)
 
     def read(self, texts: Sequence[str]) -> list[Encoded]:
         """Token ids of texts."""
@@ -114,8 +115,7 @@ class TextEncoder:
         vectors = {kind: np.empty(shape, dtype=np.float32) for kind in self.kinds}
         numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
 
-        def process(items: list[int]) -> None:
-            batch = make_batch([encoded[i].ids for i in items], self.model.pad_id, self.model.device)
+        def keep(items: list[int], batch: Batch) -> None:
             pooled, found = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
             for kind, array in pooled.items():
                 vectors[kind][:, items] = array
@@ -125,7 +125,7 @@ class TextEncoder:
             advance(len(items))
 
         with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
-            self.tokens = run_batches([len(e.ids) for e in encoded], process, self.tokens, self.batch_size)
+            self.runner.run([e.ids for e in encoded], keep)
         return vectors, numbers
 
 

@@ -16,7 +16,7 @@ from layerscope.cache import cache_dir
 from layerscope.capture import Site, expand_sites
 from layerscope.core.readout import Readout, get_template, kinds_of, parse_readouts
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
-from layerscope.engines.models import ModelRecipe, driver_options, make_recipe
+from layerscope.engines.recipe import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.collect import collect
 from layerscope.evaluation.encode import EncodePass, open_space, space_description

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work
-from layerscope.engines.models import ModelRecipe
-from layerscope.engines.packing import PackedTexts
+from layerscope.engines.recipe import ModelRecipe
 from layerscope.evaluation.encode import Encoded, EncodePass, TextEncoder, Vectors
 
 Chunk = tuple[int, slice]
@@ -34,7 +34,7 @@ class ChunkWork(Work[Chunk, Vectors]):
             TextEncoder(model, template, self.sites, kinds, self.max_length, self.batch_size)
             for template, kinds, _ in self.passes
         ]
-        return self._encoders[0].tokens
+        return self._encoders[0].runner.tokens
 
     def prepare(self, item: Chunk) -> list[Encoded]:
         """Token ids of the chunk's texts."""
@@ -44,7 +44,7 @@ class ChunkWork(Work[Chunk, Vectors]):
     def run(self, item: Chunk, prepared: list[Encoded], advance: Advance, common: Any) -> Vectors:
         """Their vectors."""
         encoder = self._encoders[item[0]]
-        encoder.tokens = min(encoder.tokens, common)
+        encoder.runner.tokens = min(encoder.runner.tokens, common)
         return encoder.run(prepared, advance)
 
     def name(self, item: Chunk) -> str:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
+from layerscope.data.items import Items
 from layerscope.errors import DataError, ModelError
 from layerscope.models import modules
+from layerscope.models.inputs import ItemReader, ReadSettings, TextReader
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,17 @@ class LoadedModel:
     def modality(self) -> Literal["text", "image"]:
         """What the model reads."""
         return "text"
+
+    @property
+    def kind(self) -> str:
+        """The kind of items that the model reads: `texts`, `images`, …"""
+        return "texts"
+
+    def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
+        """What turns items into the model's input. A model of another kind of items has its own."""
+        if items.kind != self.kind:
+            raise DataError(f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (--data), or another model.")
+        return TextReader(self, items, settings or ReadSettings())
 
     @property
     def n_blocks(self) -> int:

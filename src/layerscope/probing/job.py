@@ -14,7 +14,7 @@ import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.engines import Engine, engine_in_use, open_engine
-from layerscope.engines.models import ModelRecipe, make_recipe
+from layerscope.engines.recipe import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, open_model
 from layerscope.probing.examples import Examples, read_images, read_task, read_texts, text_examples

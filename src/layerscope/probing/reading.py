@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.capture import Batch, Capture, FinalNorm, Site, run_batches, token_budget
+from layerscope.capture import Batch, Capture, FinalNorm, Site
 from layerscope.capture.reduce import non_finite_error
 from layerscope.models import LoadedModel
 from layerscope.probing.sources import Source
+from layerscope.reading import BatchRunner
 
 Kept = dict[str, Tensor]
 Read = dict[str, tuple[Tensor, Tensor | None]]
@@ -36,8 +37,7 @@ class ModelReader:
         batch_size: int | None = None,
     ) -> None:
         self.model, self.source, self.sites, self.poolings = model, source, list(sites), list(poolings)
-        self._most = batch_size
-        self._tokens = token_budget(model.device, model.width)
+        self._runner = BatchRunner(model, batch_size)
         self._capture = Capture(model.anatomy, sites, final_norm, self._on_state)
         self._now: tuple[Batch, Tensor, Kept] | None = None
 
@@ -58,18 +58,18 @@ class ModelReader:
         room = torch.empty if min(lengths) == widest else torch.zeros
         out = {p: room(shape, device=device) for p, shape in shapes.items()}
 
-        def process(chosen: list[int]) -> None:
-            self._run(chosen, [numbers[i] for i in chosen], out)
-
-        self._tokens = run_batches(lengths, process, self._tokens, self._most)
+        self._runner.run_lengths(
+            lengths,
+            lambda chosen: self.source.batch([numbers[i] for i in chosen]),
+            lambda chosen, batch: self._run(chosen, batch, out),
+        )
         self._check(out)
         ragged = min(lengths) < widest
         mask = torch.arange(widest) < torch.tensor(lengths)[:, None] if ragged else None
         mask = None if mask is None else mask.to(device)
         return {p: (states, mask if p == "tokens" else None) for p, states in out.items()}
 
-    def _run(self, places: list[int], items: list[int], out: Kept) -> None:
-        batch = self.source.batch(items)
+    def _run(self, places: list[int], batch: Batch, out: Kept) -> None:
         self._now = (batch, torch.tensor(places, device=self.model.device), out)
         try:
             self._capture.run(lambda: self.model.run(batch))

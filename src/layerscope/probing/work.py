@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from layerscope.capture import FinalNorm, Site
+from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work
-from layerscope.engines.models import ModelRecipe
-from layerscope.engines.packing import packed
+from layerscope.engines.recipe import ModelRecipe
 from layerscope.models import LoadedModel
 from layerscope.probing.reading import ModelReader, Read
 from layerscope.probing.sources import Source
@@ -36,7 +36,7 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
     ) -> None:
         self.recipe, self.items, self.make_source = (
             recipe,
-            packed(items) if isinstance(items, (list, tuple)) else items,
+            PackedTexts(items) if isinstance(items, (list, tuple)) else items,
             make_source,
         )
         self.sites, self.final_norm, self.poolings, self.batch_size = list(sites), final_norm, list(poolings), batch_size

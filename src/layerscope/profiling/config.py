@@ -8,12 +8,14 @@ from typing import Any
 
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
 from layerscope.data.augment import AUGMENTERS
+from layerscope.data.kinds import get_kind
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.base import PromptMean
 from layerscope.metrics.entropy import check_alpha
 from layerscope.metrics.options import ENTROPIES
 from layerscope.metrics.registry import check_plugin, is_plugin, origin
+from layerscope.models.inputs import ReadSettings, ViewSettings
 
 DEFAULT_MAX_LENGTH = 256
 
@@ -47,6 +49,16 @@ class ProfileConfig:
     def n_views(self) -> int:
         """Augmented views that are encoded: none if no metric compares views."""
         return self.views if self.needs("views") else 0
+
+    @property
+    def read_settings(self) -> ReadSettings:
+        """What is read of each item."""
+        return ReadSettings(self.max_length, self.tokens, self.image_pooling)
+
+    @property
+    def view_settings(self) -> ViewSettings:
+        """Which views are encoded."""
+        return ViewSettings(self.n_views, self.seed, self.augmenter)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for the manifest and the run's key."""
@@ -88,11 +100,20 @@ def make_config(
     preset: str = "default",
     tokens: str | None = None,
     image_pooling: str | None = None,
+    kind: str = "texts",
     **options: Any,
 ) -> ProfileConfig:
-    """A checked configuration: a preset, changed by whatever is given (None keeps the preset's)."""
+    """A checked configuration for items of a kind: a preset, changed by whatever is given (None keeps the preset's)."""
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
+    known = get_kind(kind)
+    reading = known.reading_settings(
+        {"max_length": max_length, "augmenter": augmenter, "tokens": tokens, "image_pooling": image_pooling}
+    )
+    if PRESETS[preset].get("augmenter", known.augmenters[0]) not in known.augmenters:
+        reading["augmenter"] = known.augmenters[0]  # the preset's makes views of other items
+    max_length, augmenter = reading["max_length"], reading["augmenter"]
+    tokens, image_pooling = reading["tokens"], reading["image_pooling"]
     given = {"final_norm": final_norm, "views": views, "augmenter": augmenter, **options}
     merged = {**PRESETS[preset], **{k: v for k, v in given.items() if v is not None}}
     own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}

@@ -6,32 +6,29 @@ import platform
 import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from layerscope.capture.reduce import compute_dtype
 from layerscope.metrics import Options
-from layerscope.profiling.images import image_conventions, image_warnings
-from layerscope.profiling.plan import Plan
+from layerscope.profiling.encode import ProfileTask
 from layerscope.profiling.tables import TableBuilder
+from layerscope.reading import Plan
 from layerscope.spectra import solver_name
 from layerscope.version import VERSION
 
-if TYPE_CHECKING:
-    from layerscope.profiling.job import Job
-
 
 def make_manifest(
-    job: Job, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]
+    task: ProfileTask, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]
 ) -> dict[str, Any]:
     """The manifest of a profile."""
-    anatomy, config = job.model.anatomy, job.config
+    anatomy, config = task.model.anatomy, task.config
     used = plan.lengths[plan.lengths > 0]
     counts = {
         "prompts": plan.n_prompts,
-        "dropped": {**job.corpus.dropped, **({"no_tokens": plan.no_tokens} if plan.no_tokens else {})},
+        "dropped": {**task.items.dropped, **({"no_tokens": plan.no_tokens} if plan.no_tokens else {})},
         "truncated": int(plan.truncated.sum()),
         "tokens": {"shortest": int(used.min()), "median": float(np.median(used)), "longest": int(used.max())},
         "undefined": builder.undefined,
@@ -43,8 +40,8 @@ def make_manifest(
         "status": "complete",
         "layerscope": VERSION,
         "finished": now(),
-        "model": job.model.identity,
-        "corpus": {"name": job.corpus.name, "fingerprint": job.corpus.fingerprint, **job.corpus.source},
+        "model": task.model.identity,
+        "corpus": {"name": task.items.name, "fingerprint": task.items.fingerprint, **task.items.source},
         "conventions": {
             "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
             "final_norm": config.final_norm,
@@ -58,54 +55,44 @@ def make_manifest(
             "augmenter": config.augmenter if config.n_views else None,
             "seed": config.seed,
             "preset": config.preset,
-            "precision": _precision(job.device, config.options),
+            "precision": _precision(task.device, config.options),
             "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
             "metrics": dict(vars(config.options)),
             **({"plugins": plugins} if (plugins := config.as_dict().get("plugins")) else {}),
             "residual_error": facts["residual_error"],
-            **image_conventions(job.model, config),
+            **task.reader.conventions(config.view_settings),
         },
         "counts": counts,
-        "warnings": _warnings(job, plan, builder),
+        "warnings": _warnings(task, plan, builder),
         "environment": {
             "python": platform.python_version(),
             "machine": platform.machine(),
-            "device": str(job.device),
+            "device": str(task.device),
             "threads": torch.get_num_threads(),
-            "engine": facts.get("engine") or {"name": job.engine.name},
-            "eigenvalues": solver_name(job.metrics_device),
+            "engine": facts.get("engine") or {"name": task.engine.name},
+            "eigenvalues": solver_name(task.metrics_device),
             **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
         },
         "seconds": {**seconds, "resumed_prompts": facts["resumed_prompts"]},
     }
 
 
-def _warnings(job: Job, plan: Plan, builder: TableBuilder) -> list[str]:
-    out = [*builder.warnings, *image_warnings(job.model, job.corpus, plan.n_prompts)]
+def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]:
+    kind = task.items.kind
+    out = [*builder.warnings, *task.items.warnings(), *task.reader.warnings()]
     cut = int(plan.truncated.sum())
     if cut:
-        out.append(f"{cut} of {plan.n_prompts} texts were cut to {plan.max_length} tokens.")
-    if job.model.max_length is not None and job.config.max_length > job.model.max_length:
-        out.append(f"max_length {job.config.max_length} is more than the model's context: {job.model.max_length} was used.")
+        out.append(f"{cut} of {plan.n_prompts} {kind} were cut to {plan.max_length} tokens.")
     if plan.no_tokens:
-        out.append(f"{plan.no_tokens} texts were left out: the tokenizer finds no token in them.")
-    if job.corpus.dropped and plan.images is None:
-        what = ", ".join(f"{n} {why}" for why, n in job.corpus.dropped.items())
-        out.append(f"texts left out of the corpus: {what}.")
-    if job.corpus.source.get("duplicates"):
-        what = "texts" if plan.images is None else "images"
+        out.append(f"{plan.no_tokens} {kind} were left out: the tokenizer finds no token in them.")
+    if task.model.anatomy.final_norm is None and task.config.final_norm != "raw":
+        out.append(f"this model has no final norm: final_norm={task.config.final_norm} is the same as raw here.")
+    if task.model.identity.get("quantisation"):
+        out.append(f"the weights were quantised ({task.model.identity['quantisation']}) in their source.")
+    n, views = plan.n_prompts, task.config.n_views
+    if "lidar" in task.config.metrics and n * (views - 1) < task.model.width:
         out.append(
-            f"{job.corpus.source['duplicates']} {what} are duplicates: they count as prompts of their own, "
-            "and as negatives of each other in InfoNCE."
-        )
-    if job.model.anatomy.final_norm is None and job.config.final_norm != "raw":
-        out.append(f"this model has no final norm: final_norm={job.config.final_norm} is the same as raw here.")
-    if job.model.identity.get("quantisation"):
-        out.append(f"the weights were quantised ({job.model.identity['quantisation']}) in their source.")
-    n, views = plan.n_prompts, job.config.n_views
-    if "lidar" in job.config.metrics and n * (views - 1) < job.model.width:
-        out.append(
-            f"LiDAR: {n} prompts × {views} views span fewer than the {job.model.width} dimensions, so its value "
+            f"LiDAR: {n} prompts × {views} views span fewer than the {task.model.width} dimensions, so its value "
             "depends on δ. Use more prompts or views."
         )
     for metric, sites in builder.undefined.items():

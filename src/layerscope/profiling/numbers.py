@@ -6,17 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.metrics import PromptValues
+from layerscope.reading import Plan
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
-
-if TYPE_CHECKING:
-    from layerscope.profiling.plan import Plan
 
 _AT_ONCE = 4096  # prompts
 # columns of the per-prompt table by field; a field that is not here is that of one metric, `name.keep` or `name.drop`
@@ -158,7 +155,7 @@ class PromptTable:
         plan, numbers = self.plan, self.numbers
         if not numbers.fields:
             facts = {"text_key": plan.keys, "tokens": plan.lengths, "truncated": plan.truncated}
-            yield pd.DataFrame({"prompt": np.arange(len(plan.texts)), **facts})
+            yield pd.DataFrame({"prompt": np.arange(len(plan.lengths)), **facts})
             return
         fields = [name for name in _COLUMNS if name in numbers.fields]
         fields += [name for name in numbers.fields if name not in _COLUMNS]

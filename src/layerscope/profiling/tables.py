@@ -19,7 +19,7 @@ from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.numbers import PromptNumbers, PromptOrder
-from layerscope.profiling.plan import Plan
+from layerscope.reading import Plan
 from layerscope.spectra import side_by_side
 from layerscope.store import Shard, StoredVectors
 

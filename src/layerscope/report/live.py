@@ -18,8 +18,8 @@ from layerscope.store import atomic
 
 if TYPE_CHECKING:
     from layerscope.profiling.job import Job
-    from layerscope.profiling.plan import Plan
     from layerscope.profiling.run import Run
+    from layerscope.reading import Plan
     from layerscope.store import ShardStore
 
 
@@ -66,7 +66,7 @@ class LivePage:
         builder = TableBuilder(job.config, job.sites, plan, job.model.width)
         table = builder.build(shards)
         n = sum(len(shard.prompts) for shard in shards)
-        manifest = job._manifest(plan, builder, {"resumed_prompts": 0, "residual_error": None, "empty_views": 0}, {})
+        manifest = job.manifest(plan, builder, {"resumed_prompts": 0, "residual_error": None, "empty_views": 0}, {})
         manifest["counts"]["prompts"] = n
         run = Run(table, manifest, table.iloc[:0])
         live: dict[str, Any] = {

@@ -20,14 +20,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from layerscope.capture import Capture, Reducer, Site, expand_sites, make_batch, run_batches, token_budget
+from layerscope.capture import Batch, Capture, Reducer, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
+from layerscope.data.items import content_key
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.metrics import Options, many_intervals
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.models import LoadedModel
-from layerscope.profiling.plan import text_key
 from layerscope.progress import Progress
+from layerscope.reading import BatchRunner
 from layerscope.store import atomic
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import Mean, in_short, layers, lists, mean_of
@@ -151,7 +152,9 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
     limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
     tokens = model.tokenize(list(request.texts), limit)
     special = model.tokenizer.all_special_ids
-    prompts = [Prompt.of(ids, special, text_key(text)) for ids, text in zip(tokens.ids, request.texts, strict=True) if len(ids)]
+    prompts = [
+        Prompt.of(ids, special, content_key(text)) for ids, text in zip(tokens.ids, request.texts, strict=True) if len(ids)
+    ]
     if not prompts:
         raise DataError(f"the tokenizer of {model.name} finds no token in any of the {len(request.texts)} texts.")
     vocabulary = plain_vocabulary(vocabulary_size(model), special)
@@ -306,21 +309,20 @@ class Meter:
         self._final_norm = final_norm
         self._special = np.asarray(list(special), dtype=np.int64)
         self._reducer = Reducer(model.anatomy, self.sites, final_norm, options, curvature=False)
-        self._tokens = token_budget(model.device, model.width)
+        self._runner = BatchRunner(model)
 
     def run(self, prompts: Sequence[np.ndarray], bar: Progress) -> dict[str, np.ndarray]:
         """Entropies of all prompts."""
         out = {sink: np.full((len(prompts), len(self.sites)), np.nan) for sink in FIELDS}
 
-        def measure(items: list[int]) -> None:
-            batch = make_batch([prompts[i] for i in items], self.model.pad_id, self.model.device)
+        def measure(items: list[int], batch: Batch) -> None:
             measured = self._reducer.run(batch, self.model.run, token_level=True).tokens
             for sink, name in FIELDS.items():
                 out[sink][items] = measured[name].T
             bar.advance(len(items))
 
         with self._reducer:
-            self._tokens = run_batches([len(ids) for ids in prompts], measure, self._tokens)
+            self._runner.run(prompts, measure)
         alike = [i for i, ids in enumerate(prompts) if self._repeats_one_token(ids)]
         if alike:
             equal = self._equal_states([prompts[i] for i in alike])
@@ -351,7 +353,7 @@ class Meter:
         with Capture(self.model.anatomy, self.sites, self._final_norm, look) as capture:
             for row, ids in enumerate(prompts):
                 at["row"] = row
-                batch = make_batch([ids], self.model.pad_id, self.model.device)
+                batch = self.model.make_batch([ids])
                 capture.run(lambda batch=batch: self.model.run(batch))  # type: ignore[misc]
         return equal
 

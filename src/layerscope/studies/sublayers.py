@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from layerscope.capture import Anatomy, Batch, Capture, Site, expand_sites, make_batch, run_batches, token_budget
+from layerscope.capture import Anatomy, Batch, Capture, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
@@ -29,6 +29,7 @@ from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.reading import BatchRunner
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import atomic
@@ -262,14 +263,13 @@ def prompt_ranks(
 
     with Capture(model.anatomy, sites, final_norm, reduce) as capture:
 
-        def measure(chosen: list[int]) -> None:
+        def measure(chosen: list[int], current: Batch) -> None:
             nonlocal batch, items
-            items, batch = chosen, make_batch([ids[i] for i in chosen], model.pad_id, model.device)
-            current = batch
+            items, batch = chosen, current
             capture.run(lambda: model.run(current))
             bar.advance(len(chosen))
 
-        run_batches([len(row) for row in ids], measure, token_budget(model.device, model.width))
+        BatchRunner(model).run(ids, measure)
     return out
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerscope.capture import Reducer, make_batch, plan_batches, token_budget
+from layerscope.capture import Batch, Reducer
 from layerscope.metrics import Options, prepare_rows
 from layerscope.metrics.effective_rank import effective_rank
 from layerscope.metrics.entropy import smaller_gram, spectrum_entropy
 from layerscope.models import LoadedModel
+from layerscope.reading import BatchRunner
 from layerscope.spectra import eigvalsh
 
 COLUMNS = ["step", "site", "layer", "depth", "metric", "sink", "value", "n"]
@@ -32,13 +33,15 @@ def measure_layers(
     """One row per layer, metric and sink setting. Undefined prompts are left out of a mean; `n` says how many were in."""
     pooled: list[np.ndarray] = []
     tokens: dict[str, list[np.ndarray]] = {}
+
+    def keep(_: list[int], batch: Batch) -> None:
+        reduced = reducer.run(batch, model.run, token_level=True)
+        pooled.append(reduced.pooled)
+        for name, values in reduced.tokens.items():
+            tokens.setdefault(name, []).append(values)
+
     with reducer:
-        for group in plan_batches([len(ids) for ids in prompts], token_budget(model.device, model.width)):
-            batch = make_batch([prompts[i] for i in group], model.pad_id, model.device)
-            reduced = reducer.run(batch, model.run, token_level=True)
-            pooled.append(reduced.pooled)
-            for name, values in reduced.tokens.items():
-                tokens.setdefault(name, []).append(values)
+        BatchRunner(model).run(prompts, keep)
     vectors = torch.from_numpy(np.concatenate(pooled, axis=1)).double()
     spectra = eigvalsh(smaller_gram(prepare_rows(vectors, options.pooled_rows))).clamp(min=0)
     of_pooled = {

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from layerscope.data.images import ImageSet, load_images
-from layerscope.data.images.decoding import decode
+from layerscope.data.images.imageset import decode
 from layerscope.errors import DataError, LayerscopeError, OfflineError, UnknownNameError
 
 

@@ -1,16 +1,80 @@
-"""A set of images: the items of a run, where they come from and what was left out."""
+"""Images: from a file, encoded bytes or an array to a picture; sets of them, where they come from and what was left out."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from layerscope.data.images.decoding import Item, digest
-from layerscope.errors import DataError
+from layerscope.catalogue import Entry
+from layerscope.data.items import duplicate_warnings
+from layerscope.errors import DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Item = Path | bytes | np.ndarray
+
+
+def pillow() -> Any:
+    """Pillow's Image module."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("reading images", "vision") from None
+    return Image
+
+
+def decode(item: Item) -> Image:
+    """The picture, read in full: of a damaged file this raises."""
+    image = pillow()
+    if isinstance(item, np.ndarray):
+        return image.fromarray(np.ascontiguousarray(item))
+    source = io.BytesIO(item) if isinstance(item, bytes) else item
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd but readable metadata
+        with image.open(source) as opened:
+            opened.load()
+            upright = _upright(opened)
+            return upright.copy() if upright is opened else upright
+
+
+def _upright(opened: Image) -> Image:
+    """Turned as the camera says; without that most of the phone's pictures lie on their side."""
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(opened) or opened
+
+
+def digest(item: Item) -> bytes:
+    """A sha256 of what an item holds: the encoded file, or an array's shape and values."""
+    if isinstance(item, np.ndarray):
+        head = f"{item.dtype.str}{item.shape}".encode()
+        return hashlib.sha256(head + np.ascontiguousarray(item).tobytes()).digest()
+    return hashlib.sha256(item if isinstance(item, bytes) else item.read_bytes()).digest()
+
+
+def inspect(item: Item) -> tuple[bytes, str | None]:
+    """An item's digest, and why it cannot be decoded, or None if it can."""
+    try:
+        found = digest(item)
+    except OSError as error:
+        return b"", f"{type(error).__name__}: {error.strerror or error}"
+    try:
+        picture = decode(item)
+        if min(picture.size) < 1:
+            return found, "no pixels"
+    except MissingExtraError:
+        raise
+    except Exception as error:  # of many kinds: each format's decoder has its own
+        return found, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return found, None
 
 
 @dataclass(frozen=True)
@@ -58,6 +122,11 @@ class ImageSet:
         return cls(items, called, read, known, tuple(classes), name, dict(source or {}))
 
     @property
+    def kind(self) -> str:
+        """These are images."""
+        return "images"
+
+    @property
     def fingerprint(self) -> str:
         """A sha256 over the images, whatever their order."""
         return hashlib.sha256(b"images" + b"".join(sorted(self.digests))).hexdigest()
@@ -84,8 +153,49 @@ class ImageSet:
             labels=None if self.labels is None else self.labels[chosen],
         )
 
+    def packed(self) -> ImageSet:
+        """Images are sent as they are: paths, or what they hold in memory."""
+        return self
+
+    def warnings(self) -> list[str]:
+        """What was left out, and what is there more than once."""
+        out = []
+        if "corrupt" in self.dropped:
+            named = "; ".join(self.source.get("corrupt", [])[:3])
+            out.append(f"{self.dropped['corrupt']} images could not be decoded and were left out: {named}.")
+        if "null" in self.dropped:
+            out.append(f"{self.dropped['null']} rows without an image were left out.")
+        return out + duplicate_warnings(self)
+
     def __len__(self) -> int:
         return len(self.items)
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
+
+
+@dataclass(frozen=True)
+class ListedImages:
+    """Images that were listed but not decoded yet: with names, labels, and facts about where they come from."""
+
+    kind: str
+    name: str
+    where: str
+    items: Sequence[Item]
+    names: Sequence[str]
+    labels: Sequence[int] | np.ndarray | None = None
+    classes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSetEntry(Entry):
+    """One catalogued set. `read(split, folder)` gives its images (N, H, W[, 3]) uint8 and its labels (N,)."""
+
+    kind: ClassVar[str] = "image set"
+    shelf: ClassVar[str] = "images"
+
+    splits: tuple[str, ...]
+    classes: tuple[str, ...]
+    read: Callable[[str, Path], tuple[np.ndarray, np.ndarray]]

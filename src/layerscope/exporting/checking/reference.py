@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from layerscope.capture import expand_sites, make_batch, run_batches, token_budget
+from layerscope.capture import Batch, expand_sites
 from layerscope.capture.pooling import Pooler
 from layerscope.core.readout import Readout
 from layerscope.models import LoadedModel
+from layerscope.reading import BatchRunner
 
 
 def pooled_vectors(model: LoadedModel, ids: Sequence[Sequence[int]], layer: int, readout: Readout) -> np.ndarray:
@@ -20,12 +21,11 @@ def pooled_vectors(model: LoadedModel, ids: Sequence[Sequence[int]], layer: int,
     out = np.empty((len(rows), model.width), dtype=np.float32)
     with Pooler(model.anatomy, [site], [kind]) as pooler:
 
-        def process(items: list[int]) -> None:
-            batch = make_batch([rows[i] for i in items], model.pad_id, model.device)
+        def keep(items: list[int], batch: Batch) -> None:
             found, _ = pooler.run(batch, [(0, len(rows[i])) for i in items], model.run)
             out[items] = found[kind][0]
 
-        run_batches([len(row) for row in rows], process, token_budget(model.device, model.width))
+        BatchRunner(model).run(rows, keep)
     return out
 
 

@@ -31,6 +31,11 @@ def image_family(folder: Path) -> str | None:
     return "generic" if _reads_pixels(model_type) else None
 
 
+def items_kind(source: Source) -> str:
+    """The kind of items that the model of a source reads, without loading it."""
+    return "texts" if source.gguf is not None or image_family(source.path) is None else "images"
+
+
 def _reads_pixels(model_type: Any) -> bool:
     """Whether transformers' base model of a type takes pixels and nothing else."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, MODEL_MAPPING_NAMES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Event
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,15 +14,19 @@ import torch
 from layerscope.capture.batches import Batch, make_image_batch
 from layerscope.capture.hooks import Capture
 from layerscope.core.sites import Site
+from layerscope.data.images.augment import RECIPE
 from layerscope.data.images.reading import PixelReader
+from layerscope.data.items import Items
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
+from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewRows, ViewSettings
 from layerscope.models.loaded import LoadedModel, Tokens
 
 TokensRead = Literal["patches", "all"]
 TOKENS_READ: tuple[TokensRead, ...] = get_args(TokensRead)
 ImagePooling = Literal["mean", "class"]
+_MOST_BYTES = 256 * 2**20  # of prepared images: of more, each is decoded again when it is needed
 IMAGE_POOLINGS: tuple[ImagePooling, ...] = get_args(ImagePooling)
 
 
@@ -41,6 +46,19 @@ class ImageModel(LoadedModel):
     def modality(self) -> Literal["text", "image"]:
         """What the model reads."""
         return "image"
+
+    @property
+    def kind(self) -> str:
+        """The model reads images."""
+        return "images"
+
+    def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
+        """What turns images into the model's input; the settings say which of their tokens are read."""
+        if items.kind != self.kind:
+            raise ModelError(
+                f"{self.name} is an image model: give images (--images DATA, or an ImageSet) instead of {items.kind}."
+            )
+        return ImageReader(self, items, settings or ReadSettings())
 
     @cached_property
     def reader(self) -> PixelReader:
@@ -139,3 +157,72 @@ class ImageModel(LoadedModel):
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         """Not for images."""
         raise ModelError(f"{self.name} is an image model: give images (--images DATA, or an ImageSet) instead of texts.")
+
+
+class ImageReader(ItemReader):
+    """Images as the model's own processor prepares them. All have as many tokens."""
+
+    most_kept = _MOST_BYTES
+
+    def __init__(self, model: ImageModel, items: Items, settings: ReadSettings) -> None:
+        model.set_reading(settings.tokens, settings.pooling)
+        super().__init__(model, items)
+        self._model, self._images = model, items
+        self._count: int | None = None
+
+    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
+        """Count the tokens of one image, and prepare all of them if they take little memory."""
+        first = self.read(numbers[:1])
+        self._model.check_layout(first[0])  # type: ignore[arg-type]
+        self.max_length = count = self._model.lengths(first)[0]
+        n, size = len(numbers), np.asarray(first[0]).nbytes * len(numbers)
+        rows = self.read(numbers) if size <= self.most_kept else None
+        return Part(numbers, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), rows, size)
+
+    def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
+        """Prepared images."""
+        return self._model.reader.read(self._images, numbers)  # type: ignore[arg-type]
+
+    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+        """Prepared views."""
+        return ViewRows(list(self._model.reader.views(self._images, numbers, views.count, views.seed)))  # type: ignore[arg-type]
+
+    def conventions(self, settings: ViewSettings) -> dict[str, Any]:
+        """Which tokens are read, what stands for an image, and how views are made."""
+        model, anatomy = self._model, self._model.anatomy
+        front = ", ".join(
+            [
+                *(["class token"] if anatomy.class_token else []),
+                *([f"{anatomy.registers} registers"] if anatomy.registers else []),
+            ]
+        )
+        left_out = f", {front} left out" if front and model.tokens == "patches" else ""
+        read = "patches" if model.tokens == "patches" or not front else f"all tokens ({front} and patches)"
+        pooled = "the class token" if model.pooling == "class" else f"mean over {read}{left_out}"
+        hf = "normed" if anatomy.hf_norms_last else "raw"
+        return {
+            "pooling": pooled,
+            "tokens": f"{read}{left_out}, in raster order",
+            "image_tokens": model.tokens,
+            "image_pooling": model.pooling,
+            "padding": "none: every image has as many tokens",
+            "max_length": None,
+            "augmenter": "builtin (images)" if settings.count else None,
+            "augmentations": RECIPE if settings.count else None,
+            "hf": f"output_hidden_states of this family is {hf} at the last layer",
+            **({"attention": model.identity["attention"]} if "attention" in model.identity else {}),
+            **({"notes": model.family.notes} if model.family.notes else {}),
+        }
+
+    def warnings(self) -> list[str]:
+        """That the model came without a processor."""
+        if "default" not in str(self._model.identity.get("processor_from", "")):
+            return []
+        return [
+            "the model came without an image processor: layerscope's default was used (`processor` in the manifest). "
+            "If the model was trained on images prepared otherwise, its states are not what they should be."
+        ]
+
+    def close(self) -> None:
+        """End the processes that prepare images."""
+        self._model.reader.close()

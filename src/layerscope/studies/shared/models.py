@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from layerscope.data import Corpus
+from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling import Run, profile
-from layerscope.profiling.plan import text_key
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, atomic
 
@@ -143,7 +143,7 @@ def canonical(request: Request) -> Request:
     """The same request with its texts in an order of their own: intervals then do not depend on the order they came in."""
     if request.texts is None:
         return request
-    return replace(request, texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=text_key))))
+    return replace(request, texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=content_key))))
 
 
 def profile_of(

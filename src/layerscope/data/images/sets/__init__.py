@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from layerscope.catalogue import Catalogue
-from layerscope.data.images.found import Found
-from layerscope.data.images.sets.base import ImageSetEntry
+from layerscope.data.images.imageset import ImageSetEntry, ListedImages
 from layerscope.errors import DataError
 
 __all__ = ["IMAGE_SETS", "ImageSetEntry", "image_sets", "read_set"]
@@ -21,7 +20,7 @@ def image_sets() -> dict[str, ImageSetEntry]:
     return IMAGE_SETS.all()
 
 
-def read_set(name: str, split: str | None, offline: bool) -> Found:
+def read_set(name: str, split: str | None, offline: bool) -> ListedImages:
     """The images of a catalogued set; the first split where none is named."""
     entry = IMAGE_SETS.get(name)
     chosen = split or entry.splits[0]
@@ -30,4 +29,4 @@ def read_set(name: str, split: str | None, offline: bool) -> Found:
     images, labels = entry.read(chosen, entry.fetch(offline=offline))
     facts = {"split": chosen, "licence": entry.license, "citation": entry.citation, "version": entry.version}
     names = [f"{name} {chosen} {i}" for i in range(len(images))]
-    return Found("catalogue", name, name, list(images), names, labels, entry.classes, facts)
+    return ListedImages("catalogue", name, name, list(images), names, labels, entry.classes, facts)

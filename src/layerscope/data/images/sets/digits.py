@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from layerscope.catalogue import Installed
-from layerscope.data.images.sets.base import ImageSetEntry
+from layerscope.data.images.imageset import ImageSetEntry
 from layerscope.errors import MissingExtraError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from layerscope.catalogue import File, Published
-from layerscope.data.images.sets.base import ImageSetEntry
+from layerscope.data.images.imageset import ImageSetEntry
 from layerscope.errors import DataError
 from layerscope.packages import Package
 

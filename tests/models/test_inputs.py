@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerscope.models import LoadedModel
-from layerscope.profiling import tokens
-from layerscope.profiling.tokens import read_tokens
+from layerscope.models import LoadedModel, inputs
+from layerscope.models.inputs import tokenize_block
 from tests.tiny import tiny_model
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
 
 
 def same_tokens(model: LoadedModel, texts: list[str], limit: int) -> None:
-    wanted, read = model.tokenize(texts, limit), read_tokens(model, texts, limit)
+    wanted, read = model.tokenize(texts, limit), tokenize_block(model, texts, limit)
     assert read.tokens.dtype == np.int32
     assert read.lengths.tolist() == [len(ids) for ids in wanted.ids]
     assert read.truncated.tolist() == wanted.truncated
@@ -32,13 +31,13 @@ def test_the_core_gives_the_models_tokens(family: str, limit: int) -> None:
     odd = ["", " ", "naïve — 漢字 🙂", "</s> [MASK] <pad>", "x" * 500]
     same_tokens(model, odd + TEXTS, limit)
     same_tokens(model, odd, limit)
-    assert tokens._core(model, TEXTS, limit) is not None
+    assert inputs._core(model, TEXTS, limit) is not None
 
 
 def test_what_python_does_waits_until_it_may() -> None:
     model, may = tiny_model("gpt_neox"), threading.Event()
     with ThreadPoolExecutor(1) as thread:
-        reading = thread.submit(read_tokens, model, TEXTS, 12, may)
+        reading = thread.submit(tokenize_block, model, TEXTS, 12, may)
         with pytest.raises(TimeoutError):
             reading.result(timeout=0.3)
         may.set()
@@ -53,14 +52,14 @@ def test_a_tokenizer_with_ways_of_its_own_is_asked_itself(monkeypatch: pytest.Mo
             return super()._encode_plus([t.upper() for t in text], *given, **named)
 
     model._tokenizer.__class__ = Shouting
-    assert tokens._core(model, TEXTS, 24) is None
+    assert inputs._core(model, TEXTS, 24) is None
     same_tokens(model, TEXTS, 24)
 
 
 def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt_neox")
     tokenize = model.tokenize
-    monkeypatch.setattr(tokens, "_is_plain", lambda *_: True)
+    monkeypatch.setattr(inputs, "_is_plain", lambda *_: True)
     model.tokenize = lambda texts, limit=None: tokenize([t[::-1] for t in texts], limit)  # type: ignore[method-assign]
-    assert tokens._core(model, TEXTS, 24) is None
+    assert inputs._core(model, TEXTS, 24) is None
     same_tokens(model, TEXTS, 24)

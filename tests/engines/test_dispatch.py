@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerscope.engines.placement import Machine, Placement, place
+from layerscope.engines.dispatch import Machine, Placement, place
 from layerscope.errors import LayerscopeError
 
 GB = 2**30

@@ -1,0 +1,308 @@
+"""How a model reads items: the rows (token ids, pixels, …) it is run on, for items by number and for their views."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from threading import Event
+from typing import Any, Protocol
+
+import numpy as np
+
+from layerscope.capture.batches import Batch
+from layerscope.data.augment import ViewPool, ViewRequest, make_views, open_tokenizer, token_ids
+from layerscope.data.items import Items
+from layerscope.errors import DataError
+
+Row = Sequence[int] | np.ndarray
+"""One item as its model takes it: the token ids of a text; of an image, what its processor made of it."""
+
+_CHUNK = 2000  # texts tokenized at once
+_MOST_TOKENS = 2_000_000  # 8 MB: more are made again when they are needed
+_FEWEST_IN_POOL = 2000  # views: fewer are made before the processes are up
+_TRIED = 4  # texts whose tokens are compared before a faster way is taken
+_FEWEST_FAST = 32  # texts: of fewer, nothing is gained
+# what a tokenizer may do beside its core: one that has its own of these is asked itself
+_AROUND_THE_CORE = ("__call__", "_call_one", "_encode_plus", "_batch_encode_plus", "set_truncation_and_padding")
+
+
+class ReadableModel(Protocol):
+    """What a reader asks of a model."""
+
+    name: str
+    tokenizer: Any
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens that the model takes."""
+
+    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Any:
+        """Token ids, and which texts were cut."""
+
+    def make_batch(self, rows: Sequence[Row]) -> Batch:
+        """Rows as one batch on the model's device."""
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """What is read of each item. Which settings apply is up to the kind: `max_length` to texts, the others to images."""
+
+    max_length: int | None = None
+    tokens: str | None = None
+    pooling: str | None = None
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """Augmented views: how many of each item, from which seed, made by what."""
+
+    count: int
+    seed: int = 0
+    augmenter: str = "builtin"
+
+
+@dataclass(frozen=True)
+class ViewRows:
+    """The rows of all views of some items, item by item, and how many were empty and replaced by their item."""
+
+    rows: list[Row]
+    empty: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some items by number: how many tokens are read of each, which were cut, and their rows if those take little memory."""
+
+    numbers: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+    rows: Sequence[Row] | TokenRows | None
+    size: int
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Token ids of many texts in one array: an array for each text would cost more than its tokens."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.tokens[self.starts[index] : self.starts[index] + self.lengths[index]]
+
+
+class ItemReader(ABC):
+    """Reads items for one model. Use it as a context, or `close` it: it may have processes of its own.
+
+    A kind of items of one's own needs `survey` and `read`; `read_views` where metrics that compare views are wanted.
+    """
+
+    most_kept: int = 0
+    """Rows of at most this size in all (`Part.size`) are kept; others are read again when they are needed."""
+
+    def __init__(self, model: ReadableModel, items: Items, max_length: int | None = None) -> None:
+        self.model, self.items, self.max_length = model, items, max_length
+
+    @abstractmethod
+    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
+        """Token counts of some items. In a background thread, wait for `proceed` before work that holds Python up."""
+
+    @abstractmethod
+    def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
+        """The rows of some items."""
+
+    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+        """The rows of the items' views; `rows` are those of the items themselves."""
+        raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that compare no views (--metrics).")
+
+    def start_views(self, views: ViewSettings, count: int | None = None) -> None:  # noqa: B027 - many need nothing
+        """Get ready to make views of `count` items (None: of many), in processes where that pays."""
+
+    def stop_views(self) -> None:  # noqa: B027 - many have none
+        """End the processes that make views."""
+
+    def largest(self, count: int) -> np.ndarray | None:
+        """The `count` items that are largest at a glance, so that a run can begin with them; None where nobody can tell."""
+        return None
+
+    def sample(self, number: int) -> Batch:
+        """One item as a batch, for checks on a model."""
+        return self.model.make_batch(self.read([number]))
+
+    def conventions(self, settings: ViewSettings) -> dict[str, Any]:
+        """What a manifest says of how items are read."""
+        return {}
+
+    def warnings(self) -> list[str]:
+        """What a reader of the results must be told about reading the items."""
+        return []
+
+    def close(self) -> None:
+        """Let go of processes."""
+        self.stop_views()
+
+    def __enter__(self) -> ItemReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class TextReader(ItemReader):
+    """Texts as token ids, cut to `max_length` tokens."""
+
+    def __init__(self, model: ReadableModel, items: Items, settings: ReadSettings) -> None:
+        limits = [n for n in (settings.max_length, model.max_length) if n is not None]
+        super().__init__(model, items, min(limits) if limits else None)
+        self.texts: Sequence[str] = items.texts  # type: ignore[attr-defined] - items of the kind `texts` have them
+        self._asked = settings.max_length
+        self._pool: ViewPool | None = None
+        self._pool_is_set_up = False
+
+    @property
+    def most_kept(self) -> int:  # type: ignore[override]
+        """Tokens."""
+        return _MOST_TOKENS
+
+    def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
+        """Tokenize some texts for their lengths."""
+        lengths = np.zeros(len(numbers), dtype=np.int64)
+        truncated = np.zeros(len(numbers), dtype=bool)
+        kept: list[np.ndarray] | None = []
+        for start in range(0, len(numbers), _CHUNK):
+            some = [self.texts[i] for i in numbers[start : start + _CHUNK].tolist()]
+            block = tokenize_block(self.model, some, self.max_length, proceed)
+            lengths[start : start + _CHUNK] = block.lengths
+            truncated[start : start + _CHUNK] = block.truncated
+            if kept is not None:
+                kept.append(block.tokens)
+                kept = kept if lengths.sum() <= _MOST_TOKENS else None
+        size = int(lengths.sum())
+        if kept is None:
+            return Part(numbers, lengths, truncated, None, size)
+        tokens = np.concatenate([np.empty(0, np.int32), *kept])
+        return Part(numbers, lengths, truncated, TokenRows(tokens, np.cumsum(lengths) - lengths, lengths), size)
+
+    def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
+        """Token ids."""
+        return self.model.tokenize([self.texts[int(i)] for i in numbers], self.max_length).ids
+
+    def start_views(self, views: ViewSettings, count: int | None = None) -> None:
+        """Start processes that make views, unless those of so few texts would be made before the processes are up."""
+        if self._pool is None and views.count and (count is None or views.count * count >= _FEWEST_IN_POOL):
+            self._pool = ViewPool(ViewRequest(views.count, views.seed, views.augmenter))
+
+    def stop_views(self) -> None:
+        """End the processes that make views."""
+        pool, self._pool = self._pool, None
+        self._pool_is_set_up = False
+        if pool is not None:
+            pool.close()
+
+    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+        """Token ids of the views. A view in which the tokenizer finds no token is replaced by its text."""
+        texts, pool = [self.texts[int(i)] for i in numbers], self._pool
+        if pool is not None and not self._pool_is_set_up:  # here, in the thread that reads views: it takes a while
+            pool.set_tokenizer(serialized_tokenizer(self.model, texts[:_TRIED], self.max_length), self.max_length)
+            self._pool_is_set_up = True
+        ids: list[Row]
+        if pool is not None and pool.request.tokenizer is not None:
+            ids = list(pool.make_ids(texts))
+        else:
+            made = make_views(texts, views.count, views.seed, views.augmenter) if pool is None else pool.make(texts)
+            ids = list(self.model.tokenize([view for several in made for view in several], self.max_length).ids)
+        empty = 0
+        for i, row in enumerate(ids):
+            if not len(row):
+                ids[i] = rows[i // views.count]
+                empty += 1
+        return ViewRows(ids, empty)
+
+    def largest(self, count: int) -> np.ndarray | None:
+        """The texts with the most characters; among equals, by what they say."""
+        texts = self.texts
+        sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        least = np.partition(sizes, -count)[-count]
+        some = np.flatnonzero(sizes >= least).tolist()
+        return np.array(sorted(some, key=lambda i: (-len(texts[i]), texts[i]))[:count])
+
+    def sample(self, number: int) -> Batch:
+        """The first tokens of one text."""
+        ids = self.model.tokenize([self.texts[number]], min(self.max_length or 64, 64)).ids
+        return self.model.make_batch(ids)
+
+    def warnings(self) -> list[str]:
+        """That fewer tokens were read than asked for."""
+        if self._asked is None or self.model.max_length is None or self._asked <= self.model.max_length:
+            return []
+        return [f"max_length {self._asked} is more than the model's context: {self.model.max_length} was used."]
+
+
+@dataclass(frozen=True)
+class TokenBlock:
+    """Token ids of some texts, one after the other (int32), how many each has, and which texts were cut."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+
+
+def tokenize_block(model: ReadableModel, texts: Sequence[str], limit: int | None, proceed: Event | None = None) -> TokenBlock:
+    """What `model.tokenize` gives, without an object of Python's per token and without offsets, which nobody reads.
+
+    A thread that tokenizes while others work holds them up only with what Python does: before that it waits for `proceed`.
+    """
+    texts = list(texts)
+    core = _core(model, texts, limit) if len(texts) >= _FEWEST_FAST and limit is not None else None
+    if core is None:
+        made = model.tokenize(texts, limit)
+        ids, cut = made.ids, made.truncated
+    else:
+        encodings = core.encode_batch_fast(texts)
+        if proceed is not None:
+            proceed.wait()
+        ids, cut = [encoding.ids for encoding in encodings], [bool(encoding.overflowing) for encoding in encodings]
+    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+    tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum()))
+    return TokenBlock(tokens, lengths, np.array(cut, dtype=bool))
+
+
+def _core(model: ReadableModel, texts: Sequence[str], limit: int | None) -> Any:
+    """The core of a model's tokenizer, set to cut at `limit`; None where it is not known to give the same tokens."""
+    tokenizer = getattr(model, "_tokenizer", None)
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None or not hasattr(core, "encode_batch_fast") or not _is_plain(model, tokenizer):
+        return None
+    some = list(texts[:_TRIED])
+    made = model.tokenize(some, limit)  # this also sets the core's truncation, which stays
+    tried = core.encode_batch_fast(some)
+    same = [e.ids for e in tried] == made.ids and [bool(e.overflowing) for e in tried] == made.truncated
+    return core if same else None
+
+
+def _is_plain(model: ReadableModel, tokenizer: Any) -> bool:
+    """Whether nothing around a tokenizer's core changes what it is given or what it gives."""
+    from transformers import PreTrainedTokenizerFast as Plain
+
+    def own(thing: Any, kind: type, name: str) -> bool:
+        return getattr(type(thing), name, None) is not getattr(kind, name, None) or name in vars(thing)
+
+    if getattr(type(model).tokenize, "__module__", "") != _LOADED or "tokenize" in vars(model):
+        return False
+    return getattr(tokenizer, "is_fast", False) and not any(own(tokenizer, Plain, name) for name in _AROUND_THE_CORE)
+
+
+_LOADED = "layerscope.models.loaded"  # where the `tokenize` of a model that has none of its own is written
+
+
+def serialized_tokenizer(model: ReadableModel, texts: list[str], limit: int | None) -> str | None:
+    """A model's fast tokenizer for other processes; None where it has none, or where it alone gives other tokens."""
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    serialized = backend.to_str()
+    here = model.tokenize(texts, limit).ids
+    return serialized if token_ids(open_tokenizer(serialized, limit), texts) == here else None

@@ -1,0 +1,239 @@
+"""Forward passes over every shard that is not in the store yet, here or by an engine's workers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from layerscope.capture import Site, check_residual, expand_sites
+from layerscope.data.items import Items
+from layerscope.engines import Engine, LocalEngine, ModelRecipe
+from layerscope.models import LoadedModel
+from layerscope.models.inputs import ItemReader
+from layerscope.profiling.config import ProfileConfig
+from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
+from layerscope.progress import Progress
+from layerscope.reading import EarlyPlanner, Plan, Prefetcher
+from layerscope.store import Shard, ShardStore
+
+_MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
+_SHARE_OF_MEMORY = 0.3  # of what is free: the metrics need the rest
+
+
+class MemoryStore:
+    """Like `ShardStore`, in memory: nothing of it outlives the run."""
+
+    def __init__(self) -> None:
+        self._shards: dict[int, Shard] = {}
+
+    def has(self, index: int) -> bool:
+        """Whether a shard is finished."""
+        return index in self._shards
+
+    def write(self, index: int, shard: Shard) -> None:
+        """Keep a finished shard."""
+        self._shards[index] = shard
+
+    def read(self, index: int) -> Shard:
+        """A finished shard."""
+        return self._shards[index]
+
+
+class BackgroundWriter:
+    """Writes shards to a store while the next is computed: a GPU does not wait for the disk. Use it as a context.
+
+    One shard at most is being written; an error in writing it is raised by the next call, or at the end.
+    """
+
+    def __init__(self, store: ShardStore | MemoryStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-writing")
+        self._last: Future[None] | None = None
+
+    def __call__(self, index: int, shard: Shard) -> None:
+        self._wait()
+        self._last = self._thread.submit(self._store.write, index, shard)
+
+    def _wait(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._wait()
+        finally:
+            self._thread.shutdown()
+
+
+def fits_on_device(device: torch.device, vectors: int, width: int) -> bool:
+    """Whether so many pooled vectors may stay on a GPU until the run is done."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return vectors * width * 4 <= _SHARE_OF_MEMORY * free
+
+
+@dataclass
+class ProfileTask:
+    """What one profile runs: a model, items, settings and where. With a `recipe`, the engine's workers run the model.
+
+    `on_shard(plan, store)` is called after each shard that is written to disk.
+    """
+
+    model: LoadedModel
+    items: Items
+    config: ProfileConfig
+    batch_size: int | None = None
+    engine: Engine = field(default_factory=LocalEngine)
+    recipe: ModelRecipe | None = None
+    on_shard: Callable[[Plan, ShardStore], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.sites: list[Site] = expand_sites(self.config.sites, self.model.anatomy)
+        self.reader: ItemReader = self.model.open_items(self.items, self.config.read_settings)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model is run."""
+        return torch.device(self.engine.device_type or self.model.device)
+
+    @property
+    def metrics_device(self) -> torch.device:
+        """Where the metrics are computed from finished shards: in this process."""
+        if self.recipe is None:
+            return self.model.device
+        return torch.device("cuda" if self.device.type == "cuda" and torch.cuda.is_available() else "cpu")
+
+    @property
+    def fits_on_device(self) -> bool:
+        """Whether the pooled vectors of the whole run may stay on a GPU, so that nothing goes to disk and back."""
+        vectors = len(self.items) * len(self.sites) * (1 + self.config.n_views)
+        return fits_on_device(self.model.device, vectors, self.model.width)
+
+
+def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:
+    """Encode what is missing; a shard is done when it is in the store. Returns facts for the manifest."""
+    missing = [i for i in range(len(plan.shards)) if not store.has(i)]
+    done = plan.n_prompts - sum(len(plan.shards[i]) for i in missing)
+    _start_bar(task, plan, bar, done * (1 + task.config.n_views))
+    facts = _facts(done)
+    if not missing:
+        return facts
+    if any(site.part for site in task.sites):
+        facts["residual_error"] = _residual_error(task, plan)
+    if task.recipe is None:
+        facts["empty_views"] = _encode_here(task, plan, store, missing, bar)
+    else:
+        facts["empty_views"] = _encode_by_workers(task, task.recipe, plan, store, missing, bar)
+        facts["engine"] = task.engine.facts()
+    return facts
+
+
+def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard_size: int) -> tuple[Plan, dict[str, Any]]:
+    """Plan and encode items whose shards stay in memory. The first are run while the others are still looked at."""
+    model, config, reader, facts = task.model, task.config, task.reader, _facts(0)
+    with ExitStack() as stack:
+        reader.start_views(config.view_settings, len(task.items))  # its processes start up meanwhile
+        stack.callback(reader.stop_views)
+        inside = any(site.part for site in task.sites)
+        planner = stack.enter_context(EarlyPlanner(reader, shard_size, early=not inside))
+        if inside:  # before there are other hooks
+            facts["residual_error"] = _residual_error(task, planner.plan())
+        reducer = stack.enter_context(make_reducer(model, task.sites, config))
+        encoder = ShardEncoder(reader, model, reducer, config, task.batch_size, on_device=True)
+        pending = deque[PendingShard]()
+        plan = planner.first() or planner.plan()
+        if planner.early:
+            pending.append(encoder.run_items(plan, plan.shards[0], lambda n: None))
+        prefetcher = encoder.prefetcher = stack.enter_context(Prefetcher(reader, plan, plan.shards, config.view_settings))
+        if planner.early:
+            plan = planner.plan()
+            prefetcher.add(plan, plan.shards[1:])
+        _start_bar(task, plan, bar, sum(len(shard.shard) for shard in pending))
+        _run_in_memory(encoder, prefetcher, plan, pending, store, bar)
+        facts["empty_views"] = encoder.empty_views
+    return plan, facts
+
+
+def _run_in_memory(
+    encoder: ShardEncoder, prefetcher: Prefetcher, plan: Plan, pending: deque[PendingShard], store: MemoryStore, bar: Progress
+) -> None:
+    """Run every shard of a plan, some of which are pending. A GPU that would wait for views gets the next items instead."""
+    views, waiting, queued, written = encoder.config.n_views, deque(plan.shards[len(pending) :]), deque[QueuedShard](), 0
+    while waiting or pending or queued:
+        if pending and (not views or not waiting or len(pending) >= _MOST_PENDING or prefetcher.has_views(pending[0].shard)):
+            shard = pending.popleft()
+            if views:
+                encoder.run_views(plan, shard, bar.advance)
+            queued.append(encoder.queue(shard))
+            if not waiting and not pending:
+                prefetcher.end_views()
+        elif waiting:
+            pending.append(encoder.run_items(plan, waiting.popleft(), bar.advance))
+        # the host waits for a shard while another one's passes are queued
+        while len(queued) > 1 or (queued and not waiting and not pending):
+            store.write(written, encoder.finish(queued.popleft()))
+            written += 1
+
+
+def _start_bar(task: ProfileTask, plan: Plan, bar: Progress, done: int) -> None:
+    bar.begin(f"{task.model.name}|{task.items.kind}", plan.n_prompts * (1 + task.config.n_views), done)
+
+
+def _facts(resumed: int) -> dict[str, Any]:
+    return {"resumed_prompts": resumed, "residual_error": None, "empty_views": 0}
+
+
+def _encode_here(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, missing: list[int], bar: Progress) -> int:
+    with ExitStack() as stack:
+        reducer = stack.enter_context(make_reducer(task.model, task.sites, task.config))
+        prefetcher = None
+        if task.model.device.type == "cuda":  # a GPU would have to wait for texts and disks
+            shards = [plan.shards[i] for i in missing]
+            prefetcher = stack.enter_context(Prefetcher(task.reader, plan, shards, task.config.view_settings))
+        in_memory = isinstance(store, MemoryStore)
+        encoder = ShardEncoder(
+            task.reader, task.model, reducer, task.config, task.batch_size, on_device=in_memory, prefetcher=prefetcher
+        )
+        background = prefetcher is not None and not in_memory
+        write = stack.enter_context(BackgroundWriter(store)) if background else store.write
+        for index in missing:
+            write(index, encoder.run(plan, plan.shards[index], bar.advance))
+            _notify(task, plan, store)
+        return encoder.empty_views
+
+
+def _encode_by_workers(
+    task: ProfileTask, recipe: ModelRecipe, plan: Plan, store: ShardStore | MemoryStore, missing: list[int], bar: Progress
+) -> int:
+    """Workers encode, this process writes: what is in the store is there whatever happens to them."""
+    work = ShardWork(recipe, task.items, task.sites, task.config, plan, task.batch_size)
+    empty = 0
+    for i, (shard, more) in task.engine.run(work, missing, bar.advance):
+        store.write(missing[i], shard)
+        empty += more
+        _notify(task, plan, store)
+    return empty
+
+
+def _notify(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore) -> None:
+    if task.on_shard is not None and isinstance(store, ShardStore):
+        task.on_shard(plan, store)
+
+
+def _residual_error(task: ProfileTask, plan: Plan) -> float | None:
+    batch = task.reader.sample(int(plan.shards[-1][-1]))
+    return check_residual(task.model.anatomy, lambda: task.model.run(batch))

@@ -1,0 +1,156 @@
+"""Which items are read, in which shards: sorted by length, so that batches hold little padding and shards are bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from layerscope.errors import DataError
+from layerscope.models.inputs import ItemReader, Part, Row
+
+_SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
+_FIRST_TOKENS = 32768  # of the first shard: a GPU has to do longer than the host takes to give it the work and go on
+_FIRST_ITEMS = (16, 256)  # at least, at most
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Items by number: their keys (from their content), token counts, which were cut, and the shards they form."""
+
+    keys: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+    no_tokens: int
+    max_length: int
+    shards: list[np.ndarray]
+    rows: PlannedRows | None = None
+    """What the model is run on, for every item, where that takes little memory."""
+
+    @property
+    def n_prompts(self) -> int:
+        """Items that are read."""
+        return int(sum(len(s) for s in self.shards))
+
+
+class PlannedRows:
+    """Rows by number of item, in one or several parts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        count = 1 + max(int(part.numbers.max(initial=-1)) for part in parts)
+        self._part, self._place = np.full(count, -1), np.zeros(count, dtype=np.int64)
+        for i, part in enumerate(parts):
+            self._part[part.numbers], self._place[part.numbers] = i, np.arange(len(part.numbers))
+
+    def __getitem__(self, number: int) -> Row:
+        rows = self._parts[int(self._part[number])].rows
+        assert rows is not None
+        return rows[int(self._place[number])]
+
+
+def make_plan(reader: ItemReader, shard_size: int) -> Plan:
+    """Count the tokens of all items and cut them, longest first, into shards."""
+    return _plan(reader, shard_size, [reader.survey(np.arange(len(reader.items)))])
+
+
+def read_rows(reader: ItemReader, plan: Plan, shard: np.ndarray) -> Sequence[Row]:
+    """The rows of a shard's items."""
+    return reader.read(shard) if plan.rows is None else [plan.rows[i] for i in shard]
+
+
+def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part]) -> Plan:
+    """The plan of all items: of two parts, the first is a shard of its own."""
+    count = len(reader.items)
+    lengths, truncated = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
+    for part in parts:
+        lengths[part.numbers], truncated[part.numbers] = part.lengths, part.truncated
+    usable = int((lengths > 0).sum())
+    if not usable:
+        raise DataError(f"the tokenizer of {reader.model.name} finds no token in any of the {count} {reader.items.kind}.")
+    keys = reader.items.keys
+    shards = []
+    for part in parts:
+        some = part.numbers[part.lengths > 0]
+        if part is not parts[-1]:
+            shards.append(some)
+            continue
+        # Longest first: memory that does not suffice is found out at once. Ties by key, so that order never matters.
+        order = some[np.lexsort((keys[some], -lengths[some]))]
+        shards += [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
+    kept = all(part.rows is not None for part in parts) and sum(part.size for part in parts) <= reader.most_kept
+    limit = int(lengths.max()) if reader.max_length is None else reader.max_length
+    return Plan(keys, lengths, truncated, count - usable, limit, shards, PlannedRows(parts) if kept else None)
+
+
+class EarlyPlanner:
+    """A plan that is made while its first shard is run: a GPU does not wait until all items have been looked at. A context.
+
+    For runs whose shards stay in memory; what a folder holds of a run is told by the numbers of shards, so its plan is made
+    whole. The first shard holds the largest items: memory that does not suffice is found out at once, and which items they are
+    does not depend on their order.
+    """
+
+    def __init__(self, reader: ItemReader, shard_size: int, early: bool = True) -> None:
+        self.reader, self.shard_size = reader, shard_size
+        self._first = self._survey_largest() if early else None
+        others = np.arange(len(reader.items))
+        if self._first is not None:
+            others = np.setdiff1d(others, self._first.numbers, assume_unique=True)
+        self._proceed = Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-planning")
+        self._rest: Future[Part] = self._thread.submit(reader.survey, others, self._proceed)
+
+    def _survey_largest(self) -> Part | None:
+        fewest, most = _FIRST_ITEMS
+        limit = self.reader.max_length or _FIRST_TOKENS
+        count = min(self.shard_size, max(fewest, min(most, _FIRST_TOKENS // limit)))
+        largest = self.reader.largest(count) if len(self.reader.items) > 2 * count else None
+        if largest is None:
+            return None
+        first = self.reader.survey(largest)
+        return first if first.lengths.any() and first.rows is not None else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._proceed.set()
+        self._thread.shutdown(cancel_futures=True)
+
+    @property
+    def early(self) -> bool:
+        """Whether there is a first shard before the whole plan."""
+        return self._first is not None
+
+    def first(self) -> Plan | None:
+        """The plan of the first shard alone; None where all items must be looked at first."""
+        first = self._first
+        if first is None:
+            return None
+        nothing = np.empty(0)
+        limit = self.reader.max_length or int(first.lengths.max())
+        return Plan(nothing, nothing, nothing, 0, limit, [first.numbers[first.lengths > 0]], PlannedRows([first]))
+
+    def plan(self) -> Plan:
+        """The whole plan, its first shard as given before."""
+        self._proceed.set()  # whoever asks has given the GPU the first shard
+        rest = self._rest.result()
+        return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest])
+
+
+def choose_shard_size(device_type: str, sites: int, views: int, width: int, item_bytes: int = 0) -> int:
+    """Items per shard: a minute or so of work on a CPU, full batches on a GPU, and a bounded amount of memory.
+
+    `item_bytes` is what one item's input takes, where that is more than a few token ids.
+    """
+    room = _SHARD_BYTES.get(device_type, _SHARD_BYTES["cpu"])
+    fits = room // (sites * (1 + views) * width * 4)
+    if item_bytes:
+        fits = min(fits, room // ((1 + views) * item_bytes))
+    return int(max(4, min(32 if device_type == "cpu" else 512, fits)))

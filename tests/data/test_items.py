@@ -1,0 +1,71 @@
+"""Items of every kind: what they have in common, and how texts are packed for other processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layerscope.core.options import DataOptions
+from layerscope.data import Corpus
+from layerscope.data.images import ImageSet
+from layerscope.data.items import Items, PackedTexts, content_key, is_items
+from layerscope.data.kinds import get_kind, open_items
+from layerscope.errors import DataError
+
+IMAGES = ImageSet.of([np.full((2, 2), i, np.uint8) for i in range(3)])
+
+
+@given(st.lists(st.text(st.characters())))  # surrogates included: files hold some
+def test_texts_come_back_as_they_were(texts: list[str]) -> None:
+    held = pickle.loads(pickle.dumps(PackedTexts(texts)))
+    assert list(held) == texts
+    assert held[1:] == texts[1:]
+    assert len(held) == len(texts)
+
+
+def test_an_index_out_of_range_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        PackedTexts(["a"])[1]
+
+
+@pytest.mark.parametrize("items", [Corpus.of(["b", "a", "b"], source={"duplicates": 1}), IMAGES])
+def test_texts_and_images_are_items(items: Items) -> None:
+    assert is_items(items)
+    assert items.kind in ("texts", "images")
+    assert items.keys.dtype == np.uint64
+    assert len(items.keys) == len(items) == len(items.packed()) == 3
+    assert items.packed().fingerprint == items.fingerprint
+    assert (items.packed().keys == items.keys).all()
+
+
+def test_keys_come_from_the_content() -> None:
+    corpus = Corpus.of(["b", "a"])
+    assert corpus.keys.tolist() == [content_key("b"), content_key("a")]
+    assert not is_items(["b", "a"])
+    assert not is_items("lee")
+
+
+def test_duplicates_and_what_was_left_out_are_told() -> None:
+    corpus = Corpus(("a", "a"), "texts", "f", {"duplicates": 1}, {"empty": 2})
+    assert corpus.warnings()[0] == "texts left out of the corpus: 2 empty."
+    assert "1 texts are duplicates" in corpus.warnings()[1]
+
+
+def test_options_go_with_data_that_are_yet_to_be_read() -> None:
+    assert len(open_items(["one", "two"], "texts", DataOptions(limit=1))) == 1
+    with pytest.raises(DataError, match="limit goes with texts that are yet to be read: pass it to load_corpus"):
+        open_items(Corpus.of(["one"]), "texts", DataOptions(limit=1))
+    with pytest.raises(DataError, match="text_filter is for texts"):
+        open_items([np.zeros((2, 2), np.uint8)], "images", DataOptions(text_filter="paper"))
+    with pytest.raises(DataError, match="split is for data that have several splits; leave it out for texts"):
+        open_items(["one"], "texts", DataOptions(split="test"))
+
+
+def test_an_unknown_kind_is_given_as_an_object() -> None:
+    with pytest.raises(DataError, match=r"'some\.bin' cannot be opened by name"):
+        open_items("some.bin", "series")
+    assert get_kind("series").reading_settings({"max_length": 3}) == {"max_length": 3}

@@ -1,0 +1,108 @@
+"""Child processes that answer requests: in order, whatever happens to them, and without surprises from the current folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layerscope.data.workers import WorkerError, WorkerPool
+
+
+def answer(setup: int, request: Any) -> Any:
+    if request == "die":
+        os._exit(1)
+    if request == "fail":
+        raise ValueError("no such thing")
+    if request == "print":
+        print("among the answers")
+    return setup, request
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_answers_come_in_the_order_of_the_requests(workers: int) -> None:
+    with WorkerPool(answer, 7, workers) as pool:
+        assert list(pool.map(range(20))) == [(7, i) for i in range(20)]
+        assert list(pool.map(["print", 1])) == [(7, "print"), (7, 1)]  # what is printed is not an answer
+
+
+def test_what_a_dead_worker_was_asked_is_answered_here() -> None:
+    with WorkerPool(answer, 1, 2) as pool:
+        for child in pool.children:
+            child.kill()
+            child.wait()
+        assert list(pool.map(range(6))) == [(1, i) for i in range(6)]
+
+
+def test_a_setup_that_cannot_be_sent_is_used_here() -> None:
+    setup = (i for i in ())  # a generator cannot be pickled
+    with WorkerPool(answer, setup, 2) as pool:
+        assert [request for _, request in pool.map(range(3))] == [0, 1, 2]
+
+
+def test_an_error_in_a_worker_is_raised_with_its_reason() -> None:
+    with WorkerPool(answer, 1, 2) as pool, pytest.raises(WorkerError, match="ValueError: no such thing"):
+        list(pool.map([1, "fail"]))
+
+
+def test_no_process_outlives_the_pool() -> None:
+    with WorkerPool(answer, 1, 2) as pool:
+        children = list(pool.children)
+        assert len(children) == 2
+        pool.close()  # and again when the block ends
+    assert all(child.poll() is not None for child in children)
+
+
+SCRIPT = """
+from layerscope.data.augment import ViewPool, ViewRequest, make_views
+print("started", flush=True)
+with ViewPool(ViewRequest(2, 0), workers=2) as pool:
+    assert pool.make(["some words to change"] * 8) == make_views(["some words to change"] * 8, 2, 0)
+    assert all(child.poll() is None for child in pool.pool.children), "they died"
+print("done")
+"""
+
+
+def test_a_script_without_a_guard_and_with_files_named_like_modules(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for name in ("pickle", "struct", "random", "numpy"):
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from the current folder')", encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "started\ndone\n", done.stderr
+    assert "worker" not in done.stderr
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom layerscope.data.workers import WorkerPool\n"
+        "from layerscope.data.augment import answer_views, ViewRequest\n"
+        "pool = WorkerPool(answer_views, ViewRequest(2, 0), 2)\nlist(pool.map([['a text']] * 4))\n"
+        "print(*[child.pid for child in pool.children], flush=True)\ntime.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.kill()
+    parent.wait()
+    for _ in range(600):
+        if not any(_is_running(pid) for pid in pids):
+            return
+        time.sleep(0.1)
+    pytest.fail("a worker is still there")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
