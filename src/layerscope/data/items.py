@@ -16,14 +16,22 @@ import numpy as np
 class Items(Protocol):
     """Some items of one kind, in an order that must not matter.
 
-    Subclass it to inherit `packed` and `warnings`.
+    Subclass it to inherit `source`, `dropped`, `packed` and `warnings`.
     """
 
-    name: str
-    source: dict[str, Any]
-    """Where the items come from: facts that fit into JSON."""
-    dropped: dict[str, int]
-    """How many were read but left out, by reason."""
+    @property
+    def name(self) -> str:
+        """What the items are called."""
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where the items come from: facts that fit into JSON."""
+        return {}
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many were read but left out, by reason."""
+        return {}
 
     @property
     def kind(self) -> str:

@@ -157,7 +157,7 @@ class TextReader(ItemReader):
     def __init__(self, model: ReadableModel, items: Items, settings: ReadSettings) -> None:
         limits = [n for n in (settings.max_length, model.max_length) if n is not None]
         super().__init__(model, items, min(limits) if limits else None)
-        self.texts: Sequence[str] = items.texts  # type: ignore[attr-defined] - items of the kind `texts` have them
+        self.texts: Sequence[str] = getattr(items, "texts")  # noqa: B009 - items of the kind `texts` have them
         self._asked = settings.max_length
         self._pool: ViewPool | None = None
         self._pool_is_set_up = False
