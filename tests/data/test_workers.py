@@ -13,10 +13,11 @@ import pytest
 
 from layerscope.data.workers import WorkerError, WorkerPool
 
+ROOT = Path(__file__).parents[2]
+PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}  # so that workers find this very module
+
 
 def answer(setup: int, request: Any) -> Any:
-    if request == "die":
-        os._exit(1)
     if request == "fail":
         raise ValueError("no such thing")
     if request == "print":
@@ -26,32 +27,44 @@ def answer(setup: int, request: Any) -> Any:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_answers_come_in_the_order_of_the_requests(workers: int) -> None:
-    with WorkerPool(answer, 7, workers) as pool:
+    with WorkerPool(answer, 7, workers, PATHS) as pool:
         assert list(pool.map(range(20))) == [(7, i) for i in range(20)]
         assert list(pool.map(["print", 1])) == [(7, "print"), (7, 1)]  # what is printed is not an answer
+        assert all(child.poll() is None for child in pool.children)
 
 
 def test_what_a_dead_worker_was_asked_is_answered_here() -> None:
-    with WorkerPool(answer, 1, 2) as pool:
+    with WorkerPool(answer, 1, 2, PATHS) as pool:
         for child in pool.children:
             child.kill()
             child.wait()
         assert list(pool.map(range(6))) == [(1, i) for i in range(6)]
 
 
+def test_a_worker_may_die_of_a_request() -> None:
+    with WorkerPool(die_elsewhere, os.getpid(), 2, PATHS) as pool:
+        assert list(pool.map(["die", 1, 2])) == ["die", 1, 2]
+
+
+def die_elsewhere(here: int, request: Any) -> Any:
+    if request == "die" and os.getpid() != here:
+        os._exit(1)
+    return request
+
+
 def test_a_setup_that_cannot_be_sent_is_used_here() -> None:
     setup = (i for i in ())  # a generator cannot be pickled
-    with WorkerPool(answer, setup, 2) as pool:
+    with WorkerPool(answer, setup, 2, PATHS) as pool:
         assert [request for _, request in pool.map(range(3))] == [0, 1, 2]
 
 
 def test_an_error_in_a_worker_is_raised_with_its_reason() -> None:
-    with WorkerPool(answer, 1, 2) as pool, pytest.raises(WorkerError, match="ValueError: no such thing"):
+    with WorkerPool(answer, 1, 2, PATHS) as pool, pytest.raises(WorkerError, match="ValueError: no such thing"):
         list(pool.map([1, "fail"]))
 
 
 def test_no_process_outlives_the_pool() -> None:
-    with WorkerPool(answer, 1, 2) as pool:
+    with WorkerPool(answer, 1, 2, PATHS) as pool:
         children = list(pool.children)
         assert len(children) == 2
         pool.close()  # and again when the block ends

@@ -93,11 +93,14 @@ def profile(
     if live and out is None:
         raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
     open_engine(where)  # connects to nothing yet
-    kind = "images" if as_images else _kind_of(model, data, loading, offline)
-    config = make_config(
+    settings = dict(
         metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed, preset=preset,
-        kind=kind, **options,
+        **options,
     )  # fmt: skip
+    config = make_config(**settings)  # type: ignore[arg-type]
+    kind = "images" if as_images else _kind_of(model, data, loading, offline)
+    if kind != "texts":
+        config = make_config(**settings, kind=kind)  # type: ignore[arg-type]
     folder = None if out is None else RunFolder(out)
     observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
     source = resolve_early(model, offline, loading.given())

@@ -136,13 +136,13 @@ def test_parquet_columns(tmp_path: Path) -> None:
 
 def test_hub_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    from layerscope.data.images import sources
+    from layerscope.data.images import load as loading
 
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
     data = datasets.Dataset.from_dict(
         {"image": [{"bytes": encoded(0), "path": None}, {"bytes": b"broken", "path": None}], "label": [1, 0]}, features=features
     )
-    monkeypatch.setattr(sources, "load_hub_dataset", lambda spec, offline=False: data)
+    monkeypatch.setattr(loading, "load_hub_dataset", lambda spec, offline=False: data)
     images = load_images("some/pets")
     assert images.classes == ("cat", "dog")
     assert images.dropped == {"corrupt": 1}
