@@ -19,12 +19,13 @@ from torch import Tensor
 import layerscope
 from layerscope.capture import expand_sites
 from layerscope.core.plugins import PluginError
+from layerscope.data import Corpus
 from layerscope.metrics import Estimate, Metric, MetricInfo, PooledRows, PromptMean, on_log_scale
 from layerscope.metrics.curvature import Curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
-from layerscope.profiling.plan import make_plan
-from layerscope.profiling.work import ShardWork
+from layerscope.profiling.encoder import ShardWork
+from layerscope.reading import make_plan
 from layerscope.report.sections.profile import print_run
 from tests.tiny import tiny_model
 
@@ -204,8 +205,9 @@ def test_workers_measure_it_where_it_is_not_installed(known: Any, monkeypatch: p
         def open(self) -> Any:
             return model
 
-    plan = make_plan(model, TEXTS, config.max_length, 8)
-    work = ShardWork(Recipe(), expand_sites(None, model.anatomy), config, plan, None)  # type: ignore[arg-type]
+    corpus = Corpus.of(TEXTS)
+    plan = make_plan(model.open_items(corpus, config.read_settings), 8)
+    work = ShardWork(Recipe(), corpus, expand_sites(None, model.anatomy), config, plan, None)  # type: ignore[arg-type]
     plugins = pickle.loads(pickle.dumps(work.plugins))
     assert plugins == [MeanNorm]
     monkeypatch.setattr(REGISTRY, "_things", {k: v for k, v in REGISTRY._things.items() if k != "mean_norm"})

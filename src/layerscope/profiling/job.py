@@ -89,7 +89,7 @@ def profile(
     data = take_renamed(options, "data", ("texts", "images"), data, DEFAULT_DATA)
     loading = take_options(ModelOptions, model_options, options)
     reading = take_options(DataOptions, data_options, options)
-    where = take_options(EngineOptions, None if engine == "local" else engine, options)
+    where = take_options(EngineOptions, engine, options)
     if live and out is None:
         raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
     open_engine(where)  # connects to nothing yet
@@ -97,10 +97,10 @@ def profile(
         metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed, preset=preset,
         **options,
     )  # fmt: skip
-    config = make_config(**settings)  # type: ignore[arg-type]
+    config = make_config(**settings)
     kind = "images" if as_images else _kind_of(model, data, loading, offline)
     if kind != "texts":
-        config = make_config(**settings, kind=kind)  # type: ignore[arg-type]
+        config = make_config(**settings, kind=kind)
     folder = None if out is None else RunFolder(out)
     observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
     source = resolve_early(model, offline, loading.given())
