@@ -1,0 +1,91 @@
+"""Choosing among judged candidates: the cheapest of those that tie with the best, or what the user has where the evidence is weak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from layerscope.core.readout import Readout
+from layerscope.errors import LayerscopeError
+from layerscope.selection.budget import allowed_blocks
+from layerscope.selection.judges.base import Judgment
+
+Place = tuple[int, int]
+
+TIE = 1.0
+"""Candidates within so many standard errors of the best, compared on the same resampled texts, tie with it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Places (readout, layer) of the choice, of the best and of the default; what the judge says of the choice.
+
+    `gain` is the judge's score of the choice minus the default's, with a 95 % interval; `template_gain` and `layer_gain` split
+    it: first the readout changes at the default's layer, then the layer. `weak` says why the default was kept, if so.
+    """
+
+    chosen: Place
+    best: Place
+    reference: Place
+    tied: np.ndarray
+    gain: float
+    low: float
+    high: float
+    template_gain: float
+    layer_gain: float
+    weak: str = ""
+
+
+def relative_costs(tokens: Sequence[float], layers: Sequence[int], n_blocks: int) -> np.ndarray:
+    """What each candidate costs (readouts, layers) relative to today: tokens read times blocks run.
+
+    `tokens` are the mean tokens per text under each readout, all its passes counted; the first readout is the default.
+    """
+    blocks = np.maximum(np.asarray(layers, dtype=np.float64), 0.5)  # reading the embeddings alone is not free
+    return np.outer(np.asarray(tokens) / tokens[0], blocks / n_blocks)
+
+
+def decide(
+    judgment: Judgment,
+    readouts: Sequence[Readout],
+    layers: Sequence[int],
+    costs: np.ndarray,
+    budget: float | None = None,
+) -> Decision:
+    """Choose. `budget` is the largest share of the blocks to run."""
+    reference = (list(readouts).index(Readout()), len(layers) - 1)
+    n_blocks = layers[-1]
+    within = np.asarray(layers)[None, :] <= allowed_blocks(budget, n_blocks)
+    allowed = judgment.defined & within
+    if not allowed.any():
+        raise LayerscopeError("no layer under any readout can be judged: all texts have the same vector everywhere.")
+    best = judgment.best(allowed)
+    tied = _tied(judgment, best, allowed)
+    chosen = min(zip(*np.nonzero(tied), strict=True), key=lambda place: (costs[place], -judgment.score[place]))
+    chosen = (int(chosen[0]), int(chosen[1]))
+    gain, drawn = judgment.difference(chosen, reference)
+    low, high = (gain, gain) if drawn is None else (float(q) for q in np.quantile(drawn, [0.025, 0.975]))
+    middle = judgment.score[chosen[0], reference[1]]
+    split = (float(middle - judgment.score[reference]), float(judgment.score[chosen] - middle))
+    weak = ""
+    if chosen != reference and within[0, reference[1]] and not low > 0:
+        weak = "the texts do not show that it is better than what you have"
+    decided = Decision(chosen, best, reference, tied, gain, low, high, *split, weak=weak)
+    return keep_default(decided, weak) if weak else decided
+
+
+def keep_default(decision: Decision, why: str) -> Decision:
+    """The same evidence, but the default stays."""
+    return Decision(decision.reference, decision.best, decision.reference, decision.tied, 0.0, 0.0, 0.0, 0.0, 0.0, why)
+
+
+def _tied(judgment: Judgment, best: Place, allowed: np.ndarray) -> np.ndarray:
+    tied = np.zeros_like(allowed)
+    tied[best] = True
+    if judgment.draws is not None:
+        behind = judgment.score[best] - judgment.score
+        error = (judgment.draws[best] - judgment.draws).std(-1)
+        tied |= allowed & (behind <= TIE * error)
+    return tied

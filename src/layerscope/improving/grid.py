@@ -1,0 +1,127 @@
+"""The readouts that are worth trying, what each costs per text, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from layerscope.core.readout import PROMPTS, Readout, get_template, kinds_of
+from layerscope.errors import LayerscopeError
+from layerscope.evaluation.encode import readout_vectors
+from layerscope.selection.choice import site_of
+from layerscope.selection.judges.base import TEXTS
+from layerscope.store.embeddings import Space, text_key
+
+QUICK = ("plain", "one-word", "step-by-step", "topic", "intent", "feeling")
+"""Templates that are tried unless others are named: short, so that trying and using them costs little."""
+
+BLEND = "blend"
+"""A readout whose template is this is the mean of the centered unit vectors under several templates: one pass for each."""
+
+_POOLINGS = ("mean", "wmean", "last", "cls")
+
+
+def passes_of(readout: Readout, prompts: Sequence[str]) -> int:
+    """How often the model runs per text: the cost of a readout."""
+    return len(prompts) if readout.template == BLEND else 1
+
+
+def make_grid(
+    templates: Sequence[str], *, has_cls: bool, has_norm: bool, max_cost: float = 1, exportable: bool = True
+) -> list[Readout]:
+    """Readouts of these templates that standard sentence-transformers modules can express, the default one first.
+
+    Centering is tried both ways; dropping the sink token and repeating the text need code of their own and are left out unless
+    `exportable` is off. With `max_cost` for all prompts, their blend is offered as well.
+    """
+    if max_cost < 1:
+        raise LayerscopeError(f"a text costs one pass at least: --max-cost is 1 or more, not {max_cost:g}.")
+    found = [Readout()]
+    norms = ("applied", "raw") if has_norm else ("applied",)
+    for name in templates:
+        template = get_template(name)
+        if template.copies > 1 and exportable:
+            raise LayerscopeError(
+                f"template {name!r} holds the text {template.copies} times, which a standard folder cannot express. "
+                "Leave it out of --templates, or compare it with `layerscope evaluate`."
+            )
+        for pooling in template.poolings:
+            if pooling not in _POOLINGS or (pooling == "cls" and not has_cls):
+                continue
+            found += [Readout(name, pooling, norm, "keep", centering) for norm in norms for centering in ("none", "corpus")]
+    prompts = prompts_among(templates)
+    if 1 < len(prompts) <= max_cost:
+        found += [Readout(BLEND, "last", norm, "keep", "corpus") for norm in norms]
+    return list(dict.fromkeys(found))
+
+
+def prompts_among(templates: Sequence[str]) -> list[str]:
+    """The templates that ask the model to go on with one word: those that a blend averages."""
+    return [name for name in templates if name == "one-word" or name in PROMPTS]
+
+
+def by_template(readouts: Sequence[Readout], prompts: Sequence[str]) -> dict[str, list[str]]:
+    """The kinds of vectors to store, by the template whose pass yields them."""
+    grouped: dict[str, list[Readout]] = {}
+    for readout in readouts:
+        for name in prompts if readout.template == BLEND else [readout.template]:
+            grouped.setdefault(name, []).append(replace(readout, template=name))
+    return {name: kinds_of(group) for name, group in grouped.items()}
+
+
+@dataclass
+class StoredCandidates:
+    """Candidates whose vectors are in the store: `views` are texts by the name of the view, of equal number.
+
+    Centering subtracts the mean over the texts themselves, for their parts as well, as the exported model will.
+    """
+
+    spaces: Mapping[str, Space]
+    readouts: Sequence[Readout]
+    layers: Sequence[int]
+    views: Mapping[str, Sequence[str]]
+    prompts: Sequence[str] = ()
+    _last: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._keys = {view: [text_key(text) for text in texts] for view, texts in self.views.items()}
+
+    def only(self, readouts: Sequence[Readout]) -> StoredCandidates:
+        """The same with fewer readouts."""
+        return StoredCandidates(self.spaces, readouts, self.layers, self.views, self.prompts)
+
+    def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
+        """(layers, texts, D); NaN throughout at a layer where all texts have the same vector."""
+        if readout.template == BLEND:
+            parts = [unit(self.vectors(replace(readout, template=name), view)) for name in self.prompts]
+            return np.mean(parts, axis=0, dtype=np.float32)
+        found = self._raw(readout, view)
+        if readout.centering == "none" and view != TEXTS:
+            return found
+        whole = found if view == TEXTS else self._raw(readout, TEXTS)
+        mean = whole.mean(1, keepdims=True, dtype=np.float64)
+        same = np.abs(whole - mean).max((1, 2)) <= 1e-6 * np.maximum(1e-30, np.abs(whole).max((1, 2)))
+        out = found - mean.astype(np.float32) if readout.centering == "corpus" else found.copy()
+        out[same] = np.nan
+        return out
+
+    def mean(self, readout: Readout, layer: int) -> np.ndarray:
+        """The mean (D,) that centering subtracts at a layer, in double precision."""
+        place = list(self.layers).index(layer)
+        return self._raw(readout, TEXTS)[place].mean(0, dtype=np.float64)
+
+    def _raw(self, readout: Readout, view: str) -> np.ndarray:
+        key = (readout.template, *readout.kinds, view)
+        if key not in self._last:
+            while len(self._last) > 3:  # the four views of one readout; reading is cheap, memory is not
+                del self._last[next(iter(self._last))]
+            space, keys = self.spaces[readout.template], self._keys[view]
+            self._last[key] = np.stack([readout_vectors(space, keys, readout, site_of(layer)) for layer in self.layers])
+        return self._last[key]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)

@@ -1,0 +1,44 @@
+"""Five of the user's texts with their nearest neighbors, before and after: what a number cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.improving.grid import unit
+
+SHOWN = 5
+NEAREST = 3
+COLUMNS = ["text", "which", "rank", "neighbor", "cosine"]
+
+
+def neighbor_table(
+    texts: Sequence[str], before: np.ndarray, after: np.ndarray, shown: int = SHOWN, nearest: int = NEAREST
+) -> pd.DataFrame:
+    """The nearest texts of the first few, by cosine, under two sets of vectors (texts, D). The texts are a random sample."""
+    rows: list[dict[str, Any]] = []
+    for which, vectors in (("before", before), ("after", after)):
+        rows_of = unit(vectors)
+        cosines = rows_of[:shown] @ rows_of.T
+        for i, row in enumerate(cosines):
+            order = [int(j) for j in np.argsort(-row, kind="stable") if j != i][:nearest]
+            rows += [
+                {"text": texts[i], "which": which, "rank": rank, "neighbor": texts[j], "cosine": float(row[j])}
+                for rank, j in enumerate(order, 1)
+            ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def changed_share(before: np.ndarray, after: np.ndarray, nearest: int = NEAREST) -> float:
+    """The share of all texts' nearest neighbors that are other ones afterwards."""
+    found = []
+    for vectors in (before, after):
+        rows = unit(vectors)
+        cosines = rows @ rows.T
+        np.fill_diagonal(cosines, -np.inf)
+        found.append(np.argpartition(-cosines, nearest - 1, axis=1)[:, :nearest])
+    kept = [len(set(a) & set(b)) for a, b in zip(*(rows.tolist() for rows in found), strict=True)]
+    return 1 - float(np.mean(kept)) / nearest

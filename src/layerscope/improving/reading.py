@@ -1,0 +1,156 @@
+"""Reading for an improvement: which texts, by which passes, how long that takes, and what the judge says of the texts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerscope.capture import Site, expand_sites
+from layerscope.core.readout import Readout, get_template
+from layerscope.data import load_corpus
+from layerscope.engines import Engine
+from layerscope.engines.models import ModelRecipe
+from layerscope.errors import DataError
+from layerscope.evaluation.encode import EncodePass, TextEncoder, open_space, readout_vectors
+from layerscope.evaluation.work import encode_by_workers
+from layerscope.models import LoadedModel
+from layerscope.progress import Progress
+from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+
+LEAST_TEXTS = 20
+_TRIAL = 8  # texts of the trial run that the estimate of the time rests on
+_UNKNOWN = 0.1  # a judge that does not know more of the tokens than this does not know the language
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Distinct texts drawn at random; `total` is how many distinct ones there were."""
+
+    texts: tuple[str, ...]
+    total: int
+    name: str
+    facts: dict[str, Any]
+
+
+def draw_sample(
+    texts: Any, *, column: str | None = None, size: int = 1000, seed: int = 0, offline: bool = False
+) -> Sample:
+    """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on their order."""
+    corpus = load_corpus(texts, column=column, offline=offline, shuffle=True, seed=seed)
+    distinct = list(dict.fromkeys(corpus.texts))
+    if len(distinct) < LEAST_TEXTS:
+        same = f" ({len(corpus)} texts, of which {len(distinct)} differ)" if len(distinct) < len(corpus) else ""
+        raise DataError(
+            f"{corpus.name} holds {len(distinct)} different text{'s' if len(distinct) > 1 else ''}{same}; at least {LEAST_TEXTS} "
+            "are needed to see which are neighbors, and some hundreds are better. To read a layer of your own choice, use "
+            "`layerscope export`."
+        )
+    facts = {"name": corpus.name, "read": len(corpus), "distinct": len(distinct), "dropped": corpus.dropped}
+    return Sample(tuple(distinct[:size]), len(distinct), corpus.name, facts | {"fingerprint": corpus.fingerprint})
+
+
+class Reader:
+    """A model's passes over texts, into the store: one per template, every layer kept. Texts that are there are not read again."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        store: EmbeddingStore,
+        max_length: int,
+        *,
+        batch_size: int | None = None,
+        engine: Engine | None = None,
+        recipe: ModelRecipe | None = None,
+    ) -> None:
+        self.model, self.store, self.batch_size = model, store, batch_size
+        self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
+        self.engine, self.recipe = engine, recipe
+        self.sites: list[Site] = expand_sites(None, model.anatomy)
+        self.spaces: dict[str, Space] = {}
+
+    @property
+    def layers(self) -> list[int]:
+        """All layers, the embeddings (0) first."""
+        return [int(site.layer) for site in self.sites if site.layer is not None]
+
+    def read(self, wanted: Mapping[str, Sequence[str]], texts: Sequence[str], bar: Progress, label: str) -> int:
+        """Read texts under templates, storing the kinds named for each; returns how many were not there yet."""
+        passes = [self._pass(name, kinds) for name, kinds in wanted.items()]
+        todo = [(one, one.missing(texts)) for one in passes]
+        missing, total = sum(len(some) for _, some in todo), len(set(texts)) * len(passes)
+        bar.begin(f"{label}|texts", total, total - missing)
+        if self.recipe is not None and self.engine is not None:
+            encode_by_workers(self.engine, self.recipe, todo, bar.advance)
+        else:
+            for one, some in todo:
+                one.run(some, bar.advance)
+        return missing
+
+    def _pass(self, name: str, kinds: Sequence[str]) -> EncodePass:
+        template = get_template(name)
+        self.spaces[name] = open_space(self.store, self.model, template, self.max_length)
+        return EncodePass(self.model, template, self.sites, kinds, self.spaces[name], self.max_length, self.batch_size)
+
+    def tokens(self, names: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+        """The mean tokens per text under each template."""
+        encoders = {name: TextEncoder(self.model, get_template(name), self.sites, [], self.max_length) for name in names}
+        return {name: float(np.mean([len(e.ids) for e in one.read(texts)])) for name, one in encoders.items()}
+
+    def seconds_per_token(self, texts: Sequence[str]) -> float:
+        """How fast the model reads here and now, from a short trial."""
+        encoder = TextEncoder(self.model, get_template("plain"), self.sites, ["mean/applied"], self.max_length, self.batch_size)
+        encoded = encoder.read(sorted(texts, key=len)[len(texts) // 2 :][:_TRIAL])
+        encoder.run(encoded[:1], lambda n: None)  # the first batch pays for what is done once
+        start = time.perf_counter()
+        encoder.run(encoded, lambda n: None)
+        return (time.perf_counter() - start) / sum(len(e.ids) for e in encoded)
+
+    def truncated(self, name: str, texts: Sequence[str]) -> int:
+        """How many texts were cut under a template."""
+        return int(self.spaces[name].read_numbers([text_key(text) for text in texts], "truncated").sum())
+
+
+def encoder_vectors(judge: LoadedModel, store: EmbeddingStore, texts: Sequence[str], readout: Readout, bar: Progress) -> np.ndarray:
+    """The vectors (texts, D) of an encoder at its last layer."""
+    last = [site for site in expand_sites(None, judge.anatomy) if site.layer == judge.n_blocks]
+    template, length = get_template(readout.template), min(256, judge.max_length or 256)
+    space = open_space(store, judge, template, length)
+    one = EncodePass(judge, template, last, readout.kinds, space, length)
+    missing = one.missing(texts)
+    bar.begin(f"{judge.name}, the judge|texts", len(set(texts)), len(set(texts)) - len(missing))
+    one.run(missing, bar.advance)
+    return readout_vectors(space, [text_key(text) for text in texts], readout, last[0].name)
+
+
+def unknown_share(judge: LoadedModel, texts: Sequence[str]) -> float:
+    """The share of a judge's tokens that stand for something it does not know."""
+    unknown = getattr(judge.tokenizer, "unk_token_id", None)
+    if unknown is None:
+        return 0.0
+    ids = [i for row in judge.tokenize(list(texts)).ids for i in row]
+    return sum(i == unknown for i in ids) / max(1, len(ids))
+
+
+def knows_language(judge: LoadedModel, texts: Sequence[str]) -> bool:
+    """Whether a judge knows the words of the texts well enough to have an opinion."""
+    return unknown_share(judge, texts) <= _UNKNOWN
+
+
+def own_readout(folder: Path | None, width: int) -> Readout:
+    """How a sentence encoder reads its texts itself, as its pooling module says; the mean where it does not say."""
+    import json
+
+    file = None if folder is None else folder / "1_Pooling" / "config.json"
+    if file is None or not file.is_file():
+        return Readout()
+    told = json.loads(file.read_text(encoding="utf-8"))
+    if told.get("pooling_mode_cls_token") or told.get("pooling_mode") == "cls":
+        return Readout(pooling="cls")
+    if told.get("pooling_mode_lasttoken") or told.get("pooling_mode") == "lasttoken":
+        return Readout(pooling="last")
+    return Readout()

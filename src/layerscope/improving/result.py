@@ -1,0 +1,119 @@
+"""What `improve` returns: the choice, what it rests on, the exported folder, and a model that encodes at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError
+from layerscope.selection.choice import Choice
+from layerscope.store import RunFolder
+from layerscope.store.folder import MANIFEST
+
+RUN = "run"
+"""The folder inside the exported one that holds the run: manifest and tables."""
+
+Encoder = Callable[[Sequence[str]], np.ndarray]
+
+
+@dataclass
+class Improved:
+    """A better way to read a model's embeddings.
+
+    `choice` is the layer and readout with the reason; `table` has every candidate with its score; `neighbors` has five of the
+    texts with their three nearest before and after; `folder` is the exported sentence-transformers folder (None where `out`
+    was not given: `save` writes one).
+    """
+
+    choice: Choice
+    table: pd.DataFrame
+    neighbors: pd.DataFrame
+    manifest: dict[str, Any]
+    folder: Path | None = None
+    _encode: Encoder | None = field(default=None, repr=False, compare=False)
+    _save: Callable[[Path, bool], Path] | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Improved:
+        """Read a finished run: the exported folder, or the run inside it."""
+        place = Path(path)
+        inner = place / RUN if (place / RUN / MANIFEST).is_file() else place
+        folder = RunFolder(inner)
+        manifest = folder.manifest()
+        if manifest is None or manifest.get("kind") != "improve":
+            raise RunFolderError(f"{path} holds no run of `layerscope improve`.")
+        if manifest.get("status") != "complete":
+            raise RunFolderError(f"the run in {path} is not finished. Run the same command again: it goes on where it stopped.")
+        choice = Choice(**{key: value for key, value in manifest["choice"].items() if key in Choice.__dataclass_fields__})
+        exported = inner.parent if (inner.parent / "modules.json").is_file() else None
+        return cls(choice, folder.read_table("candidates"), folder.read_table("neighbors"), manifest, exported)
+
+    @property
+    def model(self) -> str:
+        """The name of the model that was improved."""
+        return str(self.manifest["model"]["name"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a careful reader should know."""
+        return list(self.choice.warnings)
+
+    def encode(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Vectors (texts, D) of texts, or (D,) of one text: of length 1, so that inner products are cosines."""
+        if isinstance(texts, str):
+            return self.encode([texts])[0]
+        given = list(texts)
+        wrong = next((text for text in given if not isinstance(text, str)), None)
+        if wrong is not None:
+            raise DataError(f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}.")
+        if self._encode is None:
+            self._encode = self._from_folder()
+        found = self._encode(given) if given else np.empty((0, int(self.manifest["model"]["width"])), dtype=np.float32)
+        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
+
+    def save(self, out: str | Path, overwrite: bool = False) -> Path:
+        """Write the sentence-transformers folder, verified in a fresh process."""
+        if self._save is None:
+            raise LayerscopeError(f"this run was read from disk; its model is in {self.folder}. Copy that folder.")
+        self.folder = self._save(Path(out), overwrite)
+        return self.folder
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the table of candidates is left out."""
+        names = ("model", "texts", "judge", "evidence", "seconds", "conventions")
+        return {
+            "folder": None if self.folder is None else str(self.folder),
+            **{name: self.manifest.get(name) for name in names},
+            "choice": self.choice.as_dict(),
+            "neighbors": self.neighbors.to_dict(orient="records"),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The same as JSON."""
+        return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, default=str)
+
+    def _from_folder(self) -> Encoder:
+        if self.folder is None:
+            raise LayerscopeError("this run has no exported folder to encode with. Run improve again with out=FOLDER.")
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise MissingExtraError("encoding with an exported folder", "export") from None
+        loaded = SentenceTransformer(str(self.folder), local_files_only=True)
+        return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
+
+    def _repr_html_(self) -> str:
+        from layerscope.improving.terminal import as_html
+
+        return as_html(self)
+
+    def __str__(self) -> str:
+        from layerscope.improving.terminal import as_text
+
+        return as_text(self)

@@ -1,0 +1,87 @@
+"""An improvement in words and tables, for the terminal and for notebooks."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from layerscope.improving.result import Improved
+
+_WIDTH = 64
+
+
+def headline(result: Improved) -> str:
+    """One sentence: what was chosen, and against what."""
+    choice, evidence = result.choice, result.manifest["evidence"]
+    if choice.abstained or evidence["kept_default"]:
+        return f"{result.model} is left as it is: {choice.reason}"
+    return f"{result.model}: read layer {choice.layer} of {choice.layers} as {choice.readout}. {choice.reason}"
+
+
+def score_lines(result: Improved) -> list[tuple[str, str]]:
+    """What the judge says, with the change of the readout and the change of the layer apart."""
+    evidence = result.manifest["evidence"]
+    lines = [("judge", evidence["judge"])]
+    if not evidence["kept_default"]:
+        low, high = evidence["interval"]
+        lines.append(
+            (evidence["score_name"], f"{evidence['before']:.3f} today → {evidence['after']:.3f} (gain {low:+.3f} to {high:+.3f})")
+        )
+        lines.append(("of which", f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"))
+        lines.append(("today", evidence["today"]))
+        lines.append(("cost per text", evidence["cost"]))
+    lines.append(("judged", f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"))
+    if evidence["tied"] > 1:
+        lines.append(("tied", f"{evidence['tied']} candidates cannot be told from the best; this is the cheapest of them"))
+    return lines
+
+
+def print_improved(result: Improved, console: Console | None = None) -> None:
+    """Headline, neighbors before and after, the evidence, warnings, and the next command."""
+    console = console or Console(highlight=False)
+    console.print(escape(headline(result)), style="bold")
+    if not result.manifest["evidence"]["kept_default"]:
+        console.print(_neighbors(result))
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in score_lines(result):
+        table.add_row(escape(name), escape(value))
+    console.print(table)
+    for warning in result.warnings:
+        console.print(f"[yellow]note[/] {escape(warning)}")
+    if result.folder is not None:
+        console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)')
+
+
+def _neighbors(result: Improved) -> Table:
+    table = Table(title="five of your texts, drawn at random, with their nearest", title_justify="left", header_style="bold")
+    for name in ("text", "nearest today", "nearest now"):
+        table.add_column(name, overflow="fold", max_width=_WIDTH)
+    for text, group in result.neighbors.groupby("text", sort=False):
+        sides = ["\n".join(_cut(n) for n in group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")]
+        table.add_row(escape(_cut(str(text))), *(escape(side) for side in sides), end_section=True)
+    return table
+
+
+def _cut(text: Any) -> str:
+    one_line = " ".join(str(text).split())
+    return one_line if len(one_line) <= _WIDTH else one_line[: _WIDTH - 1] + "…"
+
+
+def as_text(result: Improved) -> str:
+    """The same as plain text."""
+    stream = io.StringIO()
+    print_improved(result, Console(file=stream, width=200, highlight=False, color_system=None))
+    return stream.getvalue()
+
+
+def as_html(result: Improved) -> str:
+    """For notebooks."""
+    console = Console(record=True, file=io.StringIO(), width=140, highlight=False)
+    print_improved(result, console)
+    return console.export_html(inline_styles=True, code_format='<pre style="font-family:monospace">{code}</pre>')

@@ -1,0 +1,11 @@
+"""Judges: how good is a layer under a readout, told without a task? One file each; other packages add theirs as entry points.
+
+A judge gives a score per candidate (a readout and a layer), with the scores on resampled texts beside it, so that a choice
+knows what it cannot tell apart. `layerscope.improve` asks them; published rivals are judges as well, for comparison.
+"""
+
+from __future__ import annotations
+
+from layerscope.selection.judges.base import JUDGES, Candidates, Judge, Judgment, combined, judges
+
+__all__ = ["JUDGES", "Candidates", "Judge", "Judgment", "combined", "judges"]

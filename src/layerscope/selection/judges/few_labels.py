@@ -1,0 +1,33 @@
+"""A few labels: a cross-validated probe and cosines for classes, cosines for pairs. See `layerscope.selection.labels`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from layerscope.selection.judges.base import Candidates, Judgment
+from layerscope.selection.labels.evidence import gather
+from layerscope.selection.labels.read import Labelled
+from layerscope.selection.labels.weigh import weigh
+
+
+class FewLabels:
+    """The score on labeled examples; the candidates are vectors of the examples' texts."""
+
+    name = "labels"
+    summary = "the score on a few labeled examples"
+    views: tuple[str, ...] = ()
+
+    def __init__(self, labeled: Labelled, folds: int = 5) -> None:
+        self.labeled, self.folds = labeled, folds
+
+    def judge(
+        self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None
+    ) -> Judgment:
+        """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of them."""
+        evidence = gather(
+            self.labeled, candidates.readouts, candidates.layers, candidates.vectors,
+            folds=self.folds, seed=seed, advance=advance,
+        )  # fmt: skip
+        weighed = weigh(evidence, seed=seed)
+        facts = {"metric": evidence.measure.name, "examples": len(self.labeled), "accuracy": evidence.accuracy}
+        return Judgment(self.name, weighed.value, weighed.drawn_value, facts)
