@@ -111,7 +111,7 @@ def few_labels(task: Task, count: int, seed: int):
         return None
     known = np.flatnonzero(task.labels >= 0)
     picked = np.random.default_rng([seed, count]).permutation(known)[:count]
-    classes, counts = np.unique(task.labels[picked], return_counts=True)
+    _, counts = np.unique(task.labels[picked], return_counts=True)
     if (counts > 1).sum() < 2:
         return None
     return build("classification", [((task.texts[i],), str(task.labels[i])) for i in picked])
@@ -145,14 +145,15 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, np.ndarray], args
     if labeled is not None:
         with_labels = whole.only(grid, {TEXTS: labeled.texts})
         found[f"{args.labels} labels"] = FewLabels(labeled).judge(with_labels, seed=args.seed)
-        found[f"{args.labels} labels + {next(iter(judges))}"] = combined([found[f"{args.labels} labels"], found[next(iter(judges))]])
-    costs = relative_costs([sum(tokens[n] for n in prompts) if r.template == BLEND else tokens[r.template] for r in grid], layers, layers[-1])
+        found[f"{args.labels} labels + judge"] = combined([found[f"{args.labels} labels"], found["judge"]])
+    tokens[BLEND] = sum(tokens[name] for name in prompts)
+    costs = relative_costs([tokens[readout.template] for readout in grid], layers, layers[-1])
     one_pass = [i for i, r in enumerate(grid) if r.template not in (BLEND, "echo")]
     quick = [i for i, r in enumerate(grid) if r.template in QUICK]
     default = [i for i, r in enumerate(grid) if replace(r, centering="none") == Readout() and r.centering == "none"]
     sets = {"all": list(range(len(grid))), "one pass": one_pass, "quick": quick, "layers alone": default}
     out = {"task": task.name, "texts": len(task.texts), "judge": judge_score, "default": float(scores[grid.index(Readout()), -1])}
-    out["by template"] = {n: _top(scores, [i for i, r in enumerate(grid) if r.template == n], grid, layers) for n in {r.template for r in grid}}
+    out["by template"] = {name: _top(scores, name, grid, layers) for name in {readout.template for readout in grid}}
     for label, which in sets.items():
         rows = {"best": float(np.nanmax(scores[which]))}
         for name, judgment in found.items():
@@ -168,7 +169,8 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, np.ndarray], args
     return out
 
 
-def _top(scores: np.ndarray, which: list[int], grid: list[Readout], layers: list[int]) -> dict:
+def _top(scores: np.ndarray, template: str, grid: list[Readout], layers: list[int]) -> dict:
+    which = [i for i, readout in enumerate(grid) if readout.template == template]
     part = scores[which]
     if not np.isfinite(part).any():
         return {}
@@ -220,16 +222,16 @@ def show(name: str, rows: list[dict]) -> None:
     first = next(key for key in rows[0]["one pass"] if key != "best")
     for row in rows:
         got = row["one pass"][first]
-        print(f"{row['task']:34}{row['default']:8.1f}{got['chosen']:8.1f}{row['one pass']['best']:8.1f}{row['judge']:8.1f}  {got['chosen at']}")
+        numbers = (row["default"], got["chosen"], row["one pass"]["best"], row["judge"])
+        print(f"{row['task']:34}" + "".join(f"{number:8.1f}" for number in numbers) + f"  {got['chosen at']}")
     rest = {row["task"] for row in rows} - set(TUNED)
     for what in ("all", "one pass", "quick", "layers alone"):
-        print(f"-- {what}: mean score, pooled share of the headroom, worst task (favorite | chosen by the product's rule | on tasks not tuned on)")
+        print(f"-- {what}: mean, pooled share of the headroom, worst task: favorite | chosen by our rule | on tasks not tuned on")
         for key in dict.fromkeys(k for row in rows for k in row[what] if k != "best"):
             s, held_out = summary(rows, what, key), summary(rows, what, key, rest)
-            parts = [f"{s[rule]['mean']:6.1f} {100 * s[rule]['pooled']:5.0f} % {s[rule]['worst']:+6.1f}" for rule in ("favorite", "chosen")]
-            if held_out:
-                parts.append(f"{held_out['chosen']['mean']:6.1f} {100 * held_out['chosen']['pooled']:5.0f} % {held_out['chosen']['worst']:+6.1f}")
-            print(f"   {key:34}{s['tasks']:3} tasks {s['default']:6.1f} → best {s['best']:5.1f} | " + " | ".join(parts))
+            parts = [s["favorite"], s["chosen"], *([held_out["chosen"]] if held_out else [])]
+            told = [f"{part['mean']:6.1f} {100 * part['pooled']:5.0f} % {part['worst']:+6.1f}" for part in parts]
+            print(f"   {key:34}{s['tasks']:3} tasks {s['default']:6.1f} → best {s['best']:5.1f} | " + " | ".join(told))
     print("-- best score by template, mean over tasks (the best layer and norm of each task)")
     for template in sorted({t for row in rows for t in row["by template"]}):
         got = [row["by template"][template]["score"] for row in rows if row["by template"].get(template)]
@@ -275,14 +277,14 @@ def main() -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         own = task.score(torch.nn.functional.normalize(torch.from_numpy(layers).to(device), dim=-1)).cpu().numpy()
         opinions[task.name] = named, float(own[last])
-        print(f"{task.name}: {len(task.texts)} texts, the judge scores {own[last]:.1f} (layers {np.round(own, 1).tolist()})", flush=True)
+        print(f"{task.name}: {len(task.texts)} texts; the judge's layers score {np.round(own, 1).tolist()}", flush=True)
     for path in args.models:
         model = load(path)
         rows = kept.setdefault(model.name, [])
         for task in tasks:
             rows.append(run_task(task, model, *opinions[task.name][:1], args, opinions[task.name][1]))
             print(f"{model.name} {task.name}: {rows[-1]['seconds']}", flush=True)
-            args.out.write_text(json.dumps({"settings": {**vars(args), "out": str(args.out), "data": str(args.data)}, "results": kept}, default=str))
+            args.out.write_text(json.dumps({"settings": vars(args), "results": kept}, default=str))
         show(model.name, rows)
         del model
 

@@ -140,7 +140,9 @@ def _classification(name: str, test: list[dict], train: list[dict], rng: np.rand
     texts, at = _index([row["text"] for row in test] + [train[i]["text"] for i in used])
     gold = torch.tensor([number[str(row["label"])] for row in test])
     tested = [at[row["text"]] for row in test]
-    probes = [([at[train[i]["text"]] for i in kept], torch.tensor([number[str(train[i]["label"])] for i in kept])) for kept in draws]
+    probes = [
+        ([at[train[i]["text"]] for i in kept], torch.tensor([number[str(train[i]["label"])] for i in kept])) for kept in draws
+    ]
 
     def score(vectors: Tensor) -> Tensor:
         right = [_probe(vectors[:, where], label, vectors[:, tested], gold, len(classes)) for where, label in probes]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
     from layerscope.exporting import export
+    from layerscope.improving import Improved, improve
     from layerscope.models import load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Run, profile
@@ -38,6 +39,7 @@ __all__ = [
     "AnyRun",
     "Choice",
     "Evaluation",
+    "Improved",
     "LayerscopeError",
     "ProbeRun",
     "Run",
@@ -48,6 +50,7 @@ __all__ = [
     "correlate",
     "evaluate",
     "export",
+    "improve",
     "load",
     "load_corpus",
     "load_images",
@@ -68,6 +71,7 @@ _HOMES = {
     "AnyRun": "layerscope.core.runs",
     "Choice": "layerscope.selection",
     "Evaluation": "layerscope.evaluation.run",
+    "Improved": "layerscope.improving",
     "LayerscopeError": "layerscope.errors",
     "ProbeRun": "layerscope.probing",
     "Run": "layerscope.profiling.run",
@@ -76,6 +80,7 @@ _HOMES = {
     "correlate": "layerscope.correlation",
     "evaluate": "layerscope.evaluation.job",
     "export": "layerscope.exporting",
+    "improve": "layerscope.improving",
     "load": "layerscope.models",
     "load_corpus": "layerscope.data",
     "load_images": "layerscope.data.images",

@@ -14,7 +14,9 @@ from layerscope.cli.options import words
 @app.command("improve")
 def improve_command(
     model: str = shared.MODEL,
-    data: str = typer.Option(..., "--data", "-d", help="Your texts: a file (txt, csv, jsonl, parquet …), corpus, or hub dataset."),
+    data: str = typer.Option(
+        ..., "--data", "-d", help="Your texts: a file (txt, csv, jsonl, parquet …), corpus, or hub dataset."
+    ),
     out: Path = typer.Option(..., "--out", "-o", help="Folder to write: load it with SentenceTransformer(FOLDER)."),
     column: str | None = typer.Option(None, "--column", help="The column that holds the texts. (default: found)"),
     labels: str | None = typer.Option(

@@ -60,13 +60,46 @@ TEMPLATES = {
 }
 
 
+_DEMONSTRATIONS = (
+    ("The train to the airport was canceled again.", "Travel"),
+    ("Two children are kicking a ball in the park.", "Play"),
+    ("How do I change the password of my account?", "Security"),
+)
+_ONE_WORD = 'This sentence: "{text}" means in one word: "'
+
+
+def _demonstrated(count: int) -> str:
+    shown = [_ONE_WORD.replace(SLOT, text) + f'{word}".\n' for text, word in _DEMONSTRATIONS[:count]]
+    return "".join(shown) + _ONE_WORD
+
+
+PROMPTS = {
+    name: Template(name, pattern, ("last",), citation)
+    for name, pattern, citation in (
+        ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024"),
+        (
+            "knowledge",
+            "The essence of a sentence is often captured by its main subjects and actions, while descriptive terms provide "
+            "additional but less central details. With this in mind, t" + _ONE_WORD[1:],
+            "Zhang et al. 2024",
+        ),
+        ("one-demonstration", _demonstrated(1), "Jiang et al. 2023"),
+        ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023"),
+        ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024"),
+        ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024"),
+        ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024"),
+    )
+}
+"""Templates besides `TEMPLATES` that are known by name: they ask for one word, in other ways. `all` does not include them."""
+
+
 def get_template(name: str) -> Template:
     """A template by name, or the user's own pattern if it has `{text}` in it."""
-    if name in TEMPLATES:
-        return TEMPLATES[name]
+    if name in TEMPLATES or name in PROMPTS:
+        return TEMPLATES.get(name) or PROMPTS[name]
     if SLOT in name:
         return Template(name, name, ("mean", "wmean", "last", "max"))
-    raise UnknownNameError("template", name, TEMPLATES, hint="Or a pattern of your own with {text} in it.")
+    raise UnknownNameError("template", name, [*TEMPLATES, *PROMPTS], hint="Or a pattern of your own with {text} in it.")
 
 
 @dataclass(frozen=True, order=True)

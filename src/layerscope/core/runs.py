@@ -99,6 +99,7 @@ for _kind in (
         {"plot": f"{_REPORT}.sections.probe:plot_probes", "print": f"{_REPORT}.sections.probe:print_probes"},
     ),
     RunKind("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
+    RunKind("improve", "layerscope.improving.result:Improved", {"print": "layerscope.improving.terminal:print_improved"}),
     RunKind("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
 ):
     run_kinds.add(_kind)
@@ -119,7 +120,7 @@ def view(kind: str, name: str) -> Callable[..., Any]:
 
 
 def load_run(path: str | Path) -> AnyRun:
-    """Open any finished run by its folder: a profile, an evaluation, probes, a study or a sweep.
+    """Open any finished run by its folder: a profile, an evaluation, probes, a study, a sweep or an improvement.
 
     run = layerscope.load_run("runs/smollm2-135m--lee--applied")
     run.kind, run.summary(), run.tables()

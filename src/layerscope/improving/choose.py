@@ -1,4 +1,4 @@
-"""Choosing among judged candidates: the cheapest of those that tie with the best, or what the user has where the evidence is weak."""
+"""Choosing among judged candidates: the cheapest of those that tie with the best, or today's where the evidence is weak."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def decide(
     middle = judgment.score[chosen[0], reference[1]]
     split = (float(middle - judgment.score[reference]), float(judgment.score[chosen] - middle))
     weak = ""
-    if chosen != reference and within[0, reference[1]] and not low > 0:
+    if best != reference and within[0, reference[1]] and not low > 0:
         weak = "the texts do not show that it is better than what you have"
     decided = Decision(chosen, best, reference, tied, gain, low, high, *split, weak=weak)
     return keep_default(decided, weak) if weak else decided

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from layerscope.core.readout import PROMPTS, Readout, get_template, kinds_of
+from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import readout_vectors
-from layerscope.selection.choice import site_of
 from layerscope.selection.judges.base import TEXTS
 from layerscope.store.embeddings import Space, text_key
 

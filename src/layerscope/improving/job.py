@@ -16,6 +16,7 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.capture import Site
 from layerscope.core.readout import Readout, get_template
+from layerscope.core.sites import site_of
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.models import driver_options, make_recipe
 from layerscope.errors import LayerscopeError
@@ -27,13 +28,13 @@ from layerscope.improving.grid import BLEND, QUICK, StoredCandidates, make_grid,
 from layerscope.improving.judging import CHECKED, Check, Panel, check_choice, make_panel
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
-from layerscope.improving.result import RUN, Improved
-from layerscope.improving.stages import said_time, stages
+from layerscope.improving.result import Improved
+from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
-from layerscope.selection.choice import Choice, site_of
+from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS, Judgment
 from layerscope.selection.labels.read import Labelled, read_labels
 from layerscope.store import RunFolder
@@ -207,13 +208,10 @@ class ImproveJob:
             self.reader, grid, self.sample.texts[:SCREEN], self.prompts, self.settings.seed, self.bar,
             f"{self.model.name}, {len(names)} templates on {SCREEN} texts",
         )  # fmt: skip
-        top = {
-            name: max(
-                (float(np.nanmax(judgment.score[i])) for i, r in enumerate(grid) if r.template == name and judgment.defined[i].any()),
-                default=-np.inf,
-            )
-            for name in names
-        }  # fmt: skip
+        top = dict.fromkeys(names, -np.inf)
+        for readout, scores, known in zip(grid, judgment.score, judgment.defined, strict=True):
+            if known.any():
+                top[readout.template] = max(top[readout.template], float(scores[known].max()))
         self.screened = {name: value for name, value in top.items() if np.isfinite(value)}
         rest = sorted((name for name in names if name != "plain"), key=lambda name: -top[name])
         kept = {"plain", *rest[:KEPT]}
@@ -233,10 +231,11 @@ class ImproveJob:
             count += (many - SCREEN) * (tokens["plain"] + (KEPT * max(tokens.values())))
         count = views * count + CHECKED * 1.7 * (tokens["plain"] + max(tokens.values()))
         self.estimated = count * self.reader.seconds_per_token(self.sample.texts[:SCREEN])
-        self.bar.begin(
+        announce(
+            self.bar,
             f"about {said_time(self.estimated)}: {len(grid) * len(self.reader.layers)} layers × readouts of {self.model.name} on "
-            f"{many} of {self.sample.total} texts, judged by {panel.name}|estimate", 1, 1,
-        )  # fmt: skip
+            f"{many} of {self.sample.total} texts, judged by {panel.name}",
+        )
 
     estimated: float = 0.0
 
@@ -318,9 +317,12 @@ class ImproveJob:
         for name in dict.fromkeys(["plain", readout.template]):
             cut = self.reader.truncated(name, self.sample.texts) if name in self.reader.spaces else 0
             if cut:
-                self.notes.append(f"{cut} of {len(self.sample.texts)} texts were cut to {self.reader.max_length} tokens ({name}).")
-        if self.model.identity.get("quantisation"):
-            self.notes.append(f"the weights of {self.model.name} were quantized ({self.model.identity['quantisation']}) in their source.")
+                self.notes.append(
+                    f"{cut} of {len(self.sample.texts)} texts were cut to {self.reader.max_length} tokens ({name})."
+                )
+        stored = self.model.identity.get("quantization") or self.model.identity.get("quantisation")
+        if stored:
+            self.notes.append(f"the weights of {self.model.name} were quantized ({stored}) in their source.")
         return Choice(
             layer=layer,
             site=site_of(layer),
@@ -393,7 +395,7 @@ class ImproveJob:
             "choice": choice.as_dict(),
             "conventions": {
                 "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
-                "score": "per text the mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
+                "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
                 "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
                 "tied": "within one standard error of the best, on the same resampled texts",
                 "centering": "the mean over the sampled texts is subtracted",
@@ -408,8 +410,7 @@ class ImproveJob:
             self.bar.begin(f"writing {out}|folder", 1)
             result.save(out, overwrite)
             self.bar.advance(1)
-            folder = RunFolder(out / RUN)
-            folder.path.mkdir(parents=True, exist_ok=True)
+            folder = RunFolder(out)
             folder.write_table("candidates", table)
             folder.write_table("neighbors", neighbors)
             folder.write_manifest(manifest)
@@ -418,8 +419,8 @@ class ImproveJob:
     def _export(self, place: Path, readout: Readout, layer: int, overwrite: bool) -> Path:
         if readout.template == BLEND:
             raise LayerscopeError(
-                f"a mean over {len(self.prompts)} templates takes {len(self.prompts)} passes per text, which a standard folder cannot "
-                "express. Run it with --max-cost 1 for one that can; in Python, encode() works at once."
+                f"a mean over {len(self.prompts)} templates takes as many passes per text, which no standard folder can express. "
+                "Run it with --max-cost 1 for one that can; in Python, encode() works at once."
             )
         center = list(self.sample.texts) if readout.centering == "corpus" else None
         alone = self.model.identity.get("sentence_encoder")
@@ -481,7 +482,7 @@ def _table(
 
 def _finished(out: Path, config: dict[str, Any]) -> Improved | None:
     """The run in `out`, if it is this very one and whole."""
-    manifest = RunFolder(out / RUN).manifest() if (out / RUN).is_dir() else None
+    manifest = RunFolder(out).manifest() if out.is_dir() else None
     if manifest is None or manifest.get("key") != config_key(config) or manifest.get("status") != "complete":
         return None
     return Improved.load(out)

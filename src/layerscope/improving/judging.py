@@ -88,7 +88,9 @@ class Panel:
         return combined(found)
 
 
-def make_panel(judge: str | LoadedModel, labels: Labelled | None, model: LoadedModel, texts: Sequence[str], offline: bool) -> Panel:
+def make_panel(
+    judge: str | LoadedModel, labels: Labelled | None, model: LoadedModel, texts: Sequence[str], offline: bool
+) -> Panel:
     """Open the judge; an error or a note where it cannot judge this model or these texts."""
     if judge == NONE or judge is None:
         return Panel(None, Readout(), labels)

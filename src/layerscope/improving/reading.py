@@ -37,9 +37,7 @@ class Sample:
     facts: dict[str, Any]
 
 
-def draw_sample(
-    texts: Any, *, column: str | None = None, size: int = 1000, seed: int = 0, offline: bool = False
-) -> Sample:
+def draw_sample(texts: Any, *, column: str | None = None, size: int = 1000, seed: int = 0, offline: bool = False) -> Sample:
     """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on their order."""
     corpus = load_corpus(texts, column=column, offline=offline, shuffle=True, seed=seed)
     distinct = list(dict.fromkeys(corpus.texts))
@@ -55,7 +53,7 @@ def draw_sample(
 
 
 class Reader:
-    """A model's passes over texts, into the store: one per template, every layer kept. Texts that are there are not read again."""
+    """A model's passes over texts, into the store: one per template, all layers. Texts that are there are not read again."""
 
     def __init__(
         self,
@@ -115,7 +113,9 @@ class Reader:
         return int(self.spaces[name].read_numbers([text_key(text) for text in texts], "truncated").sum())
 
 
-def encoder_vectors(judge: LoadedModel, store: EmbeddingStore, texts: Sequence[str], readout: Readout, bar: Progress) -> np.ndarray:
+def encoder_vectors(
+    judge: LoadedModel, store: EmbeddingStore, texts: Sequence[str], readout: Readout, bar: Progress
+) -> np.ndarray:
     """The vectors (texts, D) of an encoder at its last layer."""
     last = [site for site in expand_sites(None, judge.anatomy) if site.layer == judge.n_blocks]
     template, length = get_template(readout.template), min(256, judge.max_length or 256)

@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError
+from layerscope.errors import DataError, LayerscopeError, MissingExtraError
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
-from layerscope.store.folder import MANIFEST
-
-RUN = "run"
-"""The folder inside the exported one that holds the run: manifest and tables."""
 
 Encoder = Callable[[Sequence[str]], np.ndarray]
 
@@ -41,23 +37,36 @@ class Improved:
 
     @classmethod
     def load(cls, path: str | Path) -> Improved:
-        """Read a finished run: the exported folder, or the run inside it."""
-        place = Path(path)
-        inner = place / RUN if (place / RUN / MANIFEST).is_file() else place
-        folder = RunFolder(inner)
-        manifest = folder.manifest()
-        if manifest is None or manifest.get("kind") != "improve":
-            raise RunFolderError(f"{path} holds no run of `layerscope improve`.")
-        if manifest.get("status") != "complete":
-            raise RunFolderError(f"the run in {path} is not finished. Run the same command again: it goes on where it stopped.")
+        """Read a finished run from the folder that it exported."""
+        folder = RunFolder(path)
+        manifest = folder.load("improve")
         choice = Choice(**{key: value for key, value in manifest["choice"].items() if key in Choice.__dataclass_fields__})
-        exported = inner.parent if (inner.parent / "modules.json").is_file() else None
-        return cls(choice, folder.read_table("candidates"), folder.read_table("neighbors"), manifest, exported)
+        return cls(choice, folder.read_table("candidates"), folder.read_table("neighbors"), manifest, Path(path))
+
+    kind = "improve"
 
     @property
     def model(self) -> str:
         """The name of the model that was improved."""
         return str(self.manifest["model"]["name"])
+
+    @property
+    def name(self) -> str:
+        """What the run is about: the model and the texts."""
+        return f"{self.model} on {self.manifest['texts']['name']}"
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder, which is the exported one."""
+        return self.folder
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+        return self.as_dict()
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table of the run, under the name of its file."""
+        return {"candidates": self.table, "neighbors": self.neighbors}
 
     @property
     def warnings(self) -> list[str]:

@@ -56,6 +56,12 @@ def stages(show: bool | Progress | None) -> Iterator[Progress]:
         yield bar
 
 
+def announce(bar: Progress, text: str) -> None:
+    """A line of its own, wherever progress is shown."""
+    if not isinstance(bar, Silent):
+        print(text, file=getattr(bar, "stream", sys.stderr), flush=True)
+
+
 def said_time(seconds: float) -> str:
     """A duration as people say it.
 

@@ -20,7 +20,7 @@ NEAR = 50
 
 
 def similarities(vectors: np.ndarray | Tensor) -> Tensor:
-    """Cosines (n, n) of vectors (n, D), on a GPU where there is one; the diagonal is −inf, so that no text is its own neighbor."""
+    """Cosines (n, n) of vectors (n, D), on a GPU where there is one; −inf on the diagonal: no text is its own neighbor."""
     rows = torch.as_tensor(vectors, dtype=torch.float32)
     if torch.cuda.is_available():
         rows = rows.cuda()
@@ -89,9 +89,7 @@ class Agreement:
         given = torch.as_tensor(reference)
         self.reference = Neighborhoods.of(similarities(given))
 
-    def judge(
-        self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None
-    ) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
         """The mean agreement over the texts."""
         items = agreement_items(self.reference, candidates, advance)
         return judgment_of_items(self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count)

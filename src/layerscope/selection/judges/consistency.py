@@ -122,9 +122,7 @@ class SelfConsistency:
     def __init__(self, rounds: int = ROUNDS, best: float = BEST) -> None:
         self.rounds, self.share = rounds, best
 
-    def judge(
-        self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None
-    ) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
         """The consensus's agreement with every candidate; without a round of consensus, the added ranks."""
         judgment = added_ranks(consistency_items(candidates, advance), seed)
         alone = judgment.score

@@ -20,9 +20,7 @@ class FewLabels:
     def __init__(self, labeled: Labelled, folds: int = 5) -> None:
         self.labeled, self.folds = labeled, folds
 
-    def judge(
-        self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None
-    ) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
         """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of them."""
         evidence = gather(
             self.labeled, candidates.readouts, candidates.layers, candidates.vectors,

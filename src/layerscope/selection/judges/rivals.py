@@ -29,9 +29,7 @@ class _PerCandidate:
         """The score of one candidate."""
         raise NotImplementedError
 
-    def judge(
-        self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None
-    ) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
         """Every candidate's score; these rivals give no intervals."""
         rows = []
         for readout in candidates.readouts:

@@ -1,0 +1,65 @@
+"""Agreement with an encoder: neighbors that are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.selection.judges.agreement import Agreement, Neighborhoods, similarities
+from tests.selection.judges.support import CANDIDATES, planted
+
+
+def test_an_encoder_agrees_with_itself_and_not_with_noise():
+    vectors = planted(0.5)
+    reference = Neighborhoods.of(similarities(vectors))
+    assert torch.allclose(reference.agreement(similarities(vectors)), torch.ones(len(vectors)), atol=1e-5)
+    noise = np.random.default_rng(1).normal(size=vectors.shape)
+    assert abs(float(reference.agreement(similarities(noise)).mean())) < 0.1
+
+
+def test_agreement_does_not_see_rotation_and_scale():
+    vectors = planted(0.5)
+    turned = 3 * vectors @ np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    reference = Neighborhoods.of(similarities(vectors))
+    assert float(reference.agreement(similarities(turned)).mean()) > 0.999
+
+
+def test_overlap_and_order_by_hand():
+    """Four texts on a line of angles: the neighbors of each are known."""
+    angles = np.array([0.0, 0.1, 0.3, 0.7, 1.5])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    reference = Neighborhoods.of(similarities(vectors), neighbors=1, near=2)
+    swapped = np.array([0.0, 0.3, 0.1, 0.7, 1.5])  # text 0 now has text 2 as its nearest, and text 1 second
+    other = np.stack([np.cos(swapped), np.sin(swapped)], axis=1)
+    found = reference.agreement(similarities(other))
+    assert found[0].item() == pytest.approx(-0.5)  # overlap 0, order reversed: (0 − 1) / 2
+
+
+def test_the_planted_candidate_wins_and_intervals_hold_the_score():
+    judgment = Agreement(planted(0.3, seed=5), "planted").judge(CANDIDATES)
+    assert judgment.best() == (1, 1)
+    assert judgment.score[0, 0] < judgment.score[0, 1]
+    low, high = judgment.interval()
+    assert (low < judgment.score).all()
+    assert (judgment.score < high).all()
+    gap, drawn = judgment.difference((1, 1), (0, 2))
+    assert gap > 0
+    assert drawn is not None
+    assert drawn.min() > 0
+
+
+def test_a_layer_where_all_texts_are_the_same_is_undefined():
+    class Flat:
+        readouts = CANDIDATES.readouts
+        layers = (0, 1)
+
+        def vectors(self, readout, view="texts"):
+            found = CANDIDATES.vectors(readout, view)[:2].copy()
+            found[0] = np.nan
+            return found
+
+    judgment = Agreement(planted(0.3, seed=5)).judge(Flat())
+    assert not judgment.defined[:, 0].any()
+    assert judgment.defined[:, 1].all()
+    assert judgment.best()[1] == 1

@@ -1,0 +1,65 @@
+"""Judgments: registry, resampling, combining."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerscope.errors import UnknownNameError
+from layerscope.selection.judges import JUDGES, Judgment, combined, judges
+from layerscope.selection.judges.base import judgment_of_items, resample_weights
+from layerscope.selection.judges.few_labels import FewLabels
+from layerscope.selection.labels.read import build
+from tests.selection.judges.support import CANDIDATES
+
+
+def test_every_judge_is_one_file_and_known_by_name():
+    names = set(judges())
+    assert {"agreement", "self-consistency", "labels", "rankme", "alpha-req", "twonn-minimum", "loes", "fixed-depth"} <= names
+    with pytest.raises(UnknownNameError, match="Did you mean 'agreement'"):
+        JUDGES.get("agrement")
+
+
+def test_resamples_are_shares_and_seeded():
+    weights = resample_weights(50, draws=20, seed=1)
+    assert np.allclose(weights.sum(1), 1)
+    assert (weights == resample_weights(50, draws=20, seed=1)).all()
+
+
+def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
+    items = np.random.default_rng(0).normal(size=(1, 1, 400))
+    judgment = judgment_of_items("test", items, seed=0, sides=1)
+    assert judgment.draws is not None
+    assert judgment.draws.std() == pytest.approx(1 / 20, rel=0.15)
+    doubled = judgment_of_items("test", items, seed=0)
+    assert doubled.draws is not None
+    assert doubled.draws.std() == pytest.approx(2 * judgment.draws.std())
+
+
+def test_a_judge_of_pure_noise_has_no_say():
+    rng = np.random.default_rng(0)
+    truth = np.linspace(0, 1, 12).reshape(3, 4)
+    sure = Judgment("sure", truth, truth[..., None] + 0.01 * rng.normal(size=(3, 4, 50)))
+    noise = rng.normal(size=(3, 4))
+    unsure = Judgment("unsure", noise, noise[..., None] + 3 * rng.normal(size=(3, 4, 50)))
+    both = combined([sure, unsure])
+    assert both.facts["weights"]["unsure"] == 0
+    assert both.best() == sure.best()
+    assert combined([sure]) is sure
+
+
+def test_labels_find_the_planted_groups():
+    """The same twelve groups, as classes of 120 labeled texts."""
+    labeled = build("classification", [((f"text {i}",), str(i % 12)) for i in range(120)])
+    order = [int(text.split()[1]) for text in labeled.texts]
+
+    class Ordered:
+        readouts, layers = CANDIDATES.readouts, CANDIDATES.layers
+
+        def vectors(self, readout, view="texts"):
+            return CANDIDATES.vectors(readout, view)[:, order]
+
+    judgment = FewLabels(labeled).judge(Ordered())
+    assert judgment.score[1, 1] > judgment.score[0, 0] + 0.01
+    assert judgment.facts["metric"] == "auc"
+    assert judgment.facts["examples"] == 120
