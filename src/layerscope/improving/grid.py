@@ -96,7 +96,7 @@ class StoredCandidates:
         """(layers, texts, D); NaN throughout at a layer where all texts have the same vector."""
         if readout.template == BLEND:
             parts = [unit(self.vectors(replace(readout, template=name), view)) for name in self.prompts]
-            return np.mean(parts, axis=0, dtype=np.float32)
+            return np.asarray(np.mean(parts, axis=0), dtype=np.float32)
         found = self._raw(readout, view)
         if readout.centering == "none" and view != TEXTS:
             return found

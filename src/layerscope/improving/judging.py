@@ -161,8 +161,8 @@ def _recognized(panel: Panel, reader: Reader, views: dict[str, list[str]], bar: 
     parts = dict(zip(views, np.split(vectors, np.cumsum(sizes)[:-1]), strict=True))
 
     class _One:
-        readouts = (Readout(),)
-        layers = (0,)
+        readouts: Sequence[Readout] = (Readout(),)
+        layers: Sequence[int] = (0,)
 
         def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
             return parts[view][None]
