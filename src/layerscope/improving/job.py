@@ -18,7 +18,7 @@ from layerscope.capture import Site
 from layerscope.core.readout import Readout, get_template
 from layerscope.core.sites import site_of
 from layerscope.engines import Engine, engine_in_use, open_engine
-from layerscope.engines.models import driver_options, make_recipe
+from layerscope.engines.recipe import driver_options, make_recipe
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting import publish

@@ -14,7 +14,7 @@ from layerscope.capture import Site, expand_sites
 from layerscope.core.readout import Readout, get_template
 from layerscope.data import load_corpus
 from layerscope.engines import Engine
-from layerscope.engines.models import ModelRecipe
+from layerscope.engines.recipe import ModelRecipe
 from layerscope.errors import DataError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, open_space, readout_vectors
 from layerscope.evaluation.work import encode_by_workers
