@@ -23,8 +23,8 @@ from layerscope.models import LoadedModel, wrap
 from layerscope.probing.examples import Examples
 from layerscope.probing.fitting import probes
 from layerscope.probing.job import ProbeJob
-from layerscope.probing.recipe import Recipe
-from layerscope.probing.sources import PixelSource
+from layerscope.probing.reading import PixelSource
+from layerscope.probing.training import ProbeRecipe
 from layerscope.progress import Silent
 
 WANTED = 2.0
@@ -64,7 +64,12 @@ def examples_of(count: int, pixels: int, classes: int = 10) -> tuple[Examples, t
 
 
 def measured(
-    model: LoadedModel, data: tuple[Examples, torch.Tensor], probe: str, recipe: Recipe, layers: list[int] | None, budget: int
+    model: LoadedModel,
+    data: tuple[Examples, torch.Tensor],
+    probe: str,
+    recipe: ProbeRecipe,
+    layers: list[int] | None,
+    budget: int,
 ) -> dict[str, float]:
     """Seconds of one run: the states, the probes, and all of it."""
     examples, pixels = data
@@ -99,10 +104,10 @@ def main() -> None:
     print(f"{'':12}{'states':>9}{'probes':>8}{'total':>9}{'states':>9}{'probes':>8}{'total':>9}{'ratio':>8}   wanted")
     results = {}
     for probe in args.probes.split(","):
-        recipe = Recipe(epochs=args.epochs, patience=args.epochs)
+        recipe = ProbeRecipe(epochs=args.epochs, patience=args.epochs)
         ways: dict[str, list[int] | None] = {"one": [-1], "all": None}
         runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-        measured(model, data, probe, Recipe(trial=1, epochs=1), [-1], budget)  # warm up
+        measured(model, data, probe, ProbeRecipe(trial=1, epochs=1), [-1], budget)  # warm up
         for _ in range(args.repeats):
             for way, layers in ways.items():
                 runs[way].append(measured(model, data, probe, recipe, layers, budget))

@@ -31,7 +31,7 @@ from vision_set.reading import PROBES, probe_model, profile_model
 from vision_set.shipping import ship
 
 from layerscope.models.images import PixelPreparation
-from layerscope.probing.recipe import Recipe as ProbeRecipe
+from layerscope.probing.training import ProbeRecipe
 
 ZOO = Path("packages/layerscope-zoo/src/layerscope_zoo/vision_set")
 STEPS = {"fashion-mnist": 3000, "digits": 1500}

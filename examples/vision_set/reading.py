@@ -13,9 +13,9 @@ import torch
 import layerscope
 from layerscope.probing.examples import Examples
 from layerscope.probing.job import ProbeJob
-from layerscope.probing.recipe import Recipe
+from layerscope.probing.reading import PixelSource
 from layerscope.probing.run import ProbeRun
-from layerscope.probing.sources import PixelSource
+from layerscope.probing.training import ProbeRecipe
 from layerscope.progress import progress_bar
 from vision_set.images import Images, prepared
 
@@ -33,7 +33,9 @@ def examples_of(images: Images) -> Examples:
     return Examples("image", images.name, None, labels, images.classes, digest.hexdigest(), parts)
 
 
-def probe_model(folder: Path, images: Images, device: torch.device, recipe: Recipe, probes: Sequence[str] = PROBES) -> ProbeRun:
+def probe_model(
+    folder: Path, images: Images, device: torch.device, recipe: ProbeRecipe, probes: Sequence[str] = PROBES
+) -> ProbeRun:
     """Probes at every layer of the model in a folder, on all images."""
     model = layerscope.load(folder, device=device)
     pixels = np.concatenate([images.train, images.test])

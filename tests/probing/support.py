@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from layerscope.probing.heads import heads
-from layerscope.probing.recipe import Recipe
-from layerscope.probing.states import KeptStates, statistics
-from layerscope.probing.training import Task, Trained, rank_classes, train
+from layerscope.probing.heads import HEADS
+from layerscope.probing.states import CachedStates, statistics
+from layerscope.probing.training import ProbeRecipe, Task, TrainedHeads, rank_classes, train
 
 CLASSES, WIDTH, TOKENS = 4, 16, 6
 
@@ -36,27 +35,27 @@ def task_on(
     labels: np.ndarray,
     probe: str,
     layers: list[int] | None = None,
-    recipe: Recipe | None = None,
+    recipe: ProbeRecipe | None = None,
     mask: torch.Tensor | None = None,
 ) -> tuple[Task, np.ndarray]:
     """A probe on hand-made states: the first 60 % train, 15 % choose, the rest judge."""
     count = len(labels)
     a, b = int(0.6 * count), int(0.75 * count)
     read = states if probe == "attention" else states.mean(2, keepdim=True)
-    kept = KeptStates(read, mask, torch.device("cpu"))
+    kept = CachedStates(read, mask, torch.device("cpu"))
     places = list(range(len(states))) if layers is None else layers
-    head = heads()[probe](WIDTH, 4, CLASSES)
+    head = HEADS[probe](WIDTH, 4, CLASSES)
     norms = statistics(kept, places, np.arange(a), 64)
-    chosen = recipe or Recipe(learning_rates=(3e-3, 2e-2), trial=2, epochs=12, patience=4)
+    chosen = recipe or ProbeRecipe(learning_rates=(3e-3, 2e-2), trial=2, epochs=12, patience=4)
     task = Task(head, kept, places, torch.from_numpy(labels), np.arange(a), np.arange(a, b), norms, chosen)
     return task, np.arange(b, count)
 
 
-def accuracies(task: Task, found: Trained, items: np.ndarray) -> np.ndarray:
+def accuracies(task: Task, found: TrainedHeads, items: np.ndarray) -> np.ndarray:
     """Test accuracy by layer."""
     return (rank_classes(task, found.parameters, items)[:, :, 0] == task.labels.numpy()[items]).mean(1)
 
 
-def trained(task: Task) -> Trained:
+def trained(task: Task) -> TrainedHeads:
     """The probes of a task."""
     return train(task)

@@ -1,12 +1,15 @@
-"""The attention probe is multi-head attention of one learned query, computed in another order."""
+"""Heads against what they are said to compute; nearest neighbors against numpy."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
-from layerscope.probing.heads import heads
+from layerscope.probing import heads
+from layerscope.probing.heads import HEADS, neighbor_ranks
 
 G, R, B, N, D, H, C = 3, 2, 5, 7, 12, 3, 4
 
@@ -34,7 +37,7 @@ def attention_by_hand(
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_is_multi_head_attention(masked: bool) -> None:
     torch.manual_seed(0)
-    head = heads()["attention"](D, H, C)
+    head = HEADS["attention"](D, H, C)
     start = head.start(torch.Generator().manual_seed(1))
     parameters = {k: torch.randn(G, R, *v.shape, dtype=torch.float64) for k, v in start.items()}
     x = torch.randn(G, B, N, D, dtype=torch.float64) * 3 + 5
@@ -51,7 +54,7 @@ def test_attention_is_multi_head_attention(masked: bool) -> None:
 
 
 def test_attention_begins_as_a_mean() -> None:
-    head = heads()["attention"](D, H, C)
+    head = HEADS["attention"](D, H, C)
     start = {k: v[None, None].double() for k, v in head.start(torch.Generator().manual_seed(0)).items()}
     x = torch.randn(1, B, N, D, dtype=torch.float64)
     zero, one = torch.zeros(1, D, dtype=torch.float64), torch.ones(1, D, dtype=torch.float64)
@@ -63,7 +66,7 @@ def test_attention_begins_as_a_mean() -> None:
 @pytest.mark.parametrize("name", ["linear", "mean"])
 def test_pooled_probes_are_a_standardised_linear_layer(name: str) -> None:
     torch.manual_seed(0)
-    head = heads()[name](D, H, C)
+    head = HEADS[name](D, H, C)
     assert head.count() == D * C + C
     parameters = {"linear": torch.randn(G, R, D, C), "bias": torch.randn(G, R, C)}
     x, mean, scale = torch.randn(G, B, 1, D), torch.randn(G, D), torch.rand(G, D) + 0.5
@@ -76,7 +79,7 @@ def test_pooled_probes_are_a_standardised_linear_layer(name: str) -> None:
 def test_each_layer_has_its_own_gradient() -> None:
     """The gradient of the summed loss at one layer is that of its own loss alone."""
     torch.manual_seed(0)
-    head = heads()["attention"](D, H, C)
+    head = HEADS["attention"](D, H, C)
     parameters = {k: torch.randn(G, R, *v.shape, requires_grad=True) for k, v in head.start(torch.Generator()).items()}
     x, mean, scale = torch.randn(G, B, N, D), torch.zeros(G, D), torch.ones(G, D)
     whole = torch.autograd.grad(head.scores(parameters, x, None, mean, scale).square().sum(), list(parameters.values()))
@@ -85,3 +88,39 @@ def test_each_layer_has_its_own_gradient() -> None:
         loss = head.scores(own, x[g : g + 1], None, mean[g : g + 1], scale[g : g + 1]).square().sum()
         for one, all_of in zip(torch.autograd.grad(loss, list(own.values())), whole, strict=True):
             torch.testing.assert_close(one[0], all_of[g], rtol=1e-4, atol=1e-4)
+
+
+def by_hand(bank: np.ndarray, labels: np.ndarray, query: np.ndarray, classes: int, k: int) -> list[int]:
+    """Votes counted one by one in float64."""
+    cosines = bank @ query / np.linalg.norm(bank, axis=1) / np.linalg.norm(query)
+    near = np.argsort(-cosines, kind="stable")[:k]
+    votes, weight = Counter(labels[near].tolist()), Counter()
+    for i in near:
+        weight[int(labels[i])] += cosines[i]
+    return sorted(range(classes), key=lambda c: (-votes[c], -weight[c], c))
+
+
+def test_against_numpy(monkeypatch: object) -> None:
+    rng = np.random.default_rng(0)
+    bank, labels, queries = rng.standard_normal((90, 8)), rng.integers(0, 6, 90), rng.standard_normal((40, 8))
+    found = neighbor_ranks(torch.from_numpy(bank), torch.from_numpy(labels), torch.from_numpy(queries), 6)
+    for i, query in enumerate(queries):
+        expected = by_hand(bank, labels, query, 6, 20)
+        voted = [c for c in expected if c in set(labels.tolist())]
+        assert found[i, :3].tolist() == voted[:3]
+
+
+def test_the_size_of_the_pieces_changes_nothing(monkeypatch: object) -> None:
+    rng = np.random.default_rng(1)
+    bank, labels = torch.from_numpy(rng.standard_normal((50, 4))), torch.from_numpy(rng.integers(0, 3, 50))
+    queries = torch.from_numpy(rng.standard_normal((17, 4)))
+    whole = neighbor_ranks(bank, labels, queries, 3)
+    monkeypatch.setattr(heads, "_ROOM", 150)  # type: ignore[attr-defined]
+    assert torch.equal(whole, neighbor_ranks(bank, labels, queries, 3))
+
+
+def test_length_does_not_count_and_a_small_bank_is_enough() -> None:
+    bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [100.0, 1.0]])
+    labels = torch.tensor([0, 1, 0])
+    assert neighbor_ranks(bank, labels, torch.tensor([[0.01, 0.0], [0.0, 0.02]]), 2, k=1)[:, 0].tolist() == [0, 1]
+    assert neighbor_ranks(bank, labels, torch.tensor([[1.0, 1.0]]), 2)[0].tolist() == [0, 1]

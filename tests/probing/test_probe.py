@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, UnknownNameError
-from layerscope.probing import ProbeRun, fitting, job, keeping, probe
-from layerscope.probing.intervals import wilson
+from layerscope.probing import ProbeRun, fitting, job, probe
+from layerscope.probing import states as keeping
+from layerscope.probing.tables import wilson
 from tests.tiny import tiny_model
 from tests.tiny_images import BLOCKS, pictures, tiny_image_model
 
@@ -30,7 +31,7 @@ def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     texts, labels = letters()
     model = tiny_model("llama")
     kinds = ["attention", "linear", "mean", "knn"]
-    run = probe(model, texts=texts, labels=labels, probe=kinds, out=tmp_path / "run", **QUICK)
+    run = probe(model, texts=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
     assert run.probes == kinds
     curve = run.curve("mean")
     assert curve["layer"].tolist() == [0, 1, 2, 3]
@@ -54,10 +55,10 @@ def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert told["final_norm"] == "applied"
     assert told["kept"]["states"]["tokens"] == "float32"
     monkeypatch.setattr(job, "fit", lambda *_: pytest.fail("trained again"))
-    again = probe(model, texts=texts, labels=labels, probe=kinds, out=tmp_path / "run", **QUICK)
+    again = probe(model, texts=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
     assert again.table.equals(ProbeRun.load(tmp_path / "run").table)
     with pytest.raises(RunFolderError, match="final_norm"):
-        probe(model, texts=texts, labels=labels, probe=kinds, out=tmp_path / "run", final_norm="raw", **QUICK)
+        probe(model, texts=texts, labels=labels, heads=kinds, out=tmp_path / "run", final_norm="raw", **QUICK)
 
 
 @pytest.mark.parametrize("keep", ["float16", "none"])
@@ -74,7 +75,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model = tiny_model("llama")
     given: dict[str, Any] = {"texts": texts, "labels": labels, "probe": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
-    real_read, real_fit = keeping.Keeper._put, fitting.fit
+    real_read, real_fit = keeping.StateCache._put, fitting.fit
     reads: list[int] = []
 
     def put(self: Any, pooling: str, start: int, states: Any) -> None:
@@ -83,7 +84,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             raise KeyboardInterrupt
         real_read(self, pooling, start, states)
 
-    monkeypatch.setattr(keeping.Keeper, "_put", put)
+    monkeypatch.setattr(keeping.StateCache, "_put", put)
     with pytest.raises(KeyboardInterrupt):
         probe(model, out=tmp_path / "run", **given)
     fits: list[str] = []
@@ -98,7 +99,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(KeyboardInterrupt):
         probe(model, out=tmp_path / "run", **given)
     starts: list[int] = []
-    monkeypatch.setattr(keeping.Keeper, "_put", lambda *args: starts.append(args[2]))
+    monkeypatch.setattr(keeping.StateCache, "_put", lambda *args: starts.append(args[2]))
     run = probe(model, out=tmp_path / "run", **given)
     assert fits == ["mean", "attention", "attention"]
     assert not starts
@@ -108,7 +109,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("family", ["vit", "aim"])
 def test_images(family: str) -> None:
     images = pictures(60)
-    run = probe(tiny_image_model(family), images=images, probe=["attention", "linear", "knn"], **QUICK)
+    run = probe(tiny_image_model(family), images=images, heads=["attention", "linear", "knn"], **QUICK)
     assert run.curve("attention")["layer"].tolist() == list(range(BLOCKS + 1))
     assert run.manifest["conventions"]["class_token"] is (family == "vit")
     if family == "vit":  # before the first block the class token is the same for every image
@@ -118,7 +119,7 @@ def test_images(family: str) -> None:
 def test_random_labels_give_chance() -> None:
     rng = np.random.default_rng(0)
     texts = [f"{a}{i}" for i, a in enumerate(rng.choice(list("abcdef"), 400))]
-    run = probe(tiny_model("llama"), texts=texts, labels=rng.integers(0, 2, 400).tolist(), probe=["mean", "knn"], **QUICK)
+    run = probe(tiny_model("llama"), texts=texts, labels=rng.integers(0, 2, 400).tolist(), heads=["mean", "knn"], **QUICK)
     top = run.table[run.table["metric"] == "top1"]
     assert (top["ci_low"] - 0.06 < 0.5).all(), top["value"]
     assert (top["ci_high"] + 0.06 > 0.5).all(), top["value"]
@@ -138,11 +139,11 @@ def test_one_layer_alone_is_the_same_probe() -> None:
 
 def test_top5_needs_more_than_five_classes() -> None:
     texts = [f"{'abcdefgh'[i % 8]}{i}" for i in range(200)]
-    run = probe(tiny_model("llama"), texts=texts, labels=[t[0] for t in texts], probe="mean", **QUICK)
+    run = probe(tiny_model("llama"), texts=texts, labels=[t[0] for t in texts], heads="mean", **QUICK)
     one, five = run.curve(metric="top1")["value"], run.curve(metric="top5")["value"]
     assert (five >= one).all()
     with pytest.raises(UnknownNameError):
-        probe(tiny_model("llama"), texts=letters()[0], labels=letters()[1], probe="mean", **QUICK).curve(metric="top5")
+        probe(tiny_model("llama"), texts=letters()[0], labels=letters()[1], heads="mean", **QUICK).curve(metric="top5")
 
 
 def test_requests_that_make_no_sense() -> None:
@@ -166,7 +167,7 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     from layerscope.report.sections.probe import print_probes, sentence
 
     texts, labels = letters()
-    run = probe(tiny_model("llama"), texts=texts, labels=labels, probe=["mean", "knn"], **QUICK)
+    run = probe(tiny_model("llama"), texts=texts, labels=labels, heads=["mean", "knn"], **QUICK)
     figure = run.plot()
     assert len(figure.axes) == 2
     print_probes(run, Console(width=100))
@@ -174,3 +175,12 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "knn" in told
     assert "final_norm" in told
     assert "layer" in sentence(run, "mean")
+
+
+def test_the_old_name_of_heads_works_with_a_notice() -> None:
+    texts, labels = letters()
+    with pytest.warns(FutureWarning, match=r"probe\(heads=…\)"):
+        run = probe(tiny_model("llama"), texts=texts, labels=labels, probe="knn", **QUICK)
+    assert run.probes == ["knn"]
+    with pytest.raises(TypeError, match="'prob'"):
+        probe(tiny_model("llama"), texts=texts, labels=labels, prob="knn", **QUICK)

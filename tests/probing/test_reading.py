@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from layerscope.capture import expand_sites
-from layerscope.probing.keeping import Keeper, plan_keeping
-from layerscope.probing.reading import ModelReader
-from layerscope.probing.sources import ImageSource, PixelSource, TextSource
-from layerscope.probing.states import statistics
+from layerscope.probing.reading import ImageSource, ModelReader, PixelSource, TextSource
+from layerscope.probing.states import StateCache, plan_storage, statistics
 from layerscope.progress import Silent
 from tests.tiny import tiny_model
 from tests.tiny_images import BLOCKS, PATCHES, pictures, tiny_image_model
@@ -98,12 +96,12 @@ def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path:
     source = TextSource(model, TEXTS, 16)
     sites = expand_sites(None, model.anatomy)
     folder = tmp_path / "kept" if disk else None  # type: ignore[operator]
-    plan = plan_keeping(["tokens", "mean"], len(sites), source.lengths, model.width, how, 2**30)
+    plan = plan_storage(["tokens", "mean"], len(sites), source.lengths, model.width, how, 2**30)
     items, layers = np.array([4, 1, 2]), [0, 3]
     with ModelReader(model, source, sites, "raw", ["tokens", "mean"]) as reader:
         expected, mask = reader.read_all(items)["tokens"]
         for attempt in range(2 if disk else 1):
-            keeper = Keeper(reader, plan, 5, folder)
+            keeper = StateCache(reader, plan, 5, folder)
             if attempt:  # what is on disk is not computed again
                 reader.read_all = lambda items: pytest.fail("the model was run") if how != "none" else None  # type: ignore[assignment,method-assign,misc]
                 if how == "none":
@@ -124,7 +122,7 @@ def test_what_is_kept_follows_the_budget() -> None:
     tokens, pooled = 3 * 100 * 10 * 8, 3 * 100 * 8
 
     def how(budget: int, keep: str = "auto") -> dict[str, str]:
-        return plan_keeping(["tokens", "mean"], 3, lengths, 8, keep, budget).how
+        return plan_storage(["tokens", "mean"], 3, lengths, 8, keep, budget).how
 
     assert how(4 * (tokens + pooled)) == {"mean": "float32", "tokens": "float32"}
     assert how(2 * tokens + 4 * pooled)["tokens"] == "float16"
@@ -137,7 +135,7 @@ def test_statistics_against_numpy() -> None:
     source = TextSource(model, TEXTS, 16)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "raw", ["tokens"]) as reader:
-        keeper = Keeper(reader, plan_keeping(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), 5, None)
+        keeper = StateCache(reader, plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), 5, None)
         states = keeper.run(Silent())["tokens"]
         items = np.array([0, 3, 4])
         found = statistics(states, [1, 2], items, 2)

@@ -10,10 +10,7 @@ import pytest
 import torch
 
 from layerscope.errors import LayerscopeError
-from layerscope.probing.checkpoint import read_phase, write_phase
-from layerscope.probing.optimiser import adamw_step
-from layerscope.probing.recipe import Recipe, schedule
-from layerscope.probing.training import STOP_BELOW, Phase, train
+from layerscope.probing.training import STOP_BELOW, Phase, ProbeRecipe, adamw_step, read_phase, schedule, train, write_phase
 from tests.probing.support import CLASSES, accuracies, made_states, task_on, trained
 
 
@@ -41,7 +38,7 @@ def test_attention_finds_a_token_that_a_mean_drowns() -> None:
 def test_together_equals_alone(probe: str) -> None:
     """Every layer becomes the same probe, is given the same learning rate and stops at the same epoch."""
     states, labels = made_states(300, 4, {1: "mean", 3: "token"}, seed=1)
-    recipe = Recipe(learning_rates=(1e-3, 1e-2), trial=2, epochs=6, patience=2, batch=32, seed=3)
+    recipe = ProbeRecipe(learning_rates=(1e-3, 1e-2), trial=2, epochs=6, patience=2, batch=32, seed=3)
     task, _ = task_on(states, labels, probe, None, recipe)
     together = trained(task)
     for layer in range(4):
@@ -60,7 +57,7 @@ def test_linear_probe_equals_logistic_regression() -> None:
     states, labels = made_states(400, 1, {}, seed=5)
     pattern = np.random.default_rng(1).standard_normal((CLASSES, states.shape[-1]))
     states = states + 0.25 * torch.from_numpy(pattern[labels]).float()[None, :, None]
-    recipe = Recipe(learning_rates=(0.1,), epochs=200, patience=200, weight_decay=0.0, batch=240)
+    recipe = ProbeRecipe(learning_rates=(0.1,), epochs=200, patience=200, weight_decay=0.0, batch=240)
     task, _ = task_on(states, labels, "mean", None, recipe)
     last: list[Phase] = []
     train(task, after_epoch=lambda phase: last.append(phase))
@@ -94,7 +91,7 @@ def test_the_validation_part_alone_chooses() -> None:
 
 def test_layers_stop_by_themselves_but_not_before_their_rate_is_small() -> None:
     states, labels = made_states(300, 3, {1: "mean"}, seed=4)
-    recipe = Recipe(learning_rates=(1e-2,), epochs=40, patience=3, batch=32)
+    recipe = ProbeRecipe(learning_rates=(1e-2,), epochs=40, patience=3, batch=32)
     task, _ = task_on(states, labels, "mean", None, recipe)
     found = trained(task)
     assert (found.epochs < 40).any()
@@ -106,7 +103,7 @@ def test_layers_stop_by_themselves_but_not_before_their_rate_is_small() -> None:
 
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     states, labels = made_states(200, 3, {1: "mean"}, seed=6)
-    recipe = Recipe(learning_rates=(1e-3, 1e-2), trial=3, epochs=6, patience=2, batch=32)
+    recipe = ProbeRecipe(learning_rates=(1e-3, 1e-2), trial=3, epochs=6, patience=2, batch=32)
     task, _ = task_on(states, labels, "attention", None, recipe)
     whole = trained(task)
     for stop in (2, 5):  # within the trial, within the training
@@ -157,4 +154,4 @@ def test_schedule_rises_and_falls() -> None:
 @pytest.mark.parametrize("wrong", [{"learning_rates": ()}, {"learning_rates": (0.0,)}, {"epochs": 0}, {"batch": -1}])
 def test_a_recipe_that_cannot_work_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(LayerscopeError):
-        Recipe(**wrong).check()  # type: ignore[arg-type]
+        ProbeRecipe(**wrong).check()  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ def probe_command(
     texts: str | None = typer.Option(None, "--texts", help="A .csv, .tsv or .jsonl file with `text` and `label` (and `split`)."),
     task: str | None = typer.Option(None, "--task", help="A classification task, such as TrecQuestions or any of mteb's."),
     test: str | None = typer.Option(None, "--test", help="Where the test items are. (default: the data's own, or a fifth of it)"),
-    probe: str = typer.Option("attention", "--probe", "-p", help="attention, linear, mean, knn; several with commas."),
+    heads: str = typer.Option("attention", "--heads", "-p", help="attention, linear, mean, knn; several with commas."),
+    old_heads: str | None = typer.Option(None, "--probe", hidden=True),
     layers: str | None = typer.Option(None, "--layers", help="e.g. 0,5,-1. (default: every layer)"),
     final_norm: str = typer.Option("applied", "--final-norm", help="applied, raw or hf."),
     limit: int | None = typer.Option(None, "--limit", "-n", help="Use at most N training and N test items, drawn by class."),
@@ -59,9 +60,12 @@ def probe_command(
     """Train probes on the frozen states of all layers at once. The same command again resumes or returns at once."""
     from layerscope.engines import open_engine
     from layerscope.probing import probe as run_probes
-    from layerscope.probing.recipe import Recipe
+    from layerscope.probing.training import ProbeRecipe
     from layerscope.store.atomic import plain
 
+    if old_heads is not None:
+        print("note: --probe is now --heads; the old name goes with the next release.", file=sys.stderr)
+        heads = old_heads
     rates = [rate for part in words(learning_rates) or [] if (rate := real(part, "learning-rates")) is not None]
     folder = out or default_folder(model, images or texts or task or "data", "probe")
     with open_engine(engine, address, workers, gpus_per_worker) as used:
@@ -71,13 +75,13 @@ def probe_command(
             texts=texts,
             task=task,
             test=test,
-            probe=words(probe) or [],
+            heads=words(heads) or [],
             out=folder,
             layers=whole_numbers(layers, "layers"),
             final_norm=final_norm,  # type: ignore[arg-type]
             limit=limit,
             max_length=max_length,
-            learning_rates=rates or Recipe.learning_rates,
+            learning_rates=rates or ProbeRecipe.learning_rates,
             trial=trial,
             epochs=epochs,
             patience=patience,

@@ -1,4 +1,4 @@
-"""Labelled items and their parts: from a file, a task, image data, or lists."""
+"""Labeled items from a file, a task, image data or lists, and their parts: training, validation and test."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
                 seen[text] = (part, str(label))
     kept = [(text, part, label) for text, (part, label) in seen.items() if text not in contradicting]
     if not kept:
-        raise DataError(f"{name} holds no labelled text that can be used.")
+        raise DataError(f"{name} holds no labeled text that can be used.")
     classes = tuple(sorted({label for _, _, label in kept}, key=_in_order))
     number = {label: i for i, label in enumerate(classes)}
     labels = np.array([number[label] for _, _, label in kept])
@@ -106,7 +106,7 @@ def image_examples(sets: dict[str, Any]) -> Examples:
 
 
 def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
-    """A labelled file (`text,label`, and `split` where it says which part a row is for), and perhaps one for the test part."""
+    """A labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps one for the test part."""
     file = Path(path)
     rows = _rows(file, "train" if test is not None else None)
     if test is not None:
@@ -191,3 +191,81 @@ def _in_order(label: str) -> tuple[int, float, str]:
         return 0, float(label), label
     except ValueError:
         return 1, 0.0, label
+
+
+VALIDATION_SHARE = 0.1
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Split:
+    """Positions of the items of each part; no item is in two."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+    def shuffled(self, seed: int) -> Split:
+        """The same parts, each in a random order: neighbors are then as good a batch as any."""
+        rng = np.random.default_rng([seed, 3])
+        return Split(*(rng.permutation(part) for part in (self.train, self.validation, self.test)))
+
+    def sizes(self) -> dict[str, int]:
+        """How many items each part holds."""
+        return {name: len(getattr(self, name)) for name in ("train", "validation", "test")}
+
+
+def make_split(
+    labels: np.ndarray,
+    train: np.ndarray | None = None,
+    test: np.ndarray | None = None,
+    validation: np.ndarray | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+) -> Split:
+    """The parts that data come with are kept; missing ones are drawn from the rest, class by class, with the seed.
+
+    `limit` keeps at most so many items of each part, drawn class by class too.
+    """
+    rng = np.random.default_rng([seed, 0])
+    pool = np.arange(len(labels)) if train is None else np.asarray(train)
+    if test is None:
+        pool, test = _part(pool, labels, TEST_SHARE, rng)
+    if limit is not None:
+        if limit < 2:
+            raise DataError(f"limit must be at least 2 items, not {limit}.")
+        pool, test = _at_most(pool, labels, limit, rng), _at_most(np.asarray(test), labels, limit, rng)
+    if validation is None:
+        pool, validation = _part(pool, labels, VALIDATION_SHARE, rng)
+    elif limit is not None:
+        validation = _at_most(np.asarray(validation), labels, limit, rng)
+    split = Split(*(np.sort(np.asarray(part, dtype=np.int64)) for part in (pool, validation, test)))
+    for name, count in split.sizes().items():
+        if count == 0:
+            raise DataError(f"no items are left for the {name} part of {len(labels)} items. Give more labeled items.")
+    seen = np.unique(labels[split.train])
+    if len(seen) < 2:
+        raise DataError("a probe needs training items of at least two classes.")
+    return split
+
+
+def _part(pool: np.ndarray, labels: np.ndarray, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The pool without a share of it, and that share: of every class alike, rounded so that the whole is right."""
+    want = max(1, round(share * len(pool)))
+    taken = _stratified(pool, labels, want, rng)
+    return np.setdiff1d(pool, taken), taken
+
+
+def _at_most(pool: np.ndarray, labels: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    return pool if len(pool) <= most else _stratified(pool, labels, most, rng)
+
+
+def _stratified(pool: np.ndarray, labels: np.ndarray, want: int, rng: np.random.Generator) -> np.ndarray:
+    """`want` items of the pool: every class is dealt out evenly through an order, and the front of it is taken."""
+    shuffled = pool[rng.permutation(len(pool))]
+    classes = labels[shuffled]
+    place = np.empty(len(shuffled))
+    for c in np.unique(classes):
+        at = np.flatnonzero(classes == c)
+        place[at] = (np.arange(len(at)) + rng.random()) / len(at)
+    return shuffled[np.argsort(place, kind="stable")[:want]]

@@ -10,14 +10,11 @@ import numpy as np
 import torch
 
 from layerscope.models import LoadedModel
-from layerscope.probing.checkpoint import read_phase, write_phase
-from layerscope.probing.heads import heads
-from layerscope.probing.neighbours import NEIGHBOURS, neighbour_ranks
-from layerscope.probing.recipe import Recipe
-from layerscope.probing.splits import Split
+from layerscope.probing.examples import Split
+from layerscope.probing.heads import HEADS, NEIGHBORS, neighbor_ranks
 from layerscope.probing.states import States, statistics
-from layerscope.probing.tables import Answers
-from layerscope.probing.training import Phase, Task, rank_classes, train
+from layerscope.probing.tables import Predictions
+from layerscope.probing.training import Phase, ProbeRecipe, Task, rank_classes, read_phase, train, write_phase
 
 KNN = "knn"
 _WRITE_EVERY = 20.0  # seconds of training that a stop may cost
@@ -25,13 +22,13 @@ _WRITE_EVERY = 20.0  # seconds of training that a stop may cost
 
 def probes() -> dict[str, str]:
     """Every kind of probe and what it is, in words."""
-    trained = {name: head.summary for name, head in heads().items()}
-    return {**trained, KNN: f"the {NEIGHBOURS} training items with the highest cosine of pooled vectors vote; nothing is trained"}
+    trained = {name: head.summary for name, head in HEADS.items()}
+    return {**trained, KNN: f"the {NEIGHBORS} training items with the highest cosine of pooled vectors vote; nothing is trained"}
 
 
 def pooling_of(probe: str) -> str:
     """What of the states a probe reads."""
-    return "summary" if probe == KNN else heads()[probe].pooling
+    return "summary" if probe == KNN else HEADS[probe].pooling
 
 
 def head_count(model: LoadedModel) -> int:
@@ -44,8 +41,8 @@ def head_count(model: LoadedModel) -> int:
     return max(n for n in range(1, 13) if model.width % n == 0)
 
 
-def vote(states: States, labels: torch.Tensor, split: Split, layers: Sequence[int], classes: int, batch: int) -> Answers:
-    """Nearest neighbours at every layer: training and validation items vote on the test items, training items on the others."""
+def vote(states: States, labels: torch.Tensor, split: Split, layers: Sequence[int], classes: int, batch: int) -> Predictions:
+    """Nearest neighbors at every layer: training and validation items vote on the test items, training items on the others."""
     clock = time.perf_counter()
     parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
     vectors = {name: _vectors(states, list(layers), items, batch) for name, items in parts.items()}
@@ -54,11 +51,11 @@ def vote(states: States, labels: torch.Tensor, split: Split, layers: Sequence[in
     ranks, right = [], []
     with torch.inference_mode():
         for train, validation, test in zip(*vectors.values(), strict=True):
-            ranks.append(neighbour_ranks(torch.cat([train, validation]), bank, test, classes)[:, :5].cpu().numpy())
-            first = neighbour_ranks(train, known["train"], validation, classes)[:, 0]
+            ranks.append(neighbor_ranks(torch.cat([train, validation]), bank, test, classes)[:, :5].cpu().numpy())
+            first = neighbor_ranks(train, known["train"], validation, classes)[:, 0]
             right.append(float((first == known["validation"]).float().mean()))
     nothing, none = np.full(len(layers), np.nan), np.zeros(len(layers), dtype=np.int64)
-    return Answers(np.stack(ranks).astype(np.int32), np.array(right), nothing, none, none, time.perf_counter() - clock)
+    return Predictions(np.stack(ranks).astype(np.int32), np.array(right), nothing, none, none, time.perf_counter() - clock)
 
 
 def _vectors(states: States, layers: list[int], items: np.ndarray, batch: int) -> torch.Tensor:
@@ -77,22 +74,22 @@ def fit(
     split: Split,
     layers: Sequence[int],
     classes: int,
-    recipe: Recipe,
+    recipe: ProbeRecipe,
     file: Path | None = None,
     tell: Callable[[Phase], None] = lambda phase: None,
-) -> Answers:
+) -> Predictions:
     """Train one kind of probe at some layers together, and let it name classes for the test items.
 
     With a `file` a stopped training goes on from its last written epoch.
     """
     places = list(layers)
-    batch = recipe.batch or Recipe.batch_for(len(split.train))
+    batch = recipe.batch or ProbeRecipe.batch_for(len(split.train))
     if probe == KNN:
         return vote(states, labels, split, places, classes, 2 * batch)
-    head = heads()[probe](model.width, head_count(model), classes)
+    head = HEADS[probe](model.width, head_count(model), classes)
     norms = statistics(states, places, split.train, 2 * batch)
     task = Task(head, states, places, labels, split.train, split.validation, norms, recipe)
-    begun = None if file is None else read_phase(file, states.device)
+    earlier = None if file is None else read_phase(file, states.device)
     written = time.perf_counter()
 
     def after(phase: Phase) -> None:
@@ -102,6 +99,6 @@ def fit(
             written = time.perf_counter()
         tell(phase)
 
-    found = train(task, begun, after)
+    found = train(task, earlier, after)
     ranks = rank_classes(task, found.parameters, split.test)
-    return Answers(ranks, found.validation, found.rate, found.epoch, found.epochs, found.seconds)
+    return Predictions(ranks, found.validation, found.rate, found.epoch, found.epochs, found.seconds)

@@ -1,13 +1,16 @@
-"""`probe`: how well the frozen states of every layer give the classes of labelled items."""
+"""`probe`: how well the frozen states of every layer give the classes of labeled items."""
 
 from __future__ import annotations
 
+import platform
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,20 +20,30 @@ from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.recipe import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, open_model
-from layerscope.probing.examples import Examples, read_images, read_task, read_texts, text_examples
-from layerscope.probing.fitting import fit, pooling_of, probes
-from layerscope.probing.keeping import Keeper, default_budget, plan_keeping
-from layerscope.probing.manifest import make_manifest
-from layerscope.probing.reading import ModelReader, Read
-from layerscope.probing.recipe import Recipe
+from layerscope.probing.examples import Examples, Split, make_split, read_images, read_task, read_texts, text_examples
+from layerscope.probing.fitting import fit, head_count, pooling_of, probes
+from layerscope.probing.heads import NEIGHBORS
+from layerscope.probing.reading import (
+    DEFAULT_MAX_LENGTH,
+    ImageSource,
+    ItemSource,
+    ModelReader,
+    Parts,
+    Read,
+    ReadWork,
+    TextSource,
+    read_by_workers,
+)
 from layerscope.probing.run import KIND, ProbeRun
-from layerscope.probing.sources import DEFAULT_MAX_LENGTH, ImageSource, Source, TextSource
-from layerscope.probing.splits import Split, make_split
-from layerscope.probing.tables import Answers, item_table, probe_table
-from layerscope.probing.work import Parts, ReadWork, read_by_workers
+from layerscope.probing.states import StateCache, default_budget, plan_storage
+from layerscope.probing.tables import Predictions, item_table, probe_table
+from layerscope.probing.training import ProbeRecipe
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.version import VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _IDENTITY = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
 
@@ -43,17 +56,17 @@ def probe(
     labels: Sequence[Any] | None = None,
     task: str | None = None,
     test: Any = None,
-    probe: str | Sequence[str] = "attention",
+    heads: str | Sequence[str] = "attention",
     tokenizer: Any = None,
     out: str | Path | None = None,
     layers: Sequence[int] | None = None,
     final_norm: FinalNorm = "applied",
     limit: int | None = None,
     max_length: int = DEFAULT_MAX_LENGTH,
-    learning_rates: Sequence[float] = Recipe.learning_rates,
-    trial: int = Recipe.trial,
-    epochs: int = Recipe.epochs,
-    patience: int = Recipe.patience,
+    learning_rates: Sequence[float] = ProbeRecipe.learning_rates,
+    trial: int = ProbeRecipe.trial,
+    epochs: int = ProbeRecipe.epochs,
+    patience: int = ProbeRecipe.patience,
     train_batch: int | None = None,
     seed: int = 0,
     keep: str = "auto",
@@ -66,20 +79,22 @@ def probe(
     engine: str | Engine = "local",
     address: str | None = None,
     model_options: dict[str, Any] | None = None,
+    **renamed: Any,
 ) -> ProbeRun:
     """Train probes on the frozen states of all layers together, and judge them on a test part that nothing was chosen on.
 
-    Give `images` (a catalogued set, a folder of class folders, a file, an `ImageSet`), `texts` (a labelled file, or a list with
+    Give `images` (a catalogued set, a folder of class folders, a file, an `ImageSet`), `texts` (a labeled file, or a list with
     `labels`) or `task` (a classification task). Data that come with a test part are judged on it, or on `test`; else a fifth
-    of each class is held out. `probe` names one or several of attention, linear, mean, knn. States are kept within `budget`
+    of each class is held out. `heads` names one or several of attention, linear, mean, knn. States are kept within `budget`
     bytes (`keep`: auto, float32, float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer of a
     small training part. `engine` says who reads the states that are kept: `local` (this process), `ray` (workers of the cluster
     at `address`) or an `Engine`; probes are trained here.
 
-        run = layerscope.probe("vision-ar", images="digits", probe=["attention", "knn"])
+        run = layerscope.probe("vision-ar", images="digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
-    kinds = [probe] if isinstance(probe, str) else list(probe)
+    heads = _old_name(renamed, heads)
+    kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
         if kind not in probes():
             raise UnknownNameError("probe", kind, probes())
@@ -87,7 +102,7 @@ def probe(
         raise UnknownNameError("final norm", final_norm, FINAL_NORMS)
     if train_batch is not None and train_batch < 1:
         raise LayerscopeError(f"train_batch must be at least 1, not {train_batch}.")
-    recipe = Recipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, train_batch or 0, seed=seed)
+    recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, train_batch or 0, seed=seed)
     recipe.check()
     open_engine(engine, address)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
@@ -99,10 +114,20 @@ def probe(
         job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, batch_size)
         with engine_in_use(engine, address) as used, progress_bar(progress) as bar:
             if used.remote:
-                job.elsewhere = _workers(used, job, make_recipe(model, loaded, offline, model_options or {}), max_length, bar)
+                job.remote = _workers(used, job, make_recipe(model, loaded, offline, model_options or {}), max_length, bar)
             return job.run(bar) if folder is None else job.run_in(folder, bar, overwrite)
     finally:
         source.close()
+
+
+def _old_name(given: dict[str, Any], heads: Any) -> Any:
+    """`heads`, which was called `probe` until this release."""
+    unknown = sorted(set(given) - {"probe"})
+    if unknown:
+        raise TypeError(f"probe() got an unexpected keyword argument {unknown[0]!r}")
+    if "probe" in given:
+        warnings.warn("probe(probe=…) is now probe(heads=…); the old name goes with the next release.", FutureWarning, 3)
+    return given.get("probe", heads)
 
 
 def _examples(
@@ -122,7 +147,7 @@ def _examples(
     return text_examples({"": list(zip(texts, labels, strict=True))}, "texts")
 
 
-def _source(model: LoadedModel, examples: Examples, max_length: int) -> Source:
+def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:
     reads = getattr(model, "modality", "text")
     if reads != examples.kind:
         hint = "--images DATA" if reads == "image" else "--texts FILE or --task NAME"
@@ -141,7 +166,7 @@ def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int
     return read
 
 
-def _open_items(kind: str, max_length: int, model: LoadedModel, items: Any) -> Source:
+def _open_items(kind: str, max_length: int, model: LoadedModel, items: Any) -> ItemSource:
     return ImageSource(model, items) if kind == "image" else TextSource(model, items, max_length)
 
 
@@ -152,9 +177,9 @@ class ProbeJob:
         self,
         model: LoadedModel,
         examples: Examples,
-        source: Source,
+        source: ItemSource,
         kinds: list[str],
-        recipe: Recipe,
+        recipe: ProbeRecipe,
         layers: Sequence[int] | None = None,
         final_norm: FinalNorm = "applied",
         limit: int | None = None,
@@ -163,18 +188,18 @@ class ProbeJob:
         batch_size: int | None = None,
     ) -> None:
         self.model, self.examples, self.source, self.kinds = model, examples, source, kinds
-        self.elsewhere: Parts | None = None
+        self.remote: Parts | None = None
         self.final_norm, self.batch_size = final_norm, batch_size
         self.sites = _sites(model, layers)
         own = examples.parts
         split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, limit)
         self.split = split.shuffled(recipe.seed)
-        self.recipe = recipe if recipe.batch else replace(recipe, batch=Recipe.batch_for(len(self.split.train)))
+        self.recipe = recipe if recipe.batch else replace(recipe, batch=ProbeRecipe.batch_for(len(self.split.train)))
         self.used = np.concatenate([self.split.train, self.split.validation, self.split.test])  # and kept in this order
         self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
         self.budget = default_budget(model.device) if budget is None else budget
         lengths = [source.lengths[i] for i in self.used]
-        self.plan = plan_keeping(self.poolings, len(self.sites), lengths, model.width, keep, self.budget)
+        self.plan = plan_storage(self.poolings, len(self.sites), lengths, model.width, keep, self.budget)
         self.config = {
             "model": {name: model.identity.get(name) for name in _IDENTITY},
             "data": examples.fingerprint,
@@ -189,7 +214,7 @@ class ProbeJob:
         }
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool = False) -> ProbeRun:
-        """Run in a folder: return what is finished, go on with what is begun."""
+        """Run in a folder: return what is finished, continue what was started."""
         with folder.session(KIND, self.config, overwrite=overwrite) as session:
             if session.finished:
                 return ProbeRun.load(folder.path)
@@ -202,19 +227,19 @@ class ProbeJob:
     def run(self, bar: Progress, scratch: Path | None = None) -> ProbeRun:
         """Compute the states, train, judge. With a `scratch` folder what is finished survives a stop."""
         clock = time.perf_counter()
-        chosen = _Chosen(self.source, self.used)
+        chosen = _Subset(self.source, self.used)
         reader = ModelReader(self.model, chosen, self.sites, self.final_norm, self.poolings, self.batch_size)
         with reader:
-            keeper = Keeper(reader, self.plan, len(self.used), scratch, self.elsewhere)
+            keeper = StateCache(reader, self.plan, len(self.used), scratch, self.remote)
             states = keeper.run(bar)
             read = time.perf_counter() - clock
             bounds = np.cumsum(list(self.split.sizes().values()))
             split = Split(*np.split(np.arange(len(self.used)), bounds[:-1]))
             labels = torch.from_numpy(self.examples.labels[self.used]).to(self.model.device)
-            answers: dict[str, Answers] = {}
+            answers: dict[str, Predictions] = {}
             for kind in self.kinds:
                 done = None if scratch is None else scratch / f"{kind}.answers.npz"
-                answers[kind] = _held(done) or self._fit(kind, states[pooling_of(kind)], labels, split, bar, scratch)
+                answers[kind] = _finished(done) or self._fit(kind, states[pooling_of(kind)], labels, split, bar, scratch)
                 if done is not None and not done.exists():
                     atomic.write_arrays(done, {name: np.asarray(value) for name, value in vars(answers[kind]).items()})
         judged = self.examples.labels[self.split.test]
@@ -224,7 +249,7 @@ class ProbeJob:
         seconds = {"states": read, **{kind: found.seconds for kind, found in answers.items()}}
         return ProbeRun(table, items, {"kind": KIND, **make_manifest(self, table, seconds)})
 
-    def _fit(self, kind: str, states: Any, labels: torch.Tensor, split: Any, bar: Progress, scratch: Path | None) -> Answers:
+    def _fit(self, kind: str, states: Any, labels: torch.Tensor, split: Any, bar: Progress, scratch: Path | None) -> Predictions:
         bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
         file = None if scratch is None else scratch / f"{kind}.training.safetensors"
         layers = list(range(len(self.sites)))
@@ -232,10 +257,10 @@ class ProbeJob:
         return fit(kind, self.model, states, labels, split, layers, classes, self.recipe, file, lambda phase: bar.advance(1))
 
 
-class _Chosen:
+class _Subset:
     """Some items of a source, numbered from 0."""
 
-    def __init__(self, source: Source, items: np.ndarray) -> None:
+    def __init__(self, source: ItemSource, items: np.ndarray) -> None:
         self._source, self._items = source, items
         self.lengths = [source.lengths[i] for i in items]
         self.has_class_token = source.has_class_token
@@ -250,12 +275,12 @@ class _Chosen:
         self._source.close()
 
 
-def _held(file: Path | None) -> Answers | None:
+def _finished(file: Path | None) -> Predictions | None:
     if file is None or not file.exists():
         return None
     with np.load(file) as arrays:
         held: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-    return Answers(**{**held, "seconds": float(held["seconds"])})
+    return Predictions(**{**held, "seconds": float(held["seconds"])})
 
 
 def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
@@ -269,3 +294,97 @@ def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
     if wrong or not wanted:
         raise LayerscopeError(f"layers run from 0 to {count} (or -1 for the last) in {model.name}; given: {list(layers)}.")
     return [site for site in every if site.layer in wanted]
+
+
+def make_manifest(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, Any]:
+    """Model, data, conventions, counts, warnings, environment and times."""
+    examples, anatomy, recipe = job.examples, job.model.anatomy, job.recipe
+    return {
+        "status": "complete",
+        "layerscope": VERSION,
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "model": job.model.identity,
+        "data": {
+            "name": examples.name,
+            "kind": examples.kind,
+            "fingerprint": examples.fingerprint,
+            "classes": list(examples.classes),
+            "own_parts": sorted(examples.parts),
+            **examples.facts,
+        },
+        "conventions": {
+            "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+            "final_norm": job.final_norm,
+            "final_norm_module": None if anatomy.final_norm is None else type(anatomy.final_norm).__name__,
+            "probes": {kind: probes()[kind] for kind in job.kinds},
+            "reads": {kind: pooling_of(kind) for kind in job.kinds},
+            "class_token": job.source.has_class_token,
+            "attention_heads": head_count(job.model),
+            "neighbors": NEIGHBORS,
+            "standardized": "per layer and feature with the training part's mean and variance over all tokens read, no weights",
+            "training": {
+                **vars(recipe),
+                "optimizer": "AdamW (0.9, 0.999)",
+                "schedule": "warm-up over a tenth, then half a cosine",
+            },
+            "start": "every layer and learning rate begins at the same values and sees the same batches",
+            "chosen_on": "the validation part: learning rate and epoch by accuracy, then loss; the test part is read at the end",
+            "intervals": "95 %: Wilson for accuracies; gains: 1000 bootstrap draws of test items, the same for every layer",
+            "chosen_layer": "best on the validation part; its gain over the last layer is judged on the test part",
+            "tied_best": "not told from the best layer by that bootstrap",
+            "kept": {**job.plan.facts(), "budget": job.budget},
+            "seed": recipe.seed,
+            **{f"reading_{key}": value for key, value in job.source.facts().items()},
+        },
+        "counts": {**job.split.sizes(), "classes": len(examples.classes)},
+        "warnings": _warnings(job, table),
+        "environment": {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "device": str(job.model.device),
+            "threads": torch.get_num_threads(),
+            **{name: _version(name) for name in ("torch", "numpy", "transformers", "pandas")},
+        },
+        "seconds": seconds,
+    }
+
+
+def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
+    out = []
+    labels, split = job.examples.labels, job.split
+    unseen = sorted(set(np.unique(labels[split.test])) - set(np.unique(labels[split.train])))
+    if unseen:
+        names = ", ".join(job.examples.classes[i] for i in unseen[:3])
+        out.append(f"{len(unseen)} classes of the test part are not in the training part ({names}): no probe can name them.")
+    if len(split.validation) < 50:
+        out.append(f"the validation part has {len(split.validation)} items only: learning rate and epoch are chosen on few.")
+    trained = table[table["learning_rate"].notna() & (table["metric"] == "top1")]
+    rates = job.recipe.learning_rates
+    if len(rates) > 2:
+        edge = trained.loc[trained["learning_rate"] == max(rates), "layer"]
+        if len(edge) > len(trained) / 2:
+            out.append(f"most layers chose the largest learning rate, {max(rates):g}: larger ones may do better.")
+    late = trained[(trained["epoch"] == job.recipe.epochs) & (trained["epochs"] == job.recipe.epochs)]
+    if len(late) > len(trained) / 2:
+        out.append(f"most layers were best in the last of {job.recipe.epochs} epochs: more may do better.")
+    for kind, how in job.plan.how.items():
+        if kind == "tokens" and how == "none":
+            out.append("the states were computed again in every epoch: they do not fit the budget.")
+        elif kind == "tokens" and how == "float16":
+            out.append("the states were kept in half precision (scaled per layer and feature) to fit the budget.")
+    for kind, count in job.examples.facts.get("dropped", {}).items():
+        out.append(f"{count} items were left out: {kind}.")
+    if job.examples.facts.get("contradicting_texts"):
+        out.append(f"{job.examples.facts['contradicting_texts']} texts have contradicting labels and were left out.")
+    if job.source.facts().get("truncated"):
+        out.append(f"{job.source.facts()['truncated']} texts were cut to {job.source.facts()['max_length']} tokens.")
+    if job.model.anatomy.final_norm is None and job.final_norm != "raw":
+        out.append(f"this model has no final norm: final_norm={job.final_norm} is the same as raw here.")
+    return out
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

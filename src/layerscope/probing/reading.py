@@ -1,21 +1,133 @@
-"""Frozen states of all layers for some items: every token, or one vector, each reduced inside its own hook."""
+"""Frozen states of all layers for labeled texts or images: every token, or one vector, each reduced inside its own hook.
+
+A source turns items into batches for one model; a reader runs them here, or an engine's workers each read parts of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.capture import Batch, Capture, FinalNorm, Site
+from layerscope.capture import Batch, Capture, FinalNorm, Site, make_batch
 from layerscope.capture.reduce import non_finite_error
+from layerscope.data.items import PackedTexts
+from layerscope.engines import Engine
+from layerscope.engines.base import Advance, Work
+from layerscope.engines.recipe import ModelRecipe
 from layerscope.models import LoadedModel
-from layerscope.probing.sources import Source
 from layerscope.reading import BatchRunner
 
-Kept = dict[str, Tensor]
+DEFAULT_MAX_LENGTH = 128
+
+
+class ItemSource(Protocol):
+    """Items of one kind, ready for one model."""
+
+    lengths: list[int]
+    """Tokens that are read of each item."""
+
+    has_class_token: bool
+    """Whether the first token stands for the whole item."""
+
+    def batch(self, items: Sequence[int]) -> Batch:
+        """Some items as one batch on the model's device."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of reading them."""
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+
+
+class TextSource:
+    """Texts, cut to `max_length` tokens. The class token is the first one of models that see both ways and have such a token."""
+
+    def __init__(self, model: LoadedModel, texts: Sequence[str], max_length: int = DEFAULT_MAX_LENGTH) -> None:
+        self._model = model
+        self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
+        tokens = model.tokenize(list(texts), self.max_length)
+        self.truncated = sum(tokens.truncated)
+        # a text without a token still needs a state
+        self._ids = [ids or [model.pad_id] for ids in tokens.ids]
+        self.lengths = [len(ids) for ids in self._ids]
+        self.has_class_token = bool(model.identity.get("bidirectional")) and (
+            getattr(model.tokenizer, "cls_token_id", None) is not None
+        )
+
+    def batch(self, items: Sequence[int]) -> Batch:
+        """Padded on the right."""
+        return make_batch([self._ids[i] for i in items], self._model.pad_id, self._model.device)
+
+    def facts(self) -> dict[str, Any]:
+        """Lengths, and how many texts were cut."""
+        return {"max_length": self.max_length, "truncated": self.truncated, "tokens": "all, special tokens included"}
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ImageSource:
+    """Images as the model's own processor prepares them; the patches are its tokens."""
+
+    def __init__(self, model: Any, images: Any, workers: int | None = None) -> None:
+        from layerscope.data.images import PixelReader
+
+        self._model, self._images = model, images
+        self._reader = PixelReader(model.processor, workers)
+        self._reader.__enter__()
+        first = self._reader.read(images, [0])
+        self.lengths = [int(model.make_batch(first, tokens="patches").lengths[0])] * len(images)
+        self.has_class_token = bool(model.anatomy.class_token)
+
+    def batch(self, items: Sequence[int]) -> Batch:
+        """Prepared pixels."""
+        return self._model.make_batch(self._reader.read(self._images, list(items)), tokens="patches")
+
+    def facts(self) -> dict[str, Any]:
+        """How many patches there are, and what was left out."""
+        anatomy = self._model.anatomy
+        return {
+            "patches": self.lengths[0] if self.lengths else 0,
+            "tokens": "patches; class and register tokens are left out",
+            "class_token": anatomy.class_token,
+            "registers": anatomy.registers,
+            "dropped": dict(self._images.dropped),
+        }
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._reader.__exit__(None, None, None)
+
+
+class PixelSource:
+    """Images that are prepared already: pixels (n, C, H, W) as the model takes them, on any device."""
+
+    def __init__(self, model: Any, pixels: torch.Tensor) -> None:
+        self._model, self._pixels = model, pixels
+        count = int(model.make_batch([pixels[0].float().cpu().numpy()], tokens="patches").lengths[0])
+        self.lengths = [count] * len(pixels)
+        self.has_class_token = bool(model.anatomy.class_token)
+
+    def batch(self, items: Sequence[int]) -> Batch:
+        """A selection."""
+        chosen = self._pixels[torch.from_numpy(np.asarray(items)).to(self._pixels.device)]
+        chosen = chosen.to(self._model.device, self._model.dtype)
+        none = torch.empty((len(chosen), 0), dtype=torch.int64, device=chosen.device)
+        return Batch(none, None, [self.lengths[0]] * len(chosen), chosen, self._model.anatomy.leading)
+
+    def facts(self) -> dict[str, Any]:
+        """How many patches there are."""
+        return {"patches": self.lengths[0], "tokens": "patches; class and register tokens are left out"}
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+_Pooled = dict[str, Tensor]
 Read = dict[str, tuple[Tensor, Tensor | None]]
 POOLINGS = ("tokens", "mean", "summary")
 
@@ -30,7 +142,7 @@ class ModelReader:
     def __init__(
         self,
         model: LoadedModel,
-        source: Source,
+        source: ItemSource,
         sites: Sequence[Site],
         final_norm: FinalNorm,
         poolings: Sequence[str],
@@ -39,7 +151,7 @@ class ModelReader:
         self.model, self.source, self.sites, self.poolings = model, source, list(sites), list(poolings)
         self._runner = BatchRunner(model, batch_size)
         self._capture = Capture(model.anatomy, sites, final_norm, self._on_state)
-        self._now: tuple[Batch, Tensor, Kept] | None = None
+        self._now: tuple[Batch, Tensor, _Pooled] | None = None
 
     def __enter__(self) -> Self:
         self._capture.__enter__()
@@ -69,7 +181,7 @@ class ModelReader:
         mask = None if mask is None else mask.to(device)
         return {p: (states, mask if p == "tokens" else None) for p, states in out.items()}
 
-    def _run(self, places: list[int], batch: Batch, out: Kept) -> None:
+    def _run(self, places: list[int], batch: Batch, out: _Pooled) -> None:
         self._now = (batch, torch.tensor(places, device=self.model.device), out)
         try:
             self._capture.run(lambda: self.model.run(batch))
@@ -90,7 +202,7 @@ class ModelReader:
             else:
                 kept[index, where, 0] = _mean(tokens, mask)
 
-    def _check(self, out: Kept) -> None:
+    def _check(self, out: _Pooled) -> None:
         for states in out.values():
             if not bool(torch.isfinite(states).all()):
                 bad = int((~torch.isfinite(states.flatten(1)).all(-1)).nonzero()[0])
@@ -100,7 +212,7 @@ class ModelReader:
         return next((p.dtype for p in self.model.module.parameters() if p.is_floating_point()), torch.float32)
 
 
-class OnePooling:
+class PooledReader:
     """A reader of one pooling, for states that are computed whenever they are wanted."""
 
     def __init__(self, reader: ModelReader, pooling: str) -> None:
@@ -116,3 +228,59 @@ def _mean(tokens: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return exact.mean(1).float()
     return (torch.where(mask[..., None], exact, 0).sum(1) / mask.sum(1, keepdim=True)).float()
+
+
+Parts = Callable[[list[np.ndarray], Sequence[str]], Iterator[Read]]
+"""States of parts of the items, in the order of the parts, under some poolings."""
+
+
+class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
+    """The numbers of some items in, their states by pooling out."""
+
+    def __init__(
+        self,
+        recipe: ModelRecipe,
+        items: Any,
+        make_source: Callable[[LoadedModel, Any], ItemSource],
+        sites: Sequence[Site],
+        final_norm: FinalNorm,
+        poolings: Sequence[str],
+        batch_size: int | None,
+    ) -> None:
+        self.recipe, self.make_source = recipe, make_source
+        self.items = PackedTexts(items) if isinstance(items, (list, tuple)) else items
+        self.sites, self.final_norm, self.poolings, self.batch_size = list(sites), final_norm, list(poolings), batch_size
+        self.memory = recipe.memory
+
+    def open(self) -> None:
+        """Load the model and open the items."""
+        model = self.recipe.open()
+        self._source = self.make_source(model, self.items)
+        self._reader = ModelReader(model, self._source, self.sites, self.final_norm, self.poolings, self.batch_size)
+        self._reader.__enter__()
+
+    def run(self, item: np.ndarray, prepared: Any, advance: Advance, common: Any) -> dict[str, np.ndarray]:
+        """States of a part."""
+        found = self._reader.read_all(item)
+        advance(len(item))
+        return {pooling: states.cpu().numpy() for pooling, (states, _) in found.items()}
+
+    def close(self) -> None:
+        """Remove the hooks; close what was opened."""
+        self._reader.__exit__(None, None, None)
+        self._source.close()
+
+    def name(self, item: np.ndarray) -> str:
+        """How many items, and the first of them."""
+        return f"a part of {len(item)} items (the first: number {int(item[0])})"
+
+
+def read_by_workers(engine: Engine, work: ReadWork, parts: Sequence[np.ndarray], advance: Advance) -> Iterator[Read]:
+    """States of parts, in their order: one that is done early waits for those before it."""
+    early: dict[int, dict[str, np.ndarray]] = {}
+    wanted = 0
+    for i, states in engine.run(work, parts, advance):
+        early[i] = states
+        while wanted in early:
+            yield {pooling: (torch.from_numpy(array.copy()), None) for pooling, array in early.pop(wanted).items()}
+            wanted += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,14 +10,52 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
-from layerscope.probing.intervals import paired_gains, resampled, tied_with_best, wilson
+
+Z = 1.959963984540054  # 95 %
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share (Wilson 1927); it stays inside 0 to 1 and is right for shares near them.
+
+    >>> tuple(round(x, 3) for x in wilson(8, 10))
+    (0.49, 0.943)
+    """
+    if n == 0:
+        return math.nan, math.nan
+    share = hits / n
+    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def resampled(correct: np.ndarray, seed: int = 0, resamples: int = 1000) -> np.ndarray:
+    """Accuracies (resamples, layers) of layers (layers, n) on the same draws of items with repetition."""
+    n = correct.shape[1]
+    rng = np.random.default_rng([seed, n])
+    # how often each item is drawn is all that matters: one product instead of a gather per draw
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float32)
+    return (counts @ correct.T.astype(np.float32)).astype(np.float64) / n
+
+
+def paired_gains(correct: np.ndarray, reference: int, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Accuracy minus the reference layer's on the same items, with 95 % bounds from the draws."""
+    gain = correct.mean(axis=1) - correct[reference].mean()
+    low, high = np.quantile(drawn - drawn[:, [reference]], [0.025, 0.975], axis=0)
+    return gain, low, high
+
+
+def tied_with_best(correct: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Whether each layer cannot be told from the best one on these items."""
+    best = int(correct.mean(axis=1).argmax())
+    return np.quantile(drawn[:, [best]] - drawn, 0.025, axis=0) <= 0
+
 
 COLUMNS = ["probe", "metric", "layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
 COLUMNS += ["gain", "gain_low", "gain_high", "tied_best", "validation", "learning_rate", "epoch", "epochs"]
 
 
 @dataclass(frozen=True)
-class Answers:
+class Predictions:
     """What one kind of probe said: the likeliest classes (layers, test items, up to 5), and how each layer's was chosen."""
 
     ranks: np.ndarray
@@ -28,7 +67,7 @@ class Answers:
 
 
 def probe_table(
-    answers: dict[str, Answers], sites: Sequence[Site], blocks: int, labels: np.ndarray, classes: int, seed: int
+    answers: dict[str, Predictions], sites: Sequence[Site], blocks: int, labels: np.ndarray, classes: int, seed: int
 ) -> pd.DataFrame:
     """One row per probe, metric and layer; `labels` are the test items' classes."""
     rows = []
@@ -49,7 +88,7 @@ def probe_table(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def item_table(answers: dict[str, Answers], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+def item_table(answers: dict[str, Predictions], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
     """One row per probe, layer and test item: its class, the class named, and the place of its own class among the first five."""
     parts = []
     for probe, said in answers.items():

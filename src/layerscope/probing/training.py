@@ -1,16 +1,20 @@
 """The probes of all layers (and, in the trial, of all learning rates), trained together on the same batches.
 
-Each probe has parameters and moments of its own, begins at the same values and sees the same items in the same order: a layer
-trained alone with the same seed becomes the same probe. The validation part alone says which learning rate a layer gets and
-after which epoch it is taken; the test part is not read here.
+Each probe has parameters and moments of its own, starts from the same values and sees the same items in the same order: a layer
+trained alone with the same seed becomes the same probe. The validation part alone decides which learning rate a layer gets and
+after which epoch it is taken; the test part is not read here. A training that was stopped is a file: parameters and moments as
+safetensors, what was seen on the validation part as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +22,93 @@ from torch import Tensor
 
 from layerscope.errors import LayerscopeError
 from layerscope.probing.heads import Head, Parameters
-from layerscope.probing.optimiser import adamw_step
-from layerscope.probing.recipe import Recipe, schedule
 from layerscope.probing.states import States, Statistics
+from layerscope.store import atomic
+
+
+@dataclass(frozen=True)
+class ProbeRecipe:
+    """AdamW; a linear warm-up over a tenth of the steps, then half a cosine to zero.
+
+    Every learning rate is tried with a whole schedule of `trial` epochs; each layer then starts over with the one that was best
+    on the validation part and trains for up to `epochs`; once its rate has come down, it stops when nothing has been
+    gained there for `patience` epochs. The epoch that was best there is the one that counts.
+    `batch` 0 means: as `batch_for` says.
+    """
+
+    learning_rates: tuple[float, ...] = (2e-3, 1e-2, 5e-2)
+    trial: int = 3
+    epochs: int = 15
+    patience: int = 5
+    batch: int = 0
+    weight_decay: float = 0.1
+    seed: int = 0
+
+    @staticmethod
+    def batch_for(items: int) -> int:
+        """Items per step where nothing is said: 256, fewer of a small training part so that an epoch has about 16 steps.
+
+        >>> ProbeRecipe.batch_for(60000), ProbeRecipe.batch_for(1000), ProbeRecipe.batch_for(50)
+        (256, 62, 32)
+        """
+        return min(256, max(32, items // 16))
+
+    def check(self) -> None:
+        """Refuse what cannot work."""
+        if not self.learning_rates or any(not (math.isfinite(rate) and rate > 0) for rate in self.learning_rates):
+            raise LayerscopeError(f"learning rates must be numbers above 0, not {list(self.learning_rates)}.")
+        for name in ("trial", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise LayerscopeError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.batch < 0:
+            raise LayerscopeError(f"the training batch must be at least 1 item, not {self.batch}.")
+
+    @property
+    def most_epochs(self) -> int:
+        """Epochs that a bar counts: the trial's and the training's."""
+        return self.epochs + (self.trial if len(self.learning_rates) > 1 else 0)
+
+
+def schedule(step: int, steps: int) -> float:
+    """The share of the learning rate at a step."""
+    warm = max(1, steps // 10)
+    return (step + 1) / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+_BETAS = (0.9, 0.999)
+_EPS = 1e-8
+
+
+def adamw_step(
+    parameters: Parameters,
+    first: Mapping[str, Tensor],
+    second: Mapping[str, Tensor],
+    piece: slice,
+    grads: Sequence[Tensor],
+    rates: Tensor,
+    step: int,
+    decay: float,
+) -> None:
+    """Change the layers of a piece in place. `rates` (G, R) are the learning rates now; `step` counts from 1; no bias decays.
+
+    Everything is elementwise: what one probe does never reaches another.
+    """
+    fix_first, fix_second = 1 - _BETAS[0] ** step, 1 - _BETAS[1] ** step
+    with torch.no_grad():
+        for name, grad in zip(parameters, grads, strict=True):
+            value, m, v = parameters[name][piece], first[name][piece], second[name][piece]
+            rate = rates.view(*rates.shape, *[1] * (value.dim() - 2))
+            m.lerp_(grad, 1 - _BETAS[0])
+            v.mul_(_BETAS[1]).addcmul_(grad, grad, value=1 - _BETAS[1])
+            if name != "bias":
+                value.mul_(1 - rate * decay)
+            size = (v / fix_second).sqrt_().add_(_EPS)
+            value.sub_(torch.div(m, size, out=size).mul_(rate / fix_first))
+
 
 STOP_BELOW = 0.15
 """No layer stops while its learning rate is above this share of its peak. The last steps, with small rates, bring points of
-accuracy: a layer that left before them would look worse than its neighbours for no other reason."""
+accuracy: a layer that left before them would look worse than its neighbors for no other reason."""
 
 
 @dataclass
@@ -47,7 +131,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedHeads:
     """One probe per layer, and how it was chosen."""
 
     parameters: Parameters  # (L, 1, …)
@@ -60,7 +144,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Task:
-    """What is learnt from what: a kind of probe, states at some places, class numbers by item, and the parts."""
+    """What is learned from what: a kind of probe, states at some places, class numbers by item, and the parts."""
 
     head: Head
     states: States
@@ -69,14 +153,14 @@ class Task:
     train: np.ndarray
     validation: np.ndarray
     norms: Statistics
-    recipe: Recipe
+    recipe: ProbeRecipe
     batch: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch", self.recipe.batch or Recipe.batch_for(len(self.train)))
+        object.__setattr__(self, "batch", self.recipe.batch or ProbeRecipe.batch_for(len(self.train)))
 
 
-def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase], None] = lambda phase: None) -> Trained:
+def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase], None] = lambda phase: None) -> TrainedHeads:
     """Try the learning rates, then train every layer with its own until all have stopped. `phase` is where to go on."""
     recipe = task.recipe
     if phase is None:
@@ -91,7 +175,7 @@ def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase],
     if (phase.at == 0).any():
         raise LayerscopeError("the loss of a probe is not finite. Use smaller --learning-rates, or --final-norm applied.")
     last = np.where(phase.stopped > 0, phase.stopped, phase.epoch)
-    return Trained(phase.best, phase.rates[:, 0], phase.accuracy[:, 0], phase.at[:, 0], last, phase.seconds)
+    return TrainedHeads(phase.best, phase.rates[:, 0], phase.accuracy[:, 0], phase.at[:, 0], last, phase.seconds)
 
 
 def _begin(task: Task, rates: np.ndarray, trial: bool) -> Phase:
@@ -133,9 +217,9 @@ def _go_on(task: Task, phase: Phase, epochs: int, patience: int, after_epoch: Ca
 
 
 def epoch_batches(items: np.ndarray, batch: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Every item once, in batches of neighbours: the items are in a random order already, and where a batch begins is drawn anew.
+    """Every item once, in batches of neighbors: the items are in a random order already, and where a batch begins is drawn again.
 
-    Neighbours lie together in memory, so that a batch need not be gathered first.
+    Neighbors lie together in memory, so that a batch need not be gathered first.
     """
     turned = np.roll(items, -int(rng.integers(len(items))))
     for start in rng.permutation(math.ceil(len(items) / batch)):
@@ -219,3 +303,36 @@ def rank_classes(task: Task, parameters: Parameters, items: np.ndarray) -> np.nd
                 top = scores.argsort(dim=-1, descending=True, stable=True)[..., : out.shape[2]]
                 out[piece, start : start + len(some)] = top.cpu().numpy()
     return out
+
+
+_TENSORS = ("parameters", "first", "second", "best")
+_ARRAYS = ("rates", "live", "accuracy", "loss", "at", "stopped")
+
+
+def write_phase(file: Path, phase: Phase) -> None:
+    """Write a training after an epoch; the file is whole or not there."""
+    from safetensors.torch import save
+
+    tensors = {f"{group}/{name}": v.cpu().contiguous() for group in _TENSORS for name, v in getattr(phase, group).items()}
+    tensors |= {f"seen/{name}": torch.from_numpy(np.ascontiguousarray(getattr(phase, name))) for name in _ARRAYS}
+    told = {"trial": json.dumps(phase.trial), "epoch": str(phase.epoch), "seconds": str(phase.seconds)}
+    atomic.write(file, lambda stream: stream.write(save(tensors, metadata=told)))
+
+
+def read_phase(file: Path, device: torch.device) -> Phase | None:
+    """The training that an earlier attempt left, or None."""
+    from safetensors import safe_open
+
+    if not file.exists():
+        return None
+    with safe_open(file, framework="pt") as held:
+        told = held.metadata()
+        tensors = {key: held.get_tensor(key) for key in held.keys()}  # noqa: SIM118 - not a mapping
+    groups: dict[str, dict[str, torch.Tensor]] = {group: {} for group in _TENSORS}
+    for key, value in tensors.items():
+        group, name = key.split("/", 1)
+        if group in groups:
+            groups[group][name] = value.to(device)
+    arrays = {name: tensors[f"seen/{name}"].numpy().copy() for name in _ARRAYS}
+    held_values: dict[str, Any] = {**groups, **arrays}
+    return Phase(trial=json.loads(told["trial"]), epoch=int(told["epoch"]), seconds=float(told["seconds"]), **held_values)
