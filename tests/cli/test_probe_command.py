@@ -34,8 +34,15 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labelled: Path, t
     assert "mean" in again.out
 
 
+def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labelled: Path) -> None:
+    ended = cli("probe", model_folder, "--texts", labelled, "--probe", "knn", "-o", "run", "--json")
+    assert ended.code == 0, ended.err
+    assert "--probe is now --heads" in ended.err
+    assert set(json.loads(ended.out)["probes"]) == {"knn"}
+
+
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labelled: Path) -> None:
     assert_refused(cli("probe", model_folder), "exactly one of images, texts and task")
-    assert_refused(cli("probe", model_folder, "--texts", labelled, "--probe", "attentoin"), "Did you mean 'attention'?")
+    assert_refused(cli("probe", model_folder, "--texts", labelled, "--heads", "attentoin"), "Did you mean 'attention'?")
     assert_refused(cli("probe", model_folder, "--texts", "missing.csv"), "no file missing.csv")
     assert_refused(cli("probe", model_folder, "--texts", labelled, "--learning-rates", "x"), "--learning-rates")

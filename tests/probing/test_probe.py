@@ -73,7 +73,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Stopped while reading, then while training the second probe: states and the first probe are not computed again."""
     texts, labels = letters()
     model = tiny_model("llama")
-    given: dict[str, Any] = {"texts": texts, "labels": labels, "probe": ["mean", "attention"], **QUICK}
+    given: dict[str, Any] = {"texts": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
     real_read, real_fit = keeping.StateCache._put, fitting.fit
     reads: list[int] = []
@@ -152,7 +152,7 @@ def test_requests_that_make_no_sense() -> None:
     for given, error, told in (
         ({}, LayerscopeError, "exactly one"),
         ({"texts": texts}, LayerscopeError, "as many labels"),
-        ({"texts": texts, "labels": labels, "probe": "mlp"}, UnknownNameError, "attention"),
+        ({"texts": texts, "labels": labels, "heads": "mlp"}, UnknownNameError, "attention"),
         ({"texts": texts, "labels": labels, "layers": [9]}, LayerscopeError, "0 to 3"),
         ({"texts": texts, "labels": labels, "keep": "zip"}, UnknownNameError, "float16"),
         ({"images": pictures(30)}, ModelError, "reads texts"),
