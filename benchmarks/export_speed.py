@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from layerscope.core.readout import Readout
-from layerscope.exporting.folder.preparing import prepare
-from layerscope.exporting.measuring.bench import bench
+from layerscope.exporting.bench import bench
+from layerscope.exporting.job import prepare
 from layerscope.models import load
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from layerscope.exporting.checking import verify
-from layerscope.exporting.measuring import bench as benching
+from layerscope.exporting import bench as benching
+from layerscope.exporting import verifying
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
 
@@ -18,13 +18,18 @@ pytest.importorskip("sentence_transformers")
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "reload", reload_here)
+    monkeypatch.setattr(verifying, "reload", reload_here)
 
 
 def test_export_prints_what_was_done(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
     ended = cli("export", model_folder, "--layer", 2, "--readout", "plain/last/raw", "--max-length", 64, "--out", tmp_path / "x")
     assert ended.code == 0, ended
-    for phrase in ("tiny-llama at layer 2 of 3", "2 + 1 of zeros of 3 blocks", "verified in a fresh process", "hidden_states[2]"):
+    for phrase in (
+        "tiny-llama at layer 2 of 3",
+        "2 of 3 blocks, plus one pass-through block",
+        "verified in a fresh process",
+        "hidden_states[2]",
+    ):
         assert phrase in " ".join(ended.out.split())
     assert (tmp_path / "x" / "model.safetensors").exists()
     again = cli("export", model_folder, "--layer", 1, "--out", tmp_path / "x")
@@ -37,7 +42,7 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
     assert ended.code == 0, ended
     told = json.loads(ended.out)
     assert (told["layer"], told["unit_length"]) == (3, True)
-    assert told["centred_on"] == "the 10 texts of texts.txt"
+    assert told["centered_on"] == "the 10 texts of texts.txt"
     assert told["modules"] == ["Transformer", "Pooling", "Dense", "Normalize"]
 
 
@@ -52,7 +57,7 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
         ),
         (("--layer", "1", "--readout", "plain/mean/raw/drop"), ("largest norm", "plain/mean/raw/keep/none")),
         ((), ("say which layer",)),
-        (("--from-run", "nowhere"), ("nowhere", "no evaluation")),
+        (("--from-run", "nowhere"), ("nowhere", "no run")),
     ],
 )
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, words: tuple[str, ...], phrases: tuple[str, ...]) -> None:

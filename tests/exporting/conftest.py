@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerscope.exporting.checking import reload_child, verify
+from layerscope.exporting import reload_child, verifying
 
 
 def reload_here(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
@@ -29,5 +29,5 @@ def reload_here(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dic
 def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Verify in this process."""
     pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr(verify, "reload", reload_here)
+    monkeypatch.setattr(verifying, "reload", reload_here)
     return reload_here

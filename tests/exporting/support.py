@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from layerscope.core.readout import Readout
 from layerscope.exporting.draft import Draft
-from layerscope.exporting.folder.preparing import prepare
+from layerscope.exporting.job import prepare
 from layerscope.models import LoadedModel, wrap
 from tests.evaluation.support import PATTERNS, pool_by_hand, read_by_hand
 from tests.tiny import build_tiny

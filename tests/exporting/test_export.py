@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from layerscope import Evaluation, evaluate
+from layerscope import Evaluation, evaluate, profile, select
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.exporting import Exported, ExportError, export
-from layerscope.exporting.checking import verify
-from layerscope.exporting.telling.licence import UNKNOWN, front_matter, licence_of
+from layerscope.exporting import Exported, ExportError, export, verifying
+from layerscope.exporting.describing import UNKNOWN, front_matter, license_of
+from layerscope.exporting.express import why_not
 from tests.evaluation.support import mteb_score, write_tasks
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
@@ -61,20 +61,17 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(readout: str, whole: Whole
     assert done.facts["max_length"] == (
         128 if readout.startswith("one-word") else 100
     )  # its frame would break: 128 is all there is
-    assert (done.facts["centred_on"] is not None) == readout.endswith("corpus")
+    assert (done.facts["centered_on"] is not None) == readout.endswith("corpus")
 
 
-def test_the_best_that_can_be_exported_is_the_default(whole: Whole, tmp_path: Path) -> None:
+def test_the_choice_and_its_scores_are_in_the_card(whole: Whole, tmp_path: Path) -> None:
     done = export(joining_model(), from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
-    usable = whole.run.scores[whole.run.scores["template"] != "echo"]
-    best = usable.loc[usable["score"].idxmax()]
-    assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(100 * best["score"])
-    assert score_of(whole.run, done.layer, done.readout) == best["score"]
-    highest = whole.run.scores["score"].max()
-    assert bool(done.facts["evidence"]["notes"]) == bool(highest > best["score"])
+    score = 100 * score_of(whole.run, done.layer, done.readout)
+    assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(score)
     card = (done.path / "README.md").read_text()
-    assert f"**{100 * best['score']:.2f}**" in card
-    assert "chosen as the best on these very tasks" in card
+    assert f"**{score:.2f}**" in card
+    assert "The choice was made on these very tasks" in card
+    assert done.facts["evidence"]["choice"]["reason"] in card
 
 
 def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
@@ -84,16 +81,19 @@ def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
     assert row["last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/raw/keep/none"))
     assert row["default_last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/applied/keep/none"))
     assert row["ci_low"] <= row["gain"] <= row["ci_high"]
+    assert row["gain"] == pytest.approx(row["score"] - row["last"])
+    assert row["gain_readout"] == pytest.approx(row["last"] - row["default_last"])
     assert not done.facts["evidence"]["selected"]
     card = (done.path / "README.md").read_text()
     assert f"{row['gain']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})" in card
-    assert "chosen as the best" not in card
+    assert f"| {row['gain_readout']:+.2f} |" in card
+    assert "choice was made" not in card
 
 
 def test_a_run_of_another_model_or_readout_is_refused(whole: Whole, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="measured another model: weights_sha256"):
+    with pytest.raises(ExportError, match="is about another model than tiny-llama: weights_sha256"):
         export(tiny_model("llama", seed=5), from_run=whole.run.path, out=tmp_path / "x")
-    with pytest.raises(ExportError, match=r"did not measure plain/max.* and layer 2\. It measured: echo/mean"):
+    with pytest.raises(ExportError, match=r"did not measure plain/max.* at layer 2\. It measured: echo/mean"):
         export(joining_model(), 2, readout="plain/max", from_run=whole.run.path, out=tmp_path / "x")
     empty = tmp_path / "empty-store"
     with pytest.raises(ExportError, match="no longer in the store"):
@@ -113,11 +113,17 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert facts["blocks"] == {"kept": 2, "filler": True, "of": 3}
     assert facts["state"] == "hidden_states[2]"
     assert facts["modules"] == ["Transformer", "Pooling", "Normalize"]
-    assert facts["licence"] == UNKNOWN
+    assert facts["license"] == UNKNOWN
     card = (done.path / "README.md").read_text()
     assert front_matter(card)["license"] == "unknown"
     assert front_matter(card)["base_model"] == "tiny-gpt_neox"
-    for phrase in ("layer 2 of 3", "without the final norm", "block, of zeros", "hidden_states[2]", "was not measured here"):
+    for phrase in (
+        "layer 2 of 3",
+        "without the final norm",
+        "pass-through block of zeros",
+        "hidden_states[2]",
+        "was not measured here",
+    ):
         assert phrase in card
     modes = {file.stat().st_mode for file in done.path.iterdir() if file.is_file()}
     assert len(modes) == 1
@@ -142,14 +148,14 @@ def test_a_folder_is_replaced_only_when_asked_and_only_if_it_is_an_export(tmp_pa
 def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "x"
     export(tiny_model("llama"), 1, out=out, max_length=64)
-    reload = verify.reload
+    reload = verifying.reload
 
     def wrong(jobs: Any, scratch: Path) -> Any:
         held, facts = reload(jobs, scratch)
         held[0]["vectors"] += 0.1 * np.random.default_rng(0).standard_normal(held[0]["vectors"].shape)
         return held, facts
 
-    monkeypatch.setattr(verify, "reload", wrong)
+    monkeypatch.setattr(verifying, "reload", wrong)
     with pytest.raises(ExportError, match=r"does not give back layer 2 .* what failed is in .*x\.failed"):
         export(tiny_model("llama"), 2, out=out, max_length=64, overwrite=True)
     assert Exported.load(out).layer == 1
@@ -166,7 +172,7 @@ def test_centering_needs_texts(tmp_path: Path) -> None:
     done = export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", center_on=texts, max_length=64)
     vectors = st.SentenceTransformer(str(done.path), device="cpu").encode(texts)
     assert np.abs(vectors.mean(0)).max() < 1e-4
-    assert done.facts["centred_on"] == "the 3 texts of texts"
+    assert done.facts["centered_on"] == "the 3 texts of texts"
 
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
@@ -203,9 +209,62 @@ def test_licences(tmp_path: Path, model_folder: Path) -> None:
     shutil.copytree(model_folder, folder)
     (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n# A model")
     model = tiny_model("llama")
-    assert licence_of(model, folder, True) == "cc-by-4.0"
-    assert licence_of(model, model_folder, True) == UNKNOWN
-    assert licence_of(model, None, True) == UNKNOWN
+    assert license_of(model, folder, True) == "cc-by-4.0"
+    assert license_of(model, model_folder, True) == UNKNOWN
+    assert license_of(model, None, True) == UNKNOWN
     model.identity["licence"] = "Apache-2.0"
-    assert licence_of(model, folder, True) == "Apache-2.0"
+    assert license_of(model, folder, True) == "Apache-2.0"
     assert front_matter("no front matter") == {}
+
+
+def test_export_and_select_give_one_answer(whole: Whole, tmp_path: Path) -> None:
+    """Export asks the chooser; where its readout cannot be exported, it says so and asks about the others."""
+    choice = select(whole.run)
+    done = export(joining_model(), from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
+    if why_not(Readout.parse(choice.readout or "")) is None:
+        assert (done.layer, done.readout) == (choice.layer, choice.readout)
+    else:
+        assert "cannot be exported" in done.facts["evidence"]["notes"][0]
+    only = "plain/mean/raw/keep/none"
+    again = export(joining_model(), readout=only, from_run=whole.run, out=tmp_path / "y")
+    assert (again.layer, again.readout) == (select(whole.run, readout=only).layer, select(whole.run, readout=only).readout)
+
+
+def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
+    choice = select(whole.run, readout="plain/mean/raw/keep/none")
+    file = tmp_path / "choice.json"
+    file.write_text(choice.to_json())
+    done = export(joining_model(), from_run=file, out=tmp_path / "x", max_length=64)
+    assert (done.layer, done.readout) == (choice.layer, choice.readout)
+    assert done.facts["evidence"]["choice"]["rule"] == "measured"
+    assert choice.reason in (done.path / "README.md").read_text()
+    assert export(joining_model(), from_run=choice, out=tmp_path / "y", max_length=64).layer == choice.layer
+    file.write_text('{"a": 1}')
+    with pytest.raises(ExportError, match="holds no choice of a layer"):
+        export(joining_model(), from_run=file, out=tmp_path / "z")
+
+
+def test_a_profile_is_exported_as_select_chooses(tmp_path: Path, texts: list[str]) -> None:
+    model = tiny_model("llama")
+    run = profile(model, texts, out=tmp_path / "run", progress=False)
+    choice = select(run)
+    done = export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+    assert (done.layer, done.readout) == (choice.layer, choice.readout)
+    assert "No scores were given" in (done.path / "README.md").read_text()
+
+
+def test_evidence_of_another_adapter_is_refused(tmp_path: Path, texts: list[str]) -> None:
+    """The weights of the base model are the same: only the adapter tells the two apart."""
+    model = tiny_model("llama")
+    model.identity["adapters"] = [{"name": "one", "sha256": "1" * 64}]
+    profile(model, texts, out=tmp_path / "run", progress=False)
+    model.identity["adapters"] = [{"name": "other", "sha256": "2" * 64}]
+    with pytest.raises(ExportError, match=r"another model than tiny-llama: adapters \("):
+        export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+    model.identity["adapters"] = []
+    with pytest.raises(ExportError, match="adapters"):
+        export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+    model.identity["adapters"] = [{"name": "elsewhere", "sha256": "1" * 64}]
+    model.identity["settings_sha256"] = "3" * 64
+    with pytest.raises(ExportError, match="settings_sha256"):
+        export(model, from_run=tmp_path / "run", out=tmp_path / "x")

@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerscope.exporting import ExportError
-from layerscope.exporting.checking import verify
-from layerscope.exporting.checking.reference import cosine_distances
+from layerscope.exporting import ExportError, verifying
+from layerscope.exporting.verifying import cosine_distances
 from tests.exporting.support import TEXTS, draft_of, joining_model, vectors_by_hand
 from tests.tiny import tiny_model
 
@@ -51,7 +50,7 @@ def test_cls(tmp_path: Path) -> None:
 def test_template_centering_and_length(family: str, centering: str, unit: bool, tmp_path: Path) -> None:
     model = tiny_model(family)
     readout = f"one-word/last/raw/keep/{centering}"
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, centre=lambda ids: (MEAN, "some texts"), max_length=127)
+    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: (MEAN, "some texts"), max_length=127)
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
     wanted = wanted - MEAN if centering == "corpus" else wanted
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted
@@ -64,7 +63,7 @@ def test_template_centering_and_length(family: str, centering: str, unit: bool, 
 def test_fresh_process(tmp_path: Path) -> None:
     """Several folders in one process that knows nothing of layerscope."""
     drafts = [
-        draft_of(tiny_model(family), layer, readout, tmp_path / family, centre=lambda ids: (MEAN, "some texts"), max_length=64)
+        draft_of(tiny_model(family), layer, readout, tmp_path / family, center=lambda ids: (MEAN, "some texts"), max_length=64)
         for family, layer, readout in (
             ("llama", 2, "plain/mean/applied"),
             ("gpt_neox", 1, "one-word/last/raw/keep/corpus"),
@@ -75,7 +74,7 @@ def test_fresh_process(tmp_path: Path) -> None:
         )
     ]
     drafts.append(draft_of(joining_model(), 3, "one-word/last/raw", tmp_path / "joining", max_length=64))
-    found = verify.verify(drafts)
+    found = verifying.verify(drafts)
     assert len(found) == 7
     for draft, one in zip(drafts, found, strict=True):
         assert one.cosine_distance < 1e-9, draft.folder
@@ -93,36 +92,36 @@ def test_fresh_process(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_tampering_is_found(tmp_path: Path) -> None:
     model = tiny_model("llama")
-    draft = draft_of(model, 2, "plain/mean/applied/keep/corpus", tmp_path, centre=lambda ids: (MEAN, "some texts"))
-    assert verify.verify([draft])[0].cosine_distance < 1e-9
+    draft = draft_of(model, 2, "plain/mean/applied/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
+    assert verifying.verify([draft])[0].cosine_distance < 1e-9
     file = tmp_path / "model.safetensors"
     whole = file.read_bytes()
     weights = load_file(file)
     weights["norm.weight"] = weights["norm.weight"] * (1 + 0.05 * torch.randn(32))
     save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(ExportError, match="does not give back layer 2 of tiny-llama"):
-        verify.verify([draft])
+        verifying.verify([draft])
     file.write_bytes(whole)
     pooling = tmp_path / "1_Pooling" / "config.json"
     told = pooling.read_text()
     changed = {**json.loads(told), "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}
     pooling.write_text(json.dumps(changed))
     with pytest.raises(ExportError, match="does not give back"):
-        verify.verify([draft])
+        verifying.verify([draft])
     pooling.write_text(told)
     bias = load_file(tmp_path / "2_Dense" / "model.safetensors")
     save_file({**bias, "linear.bias": -bias["linear.bias"]}, tmp_path / "2_Dense" / "model.safetensors")
     with pytest.raises(ExportError, match="does not give back"):
-        verify.verify([draft])
+        verifying.verify([draft])
 
 
 def test_a_folder_that_does_not_load_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = draft_of(tiny_model("llama"), 1, "plain/mean/applied", tmp_path)
     child = tmp_path / "child.py"
     child.write_text("raise SystemExit('ValueError: no such thing')")
-    monkeypatch.setattr(verify.reload_child, "__file__", str(child))
+    monkeypatch.setattr(verifying.reload_child, "__file__", str(child))
     with pytest.raises(ExportError, match="could not be loaded in a fresh process: ValueError: no such thing"):
-        verify.verify([draft])
+        verifying.verify([draft])
 
 
 def test_cosine_distances_of_almost_equal_rows() -> None:
@@ -138,8 +137,8 @@ def test_half_precision(tmp_path: Path) -> None:
     half = type(model)(
         model.module.to(torch.bfloat16), model.tokenizer, model.anatomy, "half", {**model.identity, "dtype": "bfloat16"}
     )
-    draft = draft_of(half, 2, "plain/mean/raw/keep/corpus", tmp_path, centre=lambda ids: (MEAN, "some texts"))
-    assert verify.verify([draft])[0].cosine_distance < 5e-3
+    draft = draft_of(half, 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
+    assert verifying.verify([draft])[0].cosine_distance < 5e-3
     assert load_file(tmp_path / "model.safetensors")["norm.weight"].dtype == torch.bfloat16
 
 

@@ -11,10 +11,9 @@ from layerscope.core.readout import get_template
 from layerscope.data import load_corpus
 from layerscope.evaluation.encode import encode_template
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.exporting import export
-from layerscope.exporting.checking import verify
-from layerscope.exporting.checking.texts import verification_texts
-from layerscope.exporting.folder.tokenizing import bake
+from layerscope.exporting import export, verifying
+from layerscope.exporting.draft import verification_texts
+from layerscope.exporting.tokenizing import bake
 from layerscope.models import load
 from tests.evaluation.support import mteb_score
 from tests.evaluation.tasks.support import shared_data
@@ -53,7 +52,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(name: str, tmp_path: Path,
         layers=[*(layer for layer, _ in cases), -1], readouts=[readout for _, readout in cases],
     )  # fmt: skip
     task = resolve_tasks("STSBenchmark", data_dir=data, limit=limit)[0].load()
-    monkeypatch.setattr(verify, "reload", reload_here)
+    monkeypatch.setattr(verifying, "reload", reload_here)
     for i, (layer, readout) in enumerate(cases):
         done = export(model, layer, readout=readout, from_run=run.path, store=tmp_path / "store", out=tmp_path / str(i))
         assert done.cosine_distance < 1e-5

@@ -25,8 +25,7 @@ def bench_command(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Measure throughput, latency, memory and size of a folder and a model, side by side on the CPU."""
-    from layerscope.exporting.measuring.bench import DEFAULT_LENGTHS, bench
-    from layerscope.exporting.terminal import print_bench
+    from layerscope.exporting.bench import DEFAULT_LENGTHS, bench, print_bench
 
     wanted = whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
     found = bench(

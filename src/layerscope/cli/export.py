@@ -23,7 +23,9 @@ def export_command(
         None, "--readout", help="template/pooling/norm/sink/centering. (default: the best of --from-run, or plain/mean/applied)"
     ),
     from_run: Path | None = typer.Option(
-        None, "--from-run", help="Folder of an evaluation: chooses, centres, and gives evidence."
+        None,
+        "--from-run",
+        help="Folder of a profile or an evaluation, or a file of `select --json`: chooses the layer and gives the evidence.",
     ),
     out: Path = typer.Option(..., "--out", "-o", help="Folder to write."),
     center_on: str | None = typer.Option(None, "--center-on", help="Corpus or file of texts whose mean is subtracted."),
@@ -33,7 +35,10 @@ def export_command(
     normalize: bool | None = typer.Option(
         None, "--normalize/--no-normalize", help="Scale vectors to length 1. (default: as the run or the model's pipeline does)"
     ),
-    onnx: bool = typer.Option(False, "--onnx", help="Add an ONNX graph, pooling included."),
+    formats: list[str] = typer.Option(
+        [], "--format", help="Also write this format; may be repeated. (onnx, or an installed one)"
+    ),
+    onnx: bool = typer.Option(False, "--onnx", help="Add an ONNX graph, pooling included: short for --format onnx."),
     quantize: str | None = typer.Option(None, "--quantize", help="int8: add a smaller ONNX graph."),
     bench: bool = typer.Option(False, "--bench", help="Measure it against the whole model; the figures go into the card."),
     dtype: str = shared.DTYPE,
@@ -59,6 +64,7 @@ def export_command(
         center_on=center_on,
         max_length=max_length,
         normalize=normalize,
+        formats=formats,
         onnx=onnx,
         quantize=quantize,
         bench=bench,
@@ -76,9 +82,9 @@ def export_command(
     if as_json:
         print(json.dumps({"out": str(done.path), **done.facts}, indent=2, ensure_ascii=False))
     elif not quiet:
-        from layerscope.exporting.terminal import print_export
+        from layerscope.exporting.describing import print_export
 
-        print_export(done)
+        print_export(done.facts)
         print(f"Written to {out}: open README.md there, or SentenceTransformer({str(out)!r})", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""An export in the making: everything decided, the folder written beside its place, not yet verified."""
+"""An export in the making, not yet verified, and the texts it is verified on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from layerscope.core.readout import Readout, Template, get_template
-from layerscope.exporting.folder.cutting import Route
-from layerscope.exporting.folder.tokenizing import Baked
+from layerscope.exporting.cutting import Route
+from layerscope.exporting.tokenizing import Baked
 from layerscope.models import LoadedModel
 
 
@@ -27,7 +27,7 @@ class Draft:
     max_length: int
     unit: bool
     mean: np.ndarray | None
-    centred_on: str | None
+    centered_on: str | None
     texts: list[str]
 
     @property
@@ -44,3 +44,56 @@ class Draft:
             "probes": short[:: max(1, len(short) // probes)][:probes],
             "index": self.route.index,
         }
+
+
+# Short and long texts, with the endings and beginnings on which tokenizers differ.
+SHORT = (
+    "A man is playing a guitar.",
+    "The committee will meet again on Thursday at 3:30 p.m. in room 204.",
+    "Is this the train to Edinburgh?",
+    "no capital letter and no full stop at the end",
+    "“Nothing is certain,” she said, “but the tide comes in twice a day.”",
+    '"It is late," he said. "We should go."',
+    "'Tis the season (or so they say)",
+    "Prices rose by 4.7 % in March, 3.9 % in April and 0.2 % in May",
+    "Ein Satz auf Deutsch, mit Umlauten: über, schön, größer.",
+    "日本語の文章もここにあります。",
+    "Emoji at the end 🙂",
+    "An ellipsis ends this one...",
+    "What a day!",
+    "https://example.org/path?query=1&other=2",
+    "  two spaces before, and one after ",
+    "First line.\nSecond line.\n",
+    "one",
+    "7",
+    "?",
+    "e = m c^2; f(x) = a*x + b",
+)
+
+_PARAGRAPH = (
+    "The harbour froze early that winter, and the boats that had not been hauled out stood fast until March. Fishermen walked "
+    "out over the ice with sledges and saws, cut square holes, and let down their lines through them. In the evenings they "
+    "mended nets by the stove and told the same stories as the year before. When the thaw came it came in one night: by morning "
+    "the whole bay was moving, and the sound of it, like a crowd talking in a distant hall, could be heard three streets inland. "
+)
+
+LONG = (
+    _PARAGRAPH,
+    _PARAGRAPH * 3,
+    "Lists are common, too: " + ", ".join(f"item {i} costs {i * 7 % 31}.{i % 10}0 euros" for i in range(40)) + ".",
+)
+
+
+def verification_texts(count: int = 4) -> list[str]:
+    """Built-in texts, and where it is on this machine the start of the default corpus: news texts of 45 to 620 words."""
+    from layerscope.data import load_corpus
+    from layerscope.data.catalogue import CORPORA, DEFAULT_CORPUS
+
+    cached = CORPORA.is_cached(DEFAULT_CORPUS)
+    news = list(load_corpus(DEFAULT_CORPUS, limit=count, offline=True).texts) if cached else []
+    return [*SHORT, *LONG, *news]
+
+
+def beyond(count_tokens: int) -> str:
+    """A text that is surely longer than so many tokens."""
+    return _PARAGRAPH * (count_tokens // 60 + 2)

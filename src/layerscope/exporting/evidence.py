@@ -1,8 +1,10 @@
-"""What a finished evaluation says about a layer: which to export, how it scored against the last, and the mean of its vectors."""
+"""What a choice rests on: which layer and readout to export, how they scored, and the mean of their vectors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,67 +13,150 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
-from layerscope.core.readout import Readout, get_template
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
+from layerscope.core.runs import load_run
 from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.score import texts_file
-from layerscope.evaluation.tables import READOUT_COLUMNS
-from layerscope.exporting.errors import ExportError
-from layerscope.exporting.express import why_not
+from layerscope.exporting.express import ExportError, why_not
 from layerscope.models import LoadedModel
+from layerscope.profiling.run import Run
+from layerscope.selection import Choice, select
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A finished evaluation, asked about the layer and readout to export."""
+    """A finished run, or a choice that was made earlier, asked about the layer and readout to export."""
 
-    run: Evaluation
+    where: str
+    run: Evaluation | Run | None = None
+    given: Choice | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """The facts of the model's identity."""
 
     @classmethod
-    def load(cls, path: str | Path) -> Evidence:
-        """Read a run's folder."""
-        return cls(Evaluation.load(path))
+    def load(cls, source: Any) -> Evidence:
+        """From a run's folder, a file that `layerscope select --json` wrote, a run or a choice."""
+        if isinstance(source, Choice):
+            return cls("the given choice", given=source, about=getattr(source, "identity", {}))
+        if isinstance(source, (Evaluation, Run)):
+            return cls(str(source.path), source, about=source.manifest["model"])
+        path = Path(source)
+        if path.is_file():
+            return cls._from_file(path)
+        run = load_run(path)
+        if isinstance(run, (Evaluation, Run)):
+            return cls(str(path), run, about=run.manifest["model"])
+        raise ExportError(
+            f"{path} holds a {run.kind}, which says nothing about the layer to export. Give the folder of a profile or an "
+            "evaluation, or a file that `layerscope select --json` wrote."
+        )
 
-    @property
-    def conventions(self) -> dict[str, Any]:
-        """How the run read its texts."""
-        return self.run.manifest["conventions"]
+    @classmethod
+    def _from_file(cls, path: Path) -> Evidence:
+        """A choice as `layerscope select --json` wrote it; scores come with it where its evaluation is still there."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            known = {name.name for name in fields(Choice)}
+            given = Choice(**{name: value for name, value in values.items() if name in known})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ExportError(f"{path} holds no choice of a layer ({error}). `layerscope select --json` writes one.") from None
+        return cls(str(path), given=given, about=values.get("identity") or {})
 
     def check(self, model: LoadedModel) -> None:
-        """Refuse a run of other weights."""
-        for name in ("weights_sha256", "dtype", "bidirectional"):
-            there, here = self.run.manifest["model"].get(name), model.identity.get(name)
-            if there != here:
-                raise ExportError(
-                    f"the run in {self.run.path} measured another model: {name} is {there} there, {here} for {model.name}."
-                )
+        """Refuse evidence about another model: other weights, settings, precision, attention or adapters."""
+        difference = ModelIdentity.of(self.about).difference(ModelIdentity.of(model.identity))
+        if difference is not None:
+            raise ExportError(f"{self.where} is about another model than {model.name}: {difference}.")
 
-    def choose(self, layer: int | None, readout: Readout | None) -> tuple[int, Readout, list[str]]:
-        """The best layer and readout that can be exported, by the mean score over tasks; and notes on what was passed over."""
-        known = self.run.scores.dropna(subset=["score"])
-        means: Any = known.groupby([*READOUT_COLUMNS, "layer"])["score"].mean()
-        rows = [(Readout(*(str(part) for part in key[:-1])), int(key[-1]), float(score)) for key, score in means.items()]
-        rows.sort(key=lambda row: (-row[2], row[1]))  # of equals the shallower, which is the cheaper
-        fitting = [row for row in rows if (readout is None or row[0] == readout) and (layer is None or row[1] == layer)]
-        if not fitting:
-            measured = ", ".join(sorted({row[0].name for row in rows}))
-            wanted = " and ".join(text for text in (readout and readout.name, layer is not None and f"layer {layer}") if text)
-            raise ExportError(f"the run in {self.run.path} did not measure {wanted}. It measured: {measured}.")
-        usable = [row for row in fitting if why_not(row[0]) is None] if readout is None else fitting
+    def choose(self, layer: int | None, readout: Readout | None) -> tuple[int, Readout, Choice | None, list[str]]:
+        """What to export: as asked, and for the rest as `layerscope.selection` chooses; with notes on what was passed over."""
+        notes: list[str] = []
+        choice = None
+        if layer is None or readout is None:
+            choice, notes = self._chosen(readout)
+            readout = readout or (Readout.parse(choice.readout) if choice.readout else Readout())
+            layer = choice.layer if layer is None else layer
+        if isinstance(self.run, Evaluation):
+            self._check_measured(layer, readout)
+        return layer, readout, choice, notes
+
+    def _chosen(self, readout: Readout | None) -> tuple[Choice, list[str]]:
+        if self.given is not None:
+            if readout is not None and self.given.readout not in (None, readout.name):
+                raise ExportError(
+                    f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out --readout."
+                )
+            return self.given, []
+        if not isinstance(self.run, Evaluation):
+            return select(self.run), []
+        best = select(self.run, readout=None if readout is None else readout.name)
+        reason = why_not(Readout.parse(best.readout or ""))
+        if reason is None:
+            return best, []
+        usable = [name for name in self._measured() if why_not(Readout.parse(name)) is None]
         if not usable:
-            raise ExportError(f"no readout of the run in {self.run.path} can be exported: {why_not(fitting[0][0])}.")
-        best, passed = usable[0], fitting[0]
-        notes = []
-        if best[2] < passed[2]:
-            notes.append(
-                f"{passed[0].name} at layer {passed[1]} scored higher ({100 * passed[2]:.2f} against {100 * best[2]:.2f}), "
-                f"but cannot be exported: {why_not(passed[0])}."
+            raise ExportError(f"no readout of the run in {self.where} can be exported: {reason}.")
+        others = [select(self.run, readout=name) for name in usable]
+        most = max(others, key=lambda one: (one.expected_gain or 0.0, -one.layer))
+        told = f"{best.readout} at layer {best.layer} is the choice of `layerscope select`, but cannot be exported: {reason}."
+        return most, [told]
+
+    def _measured(self) -> dict[str, set[int]]:
+        """The layers that were scored, by readout."""
+        assert isinstance(self.run, Evaluation)
+        known = self.run.scores.dropna(subset=["score"])[[*READOUT_COLUMNS, "layer"]].drop_duplicates()
+        found: dict[str, set[int]] = {}
+        for row in known.to_dict("records"):
+            found.setdefault(Readout.from_row(row).name, set()).add(int(row["layer"]))
+        return found
+
+    def _check_measured(self, layer: int, readout: Readout) -> None:
+        measured = self._measured()
+        if layer not in measured.get(readout.name, ()):
+            raise ExportError(
+                f"the run in {self.where} did not measure {readout.name} at layer {layer}. "
+                f"It measured: {', '.join(sorted(measured))}."
             )
-        return best[1], best[0], notes
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens of a text were read."""
+        if self.run is not None:
+            return int(self.run.manifest["conventions"]["max_length"])
+        return getattr(self.given, "max_length", None)
+
+    @property
+    def unit_length(self) -> bool | None:
+        """Whether vectors were scaled to length 1; None where no vectors were scored."""
+        if isinstance(self.run, Evaluation):
+            return bool(self.run.manifest["conventions"]["unit_length"])
+        return getattr(self.given, "unit_length", None)
+
+    def facts(self, layer: int, readout: Readout, choice: Choice | None, notes: list[str]) -> dict[str, Any]:
+        """What layerscope.json and the model card say."""
+        manifest = self.run.manifest if self.run is not None else {}
+        return {
+            "run": Path(self.where).name,
+            "selected": choice is not None,
+            "choice": None if choice is None else choice.as_dict(),
+            "scores": self.rows(layer, readout),
+            "notes": notes,
+            "warnings": manifest.get("warnings", []),
+            "conventions": manifest.get("conventions", {}),
+            "tasks": manifest.get("tasks", {}),
+        }
 
     def rows(self, layer: int, readout: Readout) -> list[dict[str, Any]]:
-        """Per task: the score of the layer, of the last under the same readout, the gain with its interval; × 100."""
+        """Per task, in points (score × 100): the layer's score and what of its gain is the layer's and what the readout's.
+
+        `gain` with its interval is over the last layer under the same readout, `gain_readout` is that last layer over the last
+        layer under the default readout.
+        """
+        if not isinstance(self.run, Evaluation):
+            return []
         gains = self.run.gains
         same = gains[(gains[READOUT_COLUMNS] == pd.Series(readout.__dict__)[READOUT_COLUMNS]).all(axis=1)]
         default = gains[(gains[READOUT_COLUMNS] == pd.Series(Readout().__dict__)[READOUT_COLUMNS]).all(axis=1)]
@@ -97,24 +182,31 @@ class Evidence:
                     "ci_low": 100 * float(one["ci_low"]),
                     "ci_high": 100 * float(one["ci_high"]),
                     "default_last": None if top is None else 100 * float(top["score"]),
+                    "gain_readout": None if top is None else 100 * (float(last["score"]) - float(top["score"])),
                 }
             )
         return rows
 
     def mean(self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None) -> tuple[np.ndarray, str]:
         """The mean over all distinct texts of the run's tasks, from the vectors in the embedding store; and what it is over."""
+        if not isinstance(self.run, Evaluation):
+            raise ExportError(
+                f"readout {readout.name!r} subtracts a mean, and {self.where} holds no vectors to take it from: "
+                "say which texts to center on (--center-on FILE)."
+            )
         tasks = list(self.run.manifest["tasks"])
         found = np.concatenate([np.load(texts_file(self.run.path, task), allow_pickle=False) for task in tasks])
         keys = [bytes(row) for row in np.unique(found, axis=0)]
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
-        length, dtype = self.conventions["max_length"], self.conventions.get("store_dtype", "float32")
+        conventions = self.run.manifest["conventions"]
+        length, dtype = conventions["max_length"], conventions.get("store_dtype", "float32")
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
         try:
             space = open_space(held, model, get_template(readout.template), length, dtype)
             vectors = readout_vectors(space, keys, readout, site.name)
         except MissingVectorsError as error:
             raise ExportError(
-                f"the vectors that {self.run.path} centred on are no longer in the store. Run the same evaluation again with "
-                "another --out (it fills the store), or say which texts to centre on (--center-on FILE)."
+                f"the vectors that {self.run.path} centered on are no longer in the store. Run the same evaluation again with "
+                "another --out (it fills the store), or say which texts to center on (--center-on FILE)."
             ) from error
         return vectors.mean(0, dtype=np.float64), f"the {len(keys)} texts of {', '.join(tasks)}"

@@ -1,11 +1,16 @@
-"""Which readouts sentence-transformers' standard modules can express, and the nearest one where they cannot."""
+"""Which readouts standard sentence-transformers modules can express, and the nearest one where they cannot."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from layerscope.core.readout import Readout, get_template
-from layerscope.exporting.errors import ExportError
+from layerscope.errors import LayerscopeError
+
+
+class ExportError(LayerscopeError):
+    """A model or readout that cannot be exported, or an export that does not give back what was measured."""
+
 
 POOLING_MODES = {
     "mean": "mean_tokens",

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layerscope.core.readout import Readout
-from layerscope.exporting import publish
-from layerscope.exporting.checking.reference import pooled_vectors
-from layerscope.exporting.checking.verify import require_sentence_transformers, verify
-from layerscope.exporting.draft import Draft
-from layerscope.exporting.errors import ExportError
+from layerscope.catalogue import MARKER
+from layerscope.core.readout import Readout, get_template
+from layerscope.exporting.cutting import check_cuttable, write_cut
+from layerscope.exporting.describing import describe, finish, license_of
+from layerscope.exporting.draft import Draft, beyond, verification_texts
 from layerscope.exporting.evidence import Evidence
-from layerscope.exporting.express import check_expressible
-from layerscope.exporting.folder.cutting import check_cuttable
-from layerscope.exporting.folder.preparing import DEFAULT_MAX_LENGTH, prepare
-from layerscope.exporting.telling.facts import describe, finish
-from layerscope.exporting.telling.licence import licence_of
+from layerscope.exporting.express import ExportError, check_expressible
+from layerscope.exporting.formats import BASE_FORMAT, FORMATS
+from layerscope.exporting.tokenizing import bake
+from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
+from layerscope.store.atomic import explained
+
+DEFAULT_MAX_LENGTH = 256  # the evaluation's
+FRAMED_MAX_LENGTH = 2048  # where cutting a text would break its frame, fewer texts are cut
+
+Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], tuple[np.ndarray, str]]
+"""Finds the mean to subtract, and over what it is, given how texts become token ids."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Exported:
     @classmethod
     def load(cls, path: str | Path) -> Exported:
         """Read an exported folder's facts."""
-        file = Path(path) / publish.MARKER
+        file = Path(path) / MARKER
         facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         if facts.get("kind") != "export":
             raise ExportError(f"{path} holds no export of layerscope.")
@@ -63,12 +71,13 @@ def export(
     *,
     readout: str | Readout | None = None,
     out: str | Path,
-    from_run: str | Path | None = None,
+    from_run: Any = None,
     tokenizer: Any = None,
     texts: Sequence[str] | None = None,
     center_on: str | Path | Sequence[str] | None = None,
     max_length: int | None = None,
     normalize: bool | None = None,
+    formats: Sequence[str] = (),
     onnx: bool = False,
     quantize: str | None = None,
     bench: bool = False,
@@ -79,55 +88,95 @@ def export(
 ) -> Exported:
     """Write layer `layer` of a model, read as `readout` says, as a sentence-transformers folder, and verify it.
 
-    `from_run` is the folder of an evaluation: it gives the layer and readout where they are left out (the best measured), the
-    length and scaling of texts, the mean for centering, and the evidence in the model card. `center_on` names other texts to
-    centre on (a file or corpus, or texts). `texts` are verified on besides the built-in ones. `normalize` scales vectors to
-    length 1 (None: as the run, or the model's own pipeline, does). `onnx` adds an ONNX graph, `quantize="int8"` a smaller one
-    beside it; `bench` measures the folder against the whole model. Precision is the model's: `model_options={"dtype":
-    "bfloat16"}` makes a smaller folder.
+    `from_run` gives the layer and readout where they are left out, as `layerscope.select` chooses them, and the evidence in the
+    model card. It is the folder of a profile or an evaluation, or a choice: a file that `layerscope select --json` wrote, or the
+    choice itself. An evaluation also gives the length and scaling of texts and the mean for centering. `center_on` names other
+    texts to center on (a file or corpus, or texts). `texts` are verified on besides the built-in ones. `normalize` scales vectors
+    to length 1 (None: as the run, or the model's own pipeline, does).
+
+    `formats` names what is written besides that folder; `onnx` is short for `formats=["onnx"]`, and `quantize="int8"` adds a
+    smaller graph. `bench` measures the folder against the whole model. Precision is the model's:
+    `model_options={"dtype": "bfloat16"}` makes a smaller folder.
     """
     require_sentence_transformers()
-    if onnx or quantize:
-        from layerscope.exporting.folder.graph import check_request
-
-        check_request(onnx, quantize)
+    extra = _check_formats([*formats, *(["onnx"] if onnx else [])], quantize)
     place = Path(out)
-    publish.check_free(place, overwrite)
+    check_free(place, overwrite)
     wanted = _readout(readout)
     loaded = open_model(model, tokenizer, offline, model_options or {})
     evidence = None if from_run is None else Evidence.load(from_run)
-    notes: list[str] = []
     chosen = None if layer is None else _layer(loaded, layer)
-    selected = chosen is None or wanted is None
+    choice, notes = None, []
     if evidence is not None:
         evidence.check(loaded)
-        chosen, wanted, notes = evidence.choose(chosen, wanted)
+        chosen, wanted, choice, notes = evidence.choose(chosen, wanted)
     elif chosen is None:
-        raise ExportError(f"say which layer: --layer 0 to {loaded.n_blocks}, or --from-run with the folder of an evaluation.")
+        raise ExportError(f"say which layer: --layer 0 to {loaded.n_blocks}, or --from-run with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
     length = _length(loaded, max_length, evidence)
     unit = _unit(loaded, normalize, evidence)
-    with publish.published(place) as folder:
+    with published(place) as folder:
         draft = prepare(
             loaded, chosen, plan, folder, texts=texts, max_length=length, extend=max_length is None, unit=unit,
-            centre=lambda ids_of: _mean(loaded, chosen, plan, evidence, center_on, store, offline, ids_of),
+            center=lambda ids_of: _mean(loaded, chosen, plan, evidence, center_on, store, offline, ids_of),
         )  # fmt: skip
         facts = {
             **describe(draft, verify([draft])[0]),
-            "licence": licence_of(loaded, model, offline),
-            "evidence": None if evidence is None else _evidence(evidence, draft, selected, notes),
+            "license": license_of(loaded, model, offline),
+            "evidence": None if evidence is None else evidence.facts(draft.layer, draft.readout, choice, notes),
+            "formats": {name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra},
         }
-        if onnx:
-            from layerscope.exporting.folder.graph import write_graphs
-
-            facts["onnx"] = write_graphs(draft, quantize)
         if bench:
-            from layerscope.exporting.measuring.bench import bench_facts
+            from layerscope.exporting.bench import bench_facts
 
             facts["bench"] = bench_facts(folder, model, offline)
         finish(draft, facts)
-    return Exported(place, json.loads((place / publish.MARKER).read_text(encoding="utf-8")))
+    return Exported(place, json.loads((place / MARKER).read_text(encoding="utf-8")))
+
+
+def prepare(
+    model: LoadedModel,
+    layer: int,
+    readout: Readout,
+    folder: Path,
+    *,
+    texts: Sequence[str] | None = None,
+    max_length: int = DEFAULT_MAX_LENGTH,
+    extend: bool = False,
+    unit: bool = False,
+    center: Centering | None = None,
+) -> Draft:
+    """Write a folder and say what it claims to be, in the order in which it can be refused; nothing is verified yet.
+
+    `extend`: a text cut under a template that joins it loses the joint, and with it much of its meaning. Such a folder then
+    reads longer texts than were evaluated.
+    """
+    check_cuttable(model)
+    template = get_template(readout.template)
+    probes = [text for text in dict.fromkeys([*verification_texts(), beyond(max_length), *(texts or ())]) if text.strip()]
+    baked = bake(model, template, max_length, probes)
+    if extend and not baked.exact_when_cut:
+        baked = baked.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
+        probes.append(beyond(baked.max_length))  # a text that this folder, too, has to cut
+    mean, centered_on = (None, None)
+    if readout.centering == "corpus":
+        assert center is not None
+        mean, centered_on = center(baked.ids)
+    route = write_cut(model, layer, readout.final_norm, folder)
+    draft = Draft(folder, model, layer, readout, route, baked, max_length, unit, mean, centered_on, probes)
+    FORMATS.get(BASE_FORMAT).write(draft, {})
+    return draft
+
+
+def _check_formats(names: Sequence[str], quantize: str | None) -> list[str]:
+    """The formats besides the folder itself, each asked whether it can be written."""
+    extra = [name for name in dict.fromkeys(names) if name != BASE_FORMAT]
+    if quantize is not None and "onnx" not in extra:
+        raise ExportError("--quantize makes a smaller ONNX graph: add --onnx.")
+    for name in extra:
+        FORMATS.get(name).check({"quantize": quantize})
+    return extra
 
 
 def _readout(given: str | Readout | None) -> Readout | None:
@@ -155,7 +204,7 @@ def _check(model: LoadedModel, readout: Readout) -> None:
 
 
 def _length(model: LoadedModel, asked: int | None, evidence: Evidence | None) -> int:
-    length = asked or (int(evidence.conventions["max_length"]) if evidence else DEFAULT_MAX_LENGTH)
+    length = asked or (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
     if length < 1:
         raise ExportError(f"max_length must be at least 1, not {length}.")
     return length if model.max_length is None else min(length, model.max_length)
@@ -164,7 +213,8 @@ def _length(model: LoadedModel, asked: int | None, evidence: Evidence | None) ->
 def _unit(model: LoadedModel, asked: bool | None, evidence: Evidence | None) -> bool:
     if asked is not None:
         return asked
-    return bool(evidence.conventions["unit_length"] if evidence else model.identity.get("normalizes"))
+    measured = None if evidence is None else evidence.unit_length
+    return bool(model.identity.get("normalizes") if measured is None else measured)
 
 
 def _mean(
@@ -193,14 +243,58 @@ def _mean(
     )
 
 
-def _evidence(evidence: Evidence, draft: Draft, selected: bool, notes: list[str]) -> dict[str, Any]:
-    run = evidence.run
-    return {
-        "run": run.path.name,
-        "selected": selected,
-        "scores": evidence.rows(draft.layer, draft.readout),
-        "notes": notes,
-        "warnings": run.manifest["warnings"],
-        "conventions": run.manifest["conventions"],
-        "tasks": run.manifest["tasks"],
-    }
+# --- a folder that appears complete and verified, or not at all ---
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Refuse to replace anything but an earlier export, and that only when asked."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ExportError(f"{out} is a file; an export needs a folder. Choose another --out.")
+    if not any(out.iterdir()):
+        return
+    if not overwrite:
+        raise ExportError(f"{out} exists and is not empty. Choose another --out, or --overwrite to replace an earlier export.")
+    if not _is_export(out):
+        raise ExportError(f"{out} holds no export of layerscope, and only those are replaced. Choose another --out.")
+
+
+@contextmanager
+def published(out: Path) -> Iterator[Path]:
+    """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it stays as NAME.failed."""
+    with explained(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch = out.with_name(f".{out.name}.{os.getpid()}.part")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+    try:
+        with explained(out):
+            yield scratch
+            _replace(scratch, out)
+    except ExportError as error:
+        if not (scratch / "modules.json").exists():
+            raise  # refused before it was complete: nothing to look at
+        failed = out.with_name(f"{out.name}.failed")
+        shutil.rmtree(failed, ignore_errors=True)
+        os.rename(scratch, failed)
+        raise ExportError(f"{error} Nothing was written to {out}; what failed is in {failed}.") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _replace(scratch: Path, out: Path) -> None:
+    for file in scratch.rglob("*.safetensors"):
+        file.chmod((scratch / "modules.json").stat().st_mode)  # written for one user only, unlike the rest
+    aside = out.with_name(f".{out.name}.{os.getpid()}.old")
+    if out.exists():
+        os.rename(out, aside)
+    os.rename(scratch, out)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        return json.loads((folder / MARKER).read_text(encoding="utf-8")).get("kind") == "export"
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -21,8 +21,7 @@ from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.recipe import driver_options, make_recipe
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.exporting import publish
-from layerscope.exporting.job import export
+from layerscope.exporting.job import check_free, export
 from layerscope.improving.choose import Decision, decide, keep_default, relative_costs
 from layerscope.improving.grid import BLEND, QUICK, StoredCandidates, make_grid, passes_of, prompts_among
 from layerscope.improving.judging import CHECKED, Check, Panel, check_choice, make_panel
@@ -168,7 +167,7 @@ class ImproveJob:
             done = _finished(out, config)
             if done is not None and not overwrite:
                 return done
-            publish.check_free(out, overwrite)
+            check_free(out, overwrite)
         self.config, self.clock = config, time.perf_counter()
         if self.model.identity.get("sentence_encoder"):
             return self._left_alone(out, overwrite)

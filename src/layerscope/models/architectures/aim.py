@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from layerscope.errors import ModelError, UnknownNameError
 
-Attention = Literal["bidirectional", "prefix", "causal"]
-ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+AttentionMode = Literal["bidirectional", "prefix", "causal"]
+ATTENTIONS: tuple[AttentionMode, ...] = get_args(AttentionMode)
 
 MODEL_TYPE = "aim"
 
@@ -57,7 +57,7 @@ class AimConfig:
     heads: int = 12
     channels: int = 3
     mlp_ratio: float = 4.0
-    attention: Attention = "bidirectional"
+    attention: AttentionMode = "bidirectional"
     prefix: int | None = None
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class AimConfig:
         return {**facts, "model_type": MODEL_TYPE, "attention": self.attention, "prefix": self.prefix}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any], attention: Attention | None = None, prefix: int | None = None) -> AimConfig:
+    def from_dict(cls, facts: Mapping[str, Any], attention: AttentionMode | None = None, prefix: int | None = None) -> AimConfig:
         """From a published config.json; a model that does not say is bidirectional."""
         inner = facts["config"] if isinstance(facts.get("config"), Mapping) else facts
         given: dict[str, Any] = {}
@@ -303,7 +303,7 @@ def read_aim(
     weights: Sequence[Path] | None = None,
     *,
     dtype: torch.dtype | None = None,
-    attention: Attention | None = None,
+    attention: AttentionMode | None = None,
     prefix: int | None = None,
 ) -> AimModel:
     """The model in a folder with config.json and safetensors, as published or as `write_aim` leaves it.

@@ -11,7 +11,7 @@ from torch import nn
 from layerscope.data.images.preparation import FILE, KIND, PixelPreparation, default_preparation
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
 from layerscope.models.architectures import own_architecture
-from layerscope.models.architectures.aim import ATTENTIONS, Attention
+from layerscope.models.architectures.aim import ATTENTIONS, AttentionMode
 from layerscope.models.families import families
 from layerscope.models.images.model import ImageModel
 from layerscope.models.settings import quiet
@@ -73,7 +73,7 @@ def _read_own(source: Source, family: str, options: dict[str, Any], attention: s
     return read_aim(source.path, source.weights, dtype=dtype, attention=wanted, prefix=prefix)
 
 
-def _attention(text: str | None) -> tuple[Attention | None, int | None]:
+def _attention(text: str | None) -> tuple[AttentionMode | None, int | None]:
     """`causal`, `bidirectional` or `prefix:N`."""
     if text is None:
         return None, None

@@ -1,4 +1,4 @@
-"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch; and a quantised one beside it.
+"""ONNX: the whole pipeline, pooling and centering included, as one graph, checked against torch; and a quantized one beside it.
 
 Layout: `onnx/model.onnx` (and `onnx/model_int8.onnx`), inputs `input_ids` and `attention_mask` (batch × sequence, int64), outputs
 `sentence_embedding` (finished) and `token_embeddings`. What the graph does not need, such as a block of zeros, is not in it.
@@ -8,37 +8,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from layerscope.errors import MissingExtraError, UnknownNameError
-from layerscope.exporting.checking.reference import cosine_distances
 from layerscope.exporting.draft import Draft
-from layerscope.exporting.errors import ExportError
+from layerscope.exporting.express import ExportError
+from layerscope.exporting.formats.base import ExportFormat
+from layerscope.exporting.verifying import cosine_distances
 from layerscope.models.settings import quiet
 
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["sentence_embedding", "token_embeddings"]
-QUANTISATIONS = ("int8",)
+QUANTIZATIONS = ("int8",)
 TOLERANCE = 1e-5
 _ONE_FILE = int(1.8 * 2**30)  # a graph with its weights in one file ends at 2 GB
-
-
-def check_request(onnx: bool, quantize: str | None) -> None:
-    """Refuse, before any work, what cannot be done."""
-    from importlib.util import find_spec
-
-    if quantize is not None and quantize not in QUANTISATIONS:
-        raise UnknownNameError("quantisation", quantize, QUANTISATIONS)
-    if quantize is not None and not onnx:
-        raise ExportError("--quantize makes a smaller ONNX graph: add --onnx.")
-    if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
-        raise MissingExtraError("an ONNX graph", "onnx")
 
 
 class Pipeline(nn.Module):
@@ -47,7 +36,7 @@ class Pipeline(nn.Module):
     def __init__(self, model: Any, mean: np.ndarray | None, unit: bool) -> None:
         super().__init__()
         self.transformer, self.pooling, self.unit = model[0], model[1], unit
-        # subtracted, not multiplied with an identity: a quantised identity would not be one
+        # subtracted, not multiplied with an identity: a quantized identity would not be one
         self.mean = None if mean is None else nn.Parameter(torch.tensor(mean, dtype=torch.float32), requires_grad=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +52,7 @@ class Pipeline(nn.Module):
 
 
 def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, Any]]:
-    """Write the graph and, on request, a quantised one; returns what was measured of each. The graph must equal torch."""
+    """Write the graph and, on request, a quantized one; returns what was measured of each. The graph must equal torch."""
     from sentence_transformers import SentenceTransformer
 
     name = draft.model.name
@@ -92,7 +81,7 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
     if not facts[0]["cosine_distance"] < TOLERANCE:
         raise ExportError(f"the ONNX graph does not give what torch gives: cosine distance {facts[0]['cosine_distance']:.1e}.")
     if quantize:
-        facts.append(_facts(_quantised(file), batches, wanted, torch_speed))
+        facts.append(_facts(_quantized(file), batches, wanted, torch_speed))
     return facts
 
 
@@ -148,7 +137,7 @@ def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Pat
             raise ExportError(f"torch could not turn this model into an ONNX graph: {told}. Leave out --onnx.") from error
 
 
-def _quantised(file: Path) -> Path:
+def _quantized(file: Path) -> Path:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     target = file.with_name("model_int8.onnx")
@@ -192,3 +181,52 @@ def _measure(
     found = [run(*batch) for batch in batches]
     seconds = time.perf_counter() - start
     return np.concatenate(found), sum(len(ids) for ids, _ in batches) / seconds
+
+
+class OnnxFormat(ExportFormat):
+    """`onnx/model.onnx`, and with the option `quantize="int8"` a smaller graph beside it."""
+
+    name: ClassVar[str] = "onnx"
+    summary: ClassVar[str] = "an ONNX graph, pooling included; quantize=int8 adds a smaller one"
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """The option must be known, and the libraries installed."""
+        from importlib.util import find_spec
+
+        quantize = options.get("quantize")
+        if quantize is not None and quantize not in QUANTIZATIONS:
+            raise UnknownNameError("quantization", quantize, QUANTIZATIONS)
+        if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
+            raise MissingExtraError("an ONNX graph", "onnx")
+
+    def write(self, draft: Draft, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The graphs, and what was measured of each."""
+        return write_graphs(draft, options.get("quantize"))
+
+    def card(self, facts: Any) -> str:
+        """A table with one row per graph."""
+        lines = [
+            "## ONNX",
+            "",
+            "Inputs `input_ids` and `attention_mask`; outputs `sentence_embedding` (pooled, finished) and `token_embeddings`.",
+            "",
+            "| file | MB | largest cosine distance to torch | mean | texts/s (torch) |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for graph in facts:
+            distances = f"{graph['cosine_distance']:.1e} | {graph['mean_cosine_distance']:.1e}"
+            speed = f"{graph['texts_per_s']:.1f} ({graph['torch_texts_per_s']:.1f})"
+            lines.append(f"| {graph['file']} | {graph['bytes'] / 2**20:.0f} | {distances} | {speed} |")
+        return "\n".join(lines)
+
+    def lines(self, facts: Any) -> list[str]:
+        """One line per graph."""
+        return [
+            f"{graph['file']}: {graph['bytes'] / 2**20:.0f} MB · cosine distance to torch ≤ {graph['cosine_distance']:.1e} "
+            f"(mean {graph['mean_cosine_distance']:.1e}) · "
+            f"{graph['texts_per_s']:.1f} texts/s, torch {graph['torch_texts_per_s']:.1f}"
+            for graph in facts
+        ]
+
+
+FORMAT = OnnxFormat()

@@ -15,7 +15,7 @@ from typing import Any
 
 from layerscope.core.readout import SLOT, Template
 from layerscope.evaluation.encode import encode_template
-from layerscope.exporting.errors import ExportError
+from layerscope.exporting.express import ExportError
 from layerscope.models import LoadedModel
 
 INPUTS = ["input_ids", "attention_mask"]

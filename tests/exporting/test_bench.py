@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from layerscope.exporting import ExportError
-from layerscope.exporting.folder.cutting import cut
-from layerscope.exporting.measuring import bench as benching
-from layerscope.exporting.measuring.bench import Bench, bench
-from layerscope.exporting.terminal import print_bench
+from layerscope.exporting import bench as benching
+from layerscope.exporting.bench import Bench, bench, print_bench
+from layerscope.exporting.cutting import cut
 from tests.exporting.support import draft_of
 from tests.tiny import tiny_model
 

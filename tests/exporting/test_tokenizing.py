@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 from layerscope.core.readout import get_template
 from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import ExportError
-from layerscope.exporting.checking.texts import SHORT, beyond
-from layerscope.exporting.folder.tokenizing import bake
+from layerscope.exporting.draft import SHORT, beyond
+from layerscope.exporting.tokenizing import bake
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from layerscope.errors import UnknownNameError
 from layerscope.exporting import ExportError
-from layerscope.exporting.folder.graph import check_request, write_graphs
+from layerscope.exporting.formats.onnx import FORMAT, write_graphs
 from tests.exporting.support import TEXTS, draft_of, vectors_by_hand
 from tests.tiny import tiny_model
 
@@ -42,7 +42,7 @@ def run_graph(folder: Path, name: str, texts: list[str]) -> np.ndarray:
 )
 def test_graphs_equal_states_read_by_hand(family: str, readout: str, unit: bool, tmp_path: Path) -> None:
     model = tiny_model(family)
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, centre=lambda ids: (MEAN, "some texts"), max_length=127)
+    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: (MEAN, "some texts"), max_length=127)
     facts = write_graphs(draft)
     assert [one["file"] for one in facts] == ["onnx/model.onnx"]
     assert facts[0]["cosine_distance"] < 1e-9
@@ -54,7 +54,7 @@ def test_graphs_equal_states_read_by_hand(family: str, readout: str, unit: bool,
 
 
 def test_a_quantised_graph_is_measured_and_the_mean_stays_exact(tmp_path: Path) -> None:
-    draft = draft_of(tiny_model("gpt2"), 2, "plain/mean/raw/keep/corpus", tmp_path, centre=lambda ids: (MEAN, "some texts"))
+    draft = draft_of(tiny_model("gpt2"), 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
     exact, small = write_graphs(draft, "int8")
     assert small["file"] == "onnx/model_int8.onnx"
     assert small["bytes"] < exact["bytes"]
@@ -64,9 +64,7 @@ def test_a_quantised_graph_is_measured_and_the_mean_stays_exact(tmp_path: Path) 
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="add --onnx"):
-        check_request(False, "int8")
     with pytest.raises(UnknownNameError, match="int8"):
-        check_request(True, "int3")
+        FORMAT.check({"quantize": "int3"})
     with pytest.raises(ExportError, match="step by step"):
         write_graphs(draft_of(tiny_model("mamba"), 1, "plain/mean/raw", tmp_path))

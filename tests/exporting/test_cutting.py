@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModel, LlamaConfig, LlamaForCausalLM
 
 from layerscope.exporting import ExportError
-from layerscope.exporting.folder.cutting import Route, check_cuttable, cut, write_cut
+from layerscope.exporting.cutting import Route, check_cuttable, cut, write_cut
 from layerscope.models import LoadedModel, wrap
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model, tiny_tokenizer
 

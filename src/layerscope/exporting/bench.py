@@ -17,11 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from rich.console import Console
+from rich.table import Table
 
-from layerscope.exporting.checking.texts import beyond
-from layerscope.exporting.checking.verify import require_sentence_transformers
-from layerscope.exporting.errors import ExportError
-from layerscope.exporting.measuring import bench_child
+from layerscope.exporting import bench_child
+from layerscope.exporting.draft import beyond
+from layerscope.exporting.express import ExportError
+from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
 
 DEFAULT_LENGTHS = (32, 128)
@@ -89,6 +91,20 @@ def bench(
                     child.latency(length)
         models = [child.facts(lengths) for child in running]
     return Bench(models, list(lengths), count, f"{platform.machine()}, {os.cpu_count()} cores")
+
+
+def print_bench(found: Bench) -> None:
+    """One row per figure, the ratio last."""
+    console = Console(highlight=False)
+    one, other = found.models[:2]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    for name in (one["name"], other["name"], "ratio"):
+        table.add_column(name, justify="right")
+    for row in found.rows():
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"{found.threads} threads, {found.machine}; medians over alternating rounds, each model in its own process")
 
 
 def bench_facts(folder: Path, model: Any, offline: bool) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""Writing a draft: the cut model, its tokenizer, and sentence-transformers' modules around it.
+"""The folder that sentence-transformers loads: tokenizer, and standard modules around the cut model.
 
 The module files are written in the form that every version of sentence-transformers and most other servers read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,25 +15,21 @@ from safetensors.torch import save_file
 
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.express import POOLING_MODES
+from layerscope.exporting.formats.base import ExportFormat
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
 _OWN = "sentence_transformers.models"
 
 
-def write_tokenizer(draft: Draft) -> None:
-    """The tokenizer's files."""
-    with quiet():
-        draft.baked.tokenizer.save_pretrained(draft.folder)
-
-
-def write_modules(draft: Draft) -> list[str]:
-    """sentence-transformers' modules; returns their names."""
+def _write_modules(draft: Draft) -> None:
     folder, width = draft.folder, draft.model.width
     names = ["Transformer", "Pooling"]
     _write_transformer(draft)
     pooling = {f"pooling_mode_{name}": POOLING_MODES[draft.readout.pooling] == name for name in POOLING_MODES.values()}
-    _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True})
+    atomic.write_json(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
+    )
     if draft.mean is not None:
         names.append("Dense")
         _write_centering(folder / "2_Dense", draft.mean)
@@ -44,10 +41,9 @@ def write_modules(draft: Draft) -> list[str]:
         {"idx": i, "name": str(i), "path": path, "type": f"{_OWN}.{name}"}
         for i, (name, path) in enumerate(zip(names, paths, strict=True))
     ]
-    _json(folder / "modules.json", listed)
+    atomic.write_json(folder / "modules.json", listed)
     settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    _json(folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings})
-    return names
+    atomic.write_json(folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings})
 
 
 def _write_transformer(draft: Draft) -> None:
@@ -56,11 +52,11 @@ def _write_transformer(draft: Draft) -> None:
         output = ["hidden_states", draft.route.index]
         settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
         settings["module_output_name"] = "token_embeddings"
-    _json(draft.folder / "sentence_bert_config.json", settings)
+    atomic.write_json(draft.folder / "sentence_bert_config.json", settings)
 
 
 def _write_centering(folder: Path, mean: np.ndarray) -> None:
-    """Subtracting a mean as a dense layer: the identity, and the mean with its sign turned as bias."""
+    """Subtracting a mean as a dense layer: the identity as weights, and minus the mean as bias."""
     width = len(mean)
     folder.mkdir()
     settings = {
@@ -69,7 +65,7 @@ def _write_centering(folder: Path, mean: np.ndarray) -> None:
         "bias": True,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
-    _json(folder / "config.json", settings)
+    atomic.write_json(folder / "config.json", settings)
     save_file(
         {"linear.weight": torch.eye(width), "linear.bias": torch.tensor(-mean, dtype=torch.float32)}, folder / "model.safetensors"
     )
@@ -82,5 +78,17 @@ def _versions() -> dict[str, str]:
     return {name: version(package) for name, package in names.items()}
 
 
-def _json(path: Path, value: Any) -> None:
-    atomic.write_json(path, value)
+class SentenceTransformersFolder(ExportFormat):
+    """Written for every export: the other formats are made from it, and it is what is verified."""
+
+    name: ClassVar[str] = "sentence-transformers"
+    summary: ClassVar[str] = "a folder that SentenceTransformer(path) and AutoModel.from_pretrained(path) load"
+
+    def write(self, draft: Draft, options: Mapping[str, Any]) -> None:
+        """The tokenizer's files and the modules."""
+        with quiet():
+            draft.baked.tokenizer.save_pretrained(draft.folder)
+        _write_modules(draft)
+
+
+FORMAT = SentenceTransformersFolder()

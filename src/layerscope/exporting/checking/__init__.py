@@ -1,1 +1,0 @@
-"""Whether an exported folder gives what was measured."""

@@ -1,0 +1,335 @@
+"""What is said about an export: layerscope.json for programs, README.md for people, and the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from layerscope.catalogue import MARKER
+from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.exporting.draft import Draft
+from layerscope.exporting.formats import FORMATS
+from layerscope.exporting.verifying import Verification
+from layerscope.models import LoadedModel, catalogue
+from layerscope.store import atomic
+from layerscope.version import VERSION
+
+
+def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
+    """Everything about an export that a reader or a program may want."""
+    model, readout, route = draft.model, draft.readout, draft.route
+    template = draft.template
+    has_norm = model.anatomy.final_norm is not None
+    identity = model.identity
+    modules = json.loads((draft.folder / "modules.json").read_text(encoding="utf-8"))
+    return {
+        "kind": "export",
+        "layerscope": VERSION,
+        "base": {**identity, "name": model.name, "title": _title_of(model)},
+        "quantization": identity.get("quantisation"),
+        "layer": draft.layer,
+        "layer_convention": "layer k is the state after k blocks; layer 0 is the input of the first block",
+        "readout": readout.name,
+        "final_norm": readout.final_norm if has_norm else "none",
+        "blocks": {"kept": route.kept, "filler": route.filler, "of": model.n_blocks},
+        "state": route.said,
+        "template": {
+            "name": template.name,
+            "pattern": template.pattern,
+            "joined": draft.baked.joined,
+            "appended": draft.baked.appended,
+            "exact_when_cut": draft.baked.exact_when_cut,
+        },
+        "max_length": draft.baked.max_length,
+        "evaluated_max_length": draft.max_length,
+        "unit_length": draft.unit,
+        "centered_on": draft.centered_on,
+        "modules": [str(module["type"]).rsplit(".", 1)[-1] for module in modules],
+        "parameters": _parameters(draft.folder),
+        "verification": verification.as_dict(),
+    }
+
+
+def finish(draft: Draft, facts: dict[str, Any]) -> None:
+    """Write the model card and layerscope.json."""
+    facts["bytes"] = sum(file.stat().st_size for file in draft.folder.rglob("*") if file.is_file() and file.suffix != ".onnx")
+    plain = atomic.plain(facts)
+    atomic.write_json(draft.folder / MARKER, plain)
+    atomic.write_text(draft.folder / "README.md", model_card(plain))
+
+
+def _title_of(model: LoadedModel) -> str:
+    """What the model is called by those who made it."""
+    known = catalogue().get(model.name) if model.identity.get("source") == "catalogue" else None
+    return known.title if known else model.name
+
+
+def _parameters(folder: Path) -> int:
+    from safetensors import safe_open
+
+    total = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as held:
+            total += sum(int(np.prod(held.get_slice(name).get_shape())) for name in held.keys())  # noqa: SIM118 - not a dict
+    return total
+
+
+def model_card(facts: Mapping[str, Any]) -> str:
+    """README.md from what layerscope.json holds."""
+    parts = [
+        _front(facts),
+        _title(facts),
+        _use(facts),
+        _evidence(facts),
+        _speed(facts),
+        *(FORMATS.get(name).card(told) for name, told in facts.get("formats", {}).items()),
+        _verified(facts),
+        _conventions(facts),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front(facts: Mapping[str, Any]) -> str:
+    license_name = facts["license"]
+    lines = ["---"]
+    lines.append(
+        "license: "
+        + ("unknown" if license_name == UNKNOWN else _quoted(license_name.lower() if " " not in license_name else license_name))
+    )
+    lines += [
+        f"base_model: {_quoted(facts['base']['title'])}",
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+    ]
+    lines += ["tags:", "- sentence-transformers", "- feature-extraction", "- layerscope", "---"]
+    return "\n".join(lines)
+
+
+def _title(facts: Mapping[str, Any]) -> str:
+    base, blocks = facts["base"], facts["blocks"]
+    norm = {"applied": "with the final norm", "raw": "without the final norm", "none": "which has no final norm"}[
+        facts["final_norm"]
+    ]
+    size = f"{facts['parameters'] / 1e6:.1f} M parameters instead of {base['parameters'] / 1e6:.1f} M"
+    lines = [
+        f"# {base['title']} at layer {facts['layer']}",
+        "",
+        f"Sentence embeddings from layer {facts['layer']} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}),",
+        f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others and any head are gone:",
+        f"{size}, {facts['bytes'] / 2**20:.0f} MB.",
+    ]
+    if blocks["filler"]:
+        lines.append("One pass-through block of zeros follows them: without it the layer could only be read with the final norm.")
+    lines += ["", f"License of the base model: {facts['license']}."]
+    if base.get("quantisation"):
+        lines.append(f"Its weights were quantized ({base['quantisation']}) in their source.")
+    return "\n".join(lines)
+
+
+def _use(facts: Mapping[str, Any]) -> str:
+    lines = [
+        "## Use", "", "```python", "from sentence_transformers import SentenceTransformer", "",
+        'model = SentenceTransformer("path/to/this/folder")',
+        'vectors = model.encode(["A text.", "Another text."])', "```",
+    ]  # fmt: skip
+    template = facts["template"]
+    if template["pattern"] != "{text}":
+        lines += ["", f"The tokenizer itself puts every text into `{template['pattern']}`: give plain texts."]
+        if not template["exact_when_cut"]:
+            lines += [
+                f"A text too long for {facts['max_length']} tokens loses `{template['joined']}`, the part of the template that",
+                "joins its end; the rest of the template is never cut.",
+            ]
+        lines += ["An empty text, or one that spells a special token of the tokenizer, is not framed as others are."]
+    lines += ["", f"Texts are cut to {facts['max_length']} tokens. With plain transformers: `AutoModel`, `{facts['state']}`."]
+    if facts["state"] != "last_hidden_state":
+        lines += ["sentence-transformers reads that state through `modality_config` (tested with 6.2)."]
+    return "\n".join(lines)
+
+
+def _evidence(facts: Mapping[str, Any]) -> str:
+    evidence = facts.get("evidence")
+    if not evidence:
+        return "## Evidence\n\nNo run was given when this folder was made: how good this layer is was not measured here."
+    choice, rows = evidence["choice"], evidence["scores"]
+    lines = ["## Evidence"]
+    if rows:
+        lines += ["", *_scores(facts["layer"], rows)]
+    else:
+        lines += ["", "No scores were given when this folder was made: how good this layer is was not measured here."]
+    if choice is not None:
+        lines += ["", f"Chosen by layerscope (rule `{choice['rule']}`): {choice['reason']}"]
+    if choice is not None and rows:
+        lines += ["", "The choice was made on these very tasks, so the scores above are on the high side."]
+    return "\n".join([*lines, *(f"\n{note}" for note in evidence["notes"])])
+
+
+def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row per task. What the layer gains and what the readout gains are told apart."""
+    head = ["task", "items", f"layer {layer}", "last layer, same readout", "gain of the layer (95 % interval)"]
+    usual = any(row["default_last"] is not None for row in rows)
+    if usual:
+        head += [f"last layer, {DEFAULT_READOUT}", "gain of the readout"]
+    lines = ["MTEB main scores × 100, measured with layerscope on the base model:", "", _row(head), _row(["---"] * len(head))]
+    for row in rows:
+        task = f"{row['task']} ({row['split']})"
+        cells = [task, row["items"] or "", f"**{row['score']:.2f}**", f"{row['last']:.2f}", _gain(row)]
+        if usual:
+            known = row["default_last"] is not None
+            cells += [f"{row['default_last']:.2f}", f"{row['gain_readout']:+.2f}"] if known else ["", ""]
+        lines.append(_row(cells))
+    return lines
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    if row["ci_low"] is None or not math.isfinite(row["ci_low"]):
+        return f"{row['gain']:+.2f}"
+    return f"{row['gain']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})"
+
+
+def _speed(facts: Mapping[str, Any]) -> str:
+    bench = facts.get("bench")
+    if not bench:
+        return ""
+    head = ["", "this folder", bench["against"], "ratio"]
+    lines = [
+        "## Speed",
+        "",
+        f"Measured side by side on {bench['machine']}, {bench['threads']} threads:",
+        "",
+        _row(head),
+        _row(["---"] * 4),
+    ]
+    lines += [_row(row) for row in bench["table"]]
+    return "\n".join(lines)
+
+
+def _verified(facts: Mapping[str, Any]) -> str:
+    v = facts["verification"]
+    with_versions = ", ".join(f"{name} {version}" for name, version in v["versions"].items())
+    lines = [
+        "## Verified",
+        "",
+        f"Reloaded in a fresh process without layerscope ({with_versions}) and compared with the states captured from the",
+        f"whole model on {v['texts']} texts, {v['cut_texts']} of them too long for {facts['evaluated_max_length']} tokens:",
+        f"the largest cosine distance is {v['cosine_distance']:.1e} (allowed: {v['tolerance']:.0e}). Token states through",
+        f"`AutoModel` differ by at most {v['state_error']:.1e} of their length.",
+    ]
+    if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
+        evaluated, now = facts["evaluated_max_length"], facts["max_length"]
+        told = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end here"
+        lines.append(
+            f"Texts too long for the {evaluated} tokens of an evaluation {told}: they are up to {v['cut_distance']:.1e} away"
+        )
+        lines.append("from what an evaluation gives them.")
+    return "\n".join(lines)
+
+
+def _conventions(facts: Mapping[str, Any]) -> str:
+    base = facts["base"]
+    centered = f"the mean over {facts['centered_on']} is subtracted" if facts["centered_on"] else "none"
+    lines = [
+        "## Conventions",
+        "",
+        f"- {facts['layer_convention'][0].upper()}{facts['layer_convention'][1:]}. Here: {facts['layer']} of {base['n_blocks']}.",
+        f"- Modules: {' → '.join(facts['modules'])}. Pooling: {Readout.parse(facts['readout']).pooling}. Centering: {centered}.",
+        f"- Scaled to length 1: {'yes' if facts['unit_length'] else 'no'}. Weights: {base['dtype']}.",
+        f"- Weights of the base: sha256 `{base['weights_sha256']}`. All details: `layerscope.json`.",
+    ]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _quoted(text: str) -> str:
+    plain = all(c.isalnum() or c in "._-/" for c in text) and text
+    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+UNKNOWN = "unknown: check the base model's"
+
+
+def license_of(model: LoadedModel, spec: Any, offline: bool) -> str:
+    """As the catalogue says it, or the card beside the weights, or on the hub the card of the repository."""
+    told = model.identity.get("licence")
+    if told:
+        return str(told)
+    if not isinstance(spec, (str, Path)):
+        return UNKNOWN
+    card = Path(spec) / "README.md"
+    if card.is_file():
+        return front_matter(card.read_text(encoding="utf-8", errors="replace")).get("license", UNKNOWN)
+    if model.identity.get("source") == "hub":
+        return _hub_license(model.name, model.identity.get("revision"), offline)
+    return UNKNOWN
+
+
+def front_matter(text: str) -> dict[str, str]:
+    """The plain `key: value` lines between the first two lines of dashes.
+
+    >>> front_matter("---\\nlicense: mit\\ntags:\\n- x\\n---\\nText")
+    {'license': 'mit'}
+    """
+    match = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
+    lines = match[1].splitlines() if match else []
+    pairs = [line.split(":", 1) for line in lines if re.match(r"[\w-]+:\s*\S", line)]
+    return {key.strip(): value.strip().strip("\"'") for key, value in pairs}
+
+
+def _hub_license(repo: str, revision: str | None, offline: bool) -> str:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        card = hf_hub_download(repo, "README.md", revision=revision, local_files_only=offline)
+    except Exception:  # a card is a courtesy: without it the license is said to be unknown
+        return UNKNOWN
+    return front_matter(Path(card).read_text(encoding="utf-8", errors="replace")).get("license", UNKNOWN)
+
+
+def print_export(facts: Mapping[str, Any]) -> None:
+    """Where it was cut, what it scored, and how it was checked."""
+    console = Console(highlight=False)
+    base, blocks, v = facts["base"], facts["blocks"], facts["verification"]
+    console.print(f"[bold]{base['name']}[/] at layer {facts['layer']} of {base['n_blocks']}, read as {facts['readout']}")
+    console.print(
+        f"{_blocks(blocks)} · {facts['parameters'] / 1e6:.1f} M parameters of "
+        f"{base['parameters'] / 1e6:.1f} M · {facts['bytes'] / 2**20:.0f} MB · texts cut to {facts['max_length']} tokens"
+    )
+    console.print(f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}", markup=False)
+    evidence = facts.get("evidence") or {"scores": [], "notes": []}
+    for row in evidence["scores"]:
+        told = f"{row['task']}: {row['score']:.2f}; layer {_gain(row)} over the last one ({row['last']:.2f})"
+        if row["default_last"] is not None:
+            told += f"; readout {row['gain_readout']:+.2f} over {DEFAULT_READOUT} ({row['default_last']:.2f})"
+        console.print(told)
+    for name, told in facts.get("formats", {}).items():
+        for line in FORMATS.get(name).lines(told):
+            console.print(line, markup=False)
+    console.print(
+        f"[green]verified[/] in a fresh process: cosine distance ≤ {v['cosine_distance']:.1e} on {v['texts']} texts "
+        f"({v['cut_texts']} cut), AutoModel's states within {v['state_error']:.1e}"
+    )
+    if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
+        evaluated, now = facts["evaluated_max_length"], facts["max_length"]
+        told = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end"
+        console.print(f"[yellow]note[/] texts too long for the {evaluated} tokens of an evaluation {told}")
+    for note in evidence["notes"]:
+        console.print(f"[yellow]note[/] {note}")
+
+
+def _blocks(blocks: Mapping[str, Any]) -> str:
+    """How much of the model is kept.
+
+    >>> _blocks({"kept": 26, "filler": True, "of": 30})
+    '26 of 30 blocks, plus one pass-through block'
+    """
+    return f"{blocks['kept']} of {blocks['of']} blocks" + (", plus one pass-through block" if blocks["filler"] else "")

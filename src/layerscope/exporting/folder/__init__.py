@@ -1,1 +1,0 @@
-"""What is in an exported folder: the cut model, its tokenizer, the modules around it, ONNX on request."""

@@ -1,1 +1,0 @@
-"""What an exported folder saves: speed, memory and size beside the whole model."""

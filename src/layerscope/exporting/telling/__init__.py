@@ -1,1 +1,0 @@
-"""What is told of an export, to people and to programs."""
