@@ -11,7 +11,10 @@ import pytest
 import torch
 import transformers as hf
 
+import layerscope
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.metrics import MetricInfo, PromptMean
+from layerscope.metrics.registry import REGISTRY
 from layerscope.training import LayerWatch, plot
 from layerscope.training.measuring import COLUMNS
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -235,3 +238,39 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
         LayerWatch(build_tiny("llama"), TEXTS, tiny_tokenizer(), share=3, out=tmp_path / "x.csv")
     with pytest.raises(DataError, match="nothing to draw"):
         plot(pd.DataFrame())
+
+
+def test_chosen_metrics_are_measured_and_drawn(tmp_path: Path) -> None:
+    names = ["curvature", "anisotropy", "sink_first"]
+    with LayerWatch(language_model(0.0), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv", metrics=names) as watch:
+        table = watch.measure(1)
+    assert list(dict.fromkeys(table["metric"])) == names
+    profile = layerscope.profile(watch.model, TEXTS, metrics=names, final_norm="raw", progress=False)
+    for name in names:
+        got = table[(table["metric"] == name) & (table["sink"] == "keep")]["value"].to_numpy()
+        np.testing.assert_allclose(got, profile.curve(name)["value"], rtol=1e-5, atol=1e-6)
+    assert plot(watch, ["anisotropy"]).axes[0].get_title(loc="left") == "Anisotropy (cosine)"
+    with pytest.raises(LayerscopeError, match="infonce compares augmented views"):
+        LayerWatch(language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "other.csv", metrics=["infonce"])
+
+
+def test_a_metric_from_outside_is_watched_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tokens(PromptMean):
+        info = MetricInfo(
+            name="token_count", title="Tokens", level="tokens", unit="tokens", higher_means="longer", citation="",
+            bounds=lambda n, d, o: (0.0, float("inf")), bounds_text="at least 0", sinks=("keep", "drop"), compare_sinks=True,
+        )  # fmt: skip
+
+        def measure(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return mask.sum(-1).double()
+
+    REGISTRY.load()
+    monkeypatch.setitem(REGISTRY._things, "token_count", Tokens)
+    with LayerWatch(language_model(), TEXTS, tiny_tokenizer(), out=tmp_path / "layers.csv") as watch:
+        table = watch.measure(1)
+    lengths = np.array([len(ids) for ids in watch.prompts])
+    for sink, less in (("keep", 0), ("drop", 1)):
+        rows = table[(table["metric"] == "token_count") & (table["sink"] == sink)]
+        assert len(rows) == 4
+        assert rows["value"].to_numpy() == pytest.approx(lengths.mean() - less)
+    assert {"Tokens (tokens)", "Prompt entropy (nats)"} <= {axis.get_title(loc="left") for axis in plot(watch).axes}

@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from layerscope.errors import DataError, UnknownNameError
+from layerscope.metrics import in_reading_order, on_log_scale, shown_series
+from layerscope.metrics import metrics as every_metric
 from layerscope.report.drawing import color_key, logarithmic, new_figure, quiet, sequential
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_TITLES = {
-    ("prompt_entropy", "keep"): "Prompt entropy (nats)",
-    ("prompt_entropy", "drop"): "… without the sink token (nats)",
-    ("sink_ratio", "keep"): "Sink ratio",
-    ("dataset_entropy", "keep"): "Dataset entropy (nats)",
-    ("effective_rank", "keep"): "Effective rank",
-    ("curvature", "keep"): "Curvature (radians)",
-    ("curvature", "drop"): "… without the sink token (radians)",
-}
-_SHOWN = ["prompt_entropy", "sink_ratio", "dataset_entropy", "effective_rank", "curvature"]
+_NO_UNIT = ("", "ratio", "dimensions", "share")  # their titles say it
 
 
 def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
@@ -35,10 +28,11 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     for name in metrics or ():
         if name not in held:
             raise UnknownNameError("metric in this log", name, held)
-    wanted = metrics or _SHOWN
-    panels = [key for key in _TITLES if key[0] in wanted and ((table["metric"] == key[0]) & (table["sink"] == key[1])).any()]
-    if metrics is None:  # six panels: a twin of the curvature panel adds little
-        panels = [key for key in panels if key != ("curvature", "drop")]
+    both = [(name, sink) for name in in_reading_order(metrics or held) for sink in ("keep", "drop")]
+    panels = [key for key in both if ((table["metric"] == key[0]) & (table["sink"] == key[1])).any()]
+    if metrics is None:
+        main = shown_series(held)
+        panels = [key for key in panels if key in main] or panels
     columns = min(3, len(panels))
     figure = new_figure(3.5 * columns + 0.5, 2.6 * -(-len(panels) // columns) + 0.3)
     axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
@@ -48,9 +42,9 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
         rows = table[(table["metric"] == metric) & (table["sink"] == sink)]
         for layer, curve in rows.groupby("layer"):
             axis.plot(curve["step"], curve["value"], color=colors[layer], linewidth=1.3, marker="o", markersize=1.8)
-        if metric == "sink_ratio":
+        if on_log_scale(metric):
             logarithmic(axis)
-        axis.set_title(_TITLES[metric, sink], fontsize=9, loc="left")
+        axis.set_title(_title(metric, sink), fontsize=9, loc="left")
         axis.set_xlabel("training step", fontsize=8)
         quiet(axis)
     for axis in axes.ravel()[len(panels) :]:
@@ -59,6 +53,12 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     shown = [layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)]
     color_key(figure, list(axes.ravel()), shown, "layer")
     return figure
+
+
+def _title(metric: str, sink: str) -> str:
+    known = every_metric().get(metric)
+    title, unit = (metric.replace("_", " "), "") if known is None else (known.info.title, known.info.unit)
+    return ("… without the sink token" if sink == "drop" else title) + (f" ({unit})" if unit not in _NO_UNIT else "")
 
 
 def _table(source: Any) -> pd.DataFrame:

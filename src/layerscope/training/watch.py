@@ -16,15 +16,21 @@ from torch import nn
 
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.errors import ModelError, NonFiniteStatesError, UnknownNameError
-from layerscope.metrics import Options
+from layerscope.metrics import Options, PromptMean
 from layerscope.models import LoadedModel, modules
 from layerscope.models.families import family_for
 from layerscope.models.modules import inner_tokenizer, unwrap
-from layerscope.training.held_out import fingerprint, read_held_out
 from layerscope.training.loggers import Logger, open_loggers
-from layerscope.training.measuring import COLUMNS, measure_layers
+from layerscope.training.measuring import (
+    COLUMNS,
+    choose_metrics,
+    evaluation_mode,
+    fingerprint,
+    measure_layers,
+    read_held_out,
+    without_wrappers,
+)
 from layerscope.training.pacing import Pace
-from layerscope.training.untouched import bare, untouched
 from layerscope.version import VERSION
 
 
@@ -33,6 +39,7 @@ class LayerWatch:
 
     `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the most of the run's time that
     measuring may take. `log` is `csv`, `tensorboard`, `wandb`, several of them, or an object with `write(rows)`; `out` is where.
+    `metrics` names what is measured (of tokens or pooled vectors; None: a few common ones and those of other packages).
     `at_start` measures at the first call, and pays for it later. The model, its gradients and its random numbers are untouched.
 
         watch = LayerWatch(model, held_out, tokenizer, share=0.02, out="layers.csv")
@@ -54,6 +61,7 @@ class LayerWatch:
         max_length: int = 128,
         final_norm: str = "raw",
         sites: Sequence[str] | None = None,
+        metrics: Sequence[str] | None = None,
         alpha: float = 1.0,
         at_start: bool = False,
         clock: Callable[[], float] = time.perf_counter,
@@ -62,7 +70,7 @@ class LayerWatch:
             raise UnknownNameError("final_norm", final_norm, FINAL_NORMS)
         self.pace = Pace(share, clock)
         self.pace.arrive()
-        inner = unwrap(bare(model))
+        inner = unwrap(without_wrappers(model))
         if modules.reads_pixels(inner):
             raise ModelError(f"a watch reads texts, and {type(inner).__name__} reads images.")
         anatomy = family_for(inner).resolve(inner)
@@ -70,7 +78,11 @@ class LayerWatch:
         self.model = LoadedModel(inner, inner_tokenizer(model, tokenizer), anatomy, str(name))
         self.options = Options(alpha=alpha)
         self.prompts = read_held_out(self.model, texts, max_length)
-        self.reducer = Reducer(anatomy, expand_sites(sites, anatomy), final_norm, self.options)
+        self.metrics = choose_metrics(metrics, self.options)
+        own = [metric for metric in self.metrics if isinstance(metric, PromptMean) and metric.fused_field() is None]
+        names = {metric.info.name for metric in self.metrics}
+        fused = {"entropy": "prompt_entropy" in names, "curvature": "curvature" in names}
+        self.reducer = Reducer(anatomy, expand_sites(sites, anatomy), final_norm, self.options, measured=own, **fused)
         self.conventions = {
             "layerscope": VERSION,
             "torch": torch.__version__,
@@ -83,6 +95,7 @@ class LayerWatch:
             "rows": self.options.rows,
             "pooled_rows": self.options.pooled_rows,
             "alpha": alpha,
+            "metrics": [metric.info.name for metric in self.metrics],
             "share": share,
         }
         self.loggers = open_loggers(log, Path(out), self.conventions)
@@ -153,25 +166,25 @@ class LayerWatch:
 
     def _try(self) -> None:
         """The shortest text alone: cheap, and it says what all of them will cost (at most: batches are faster)."""
-        begun = self.pace.clock()
+        started = self.pace.clock()
         shortest = min(self.prompts, key=len)
         self._run([shortest], -1)
         scale = sum(len(ids) for ids in self.prompts) / len(shortest)
-        self.pace.expect((self.pace.clock() - begun) * scale)
+        self.pace.expect((self.pace.clock() - started) * scale)
 
     def _measure(self, step: int) -> bool:
-        begun = self.pace.clock()
+        started = self.pace.clock()
         rows = self._run(self.prompts, step)
         for logger in self.loggers:
             logger.write(rows)
         self._rows += rows
-        self.pace.cost(self.pace.clock() - begun)
+        self.pace.cost(self.pace.clock() - started)
         return bool(rows)
 
     def _run(self, prompts: Sequence[np.ndarray], step: int) -> list[dict[str, Any]]:
-        with untouched(self.model.module):
+        with evaluation_mode(self.model.module):
             try:
-                return measure_layers(self.model, self.reducer, prompts, self.options, step)
+                return measure_layers(self.model, self.reducer, prompts, self.options, step, self.metrics)
             except NonFiniteStatesError as error:  # the training has gone wrong; that is for its owner to decide about
                 if not self._skipped:
                     warnings.warn(f"step {step}: layers not measured. {error}", stacklevel=4)
