@@ -16,10 +16,8 @@ from layerscope.cli.app import _load_commands, app
 from layerscope.engines import RayEngine
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store import ShardStore
-from layerscope.sweeps.jobs import make_jobs
-from layerscope.sweeps.read import read_sweep
-from layerscope.sweeps.run import Sweep, sweep
-from layerscope.sweeps.work import JobWork, bring_home
+from layerscope.sweeps.plan import read_plan
+from layerscope.sweeps.run import StepWork, Sweep, bring_home, sweep
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.ray_cluster import two_nodes
@@ -38,7 +36,8 @@ def test_one_failing_job_does_not_stop_the_others(done: Sweep) -> None:
     assert done.jobs["status"].tolist() == ["complete"] * 4 + ["failed"] * 2
     assert [one["job"] for one in done.failed] == NAMES[4:]
     assert "no such file or folder" in done.failed[0]["reason"]
-    held = json.loads((done.path / "jobs.json").read_text(encoding="utf-8"))
+    held = json.loads((done.path / "manifest.json").read_text(encoding="utf-8"))
+    assert (held["kind"], held["status"]) == ("sweep", "complete")
     assert [job["status"] for job in held["jobs"]] == done.jobs["status"].tolist()
 
 
@@ -58,6 +57,22 @@ def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any
     again = sweep(wanted, out=done.path)
     assert again.table.equals(done.table)
     assert [one.note for one in again.estimates[:4]] == ["finished"] * 4
+
+
+def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep, tmp_path: Path) -> None:
+    again = Sweep.load(done.path)
+    assert again.table.equals(done.table)
+    assert again.jobs["status"].tolist() == done.jobs["status"].tolist()
+    assert again.failed == done.failed
+    assert again.summary()["jobs"][0]["job"] == NAMES[0]
+    assert set(again.tables()) == {"sweep", "jobs"}
+    old = tmp_path / "old"  # as earlier versions wrote it
+    old.mkdir()
+    (old / "jobs.json").write_text(json.dumps({"layerscope": "0.1", "jobs": again.summary()["jobs"]}), encoding="utf-8")
+    (old / "sweep.parquet").write_bytes((done.path / "sweep.parquet").read_bytes())
+    assert Sweep.load(old).table.equals(done.table)
+    with pytest.raises(RunFolderError, match="not 'sweep'"):
+        Sweep.load(done.path / NAMES[0])
 
 
 def test_settings_that_changed_are_refused_job_by_job(done: Sweep, wanted: dict[str, Any]) -> None:
@@ -112,10 +127,10 @@ def test_on_a_cluster(done: Sweep, wanted: dict[str, Any], tmp_path: Path) -> No
         assert_same_numbers(done.table, there.table, 1e-6)
         assert not Path(tmp_path / "out" / NAMES[0] / "shards").exists()
         # a machine that does not see the sweep's folder sends what it has written
-        config = read_sweep(wanted)
-        work = JobWork(tmp_path / "far", {corpus: corpus.load(True) for corpus in config.corpora})
+        config = read_plan(wanted)
+        work = StepWork(tmp_path / "far", {corpus: corpus.load(True) for corpus in config.corpora})
         work.mark = "another"
-        ((_, result),) = engine.run(work, make_jobs(config)[:1])
+        ((_, result),) = engine.run(work, config.steps[:1])
         assert not (tmp_path / "far" / NAMES[0]).exists()
         bring_home(tmp_path / "far" / NAMES[0], result)
         sent = layerscope.Run.load(tmp_path / "far" / NAMES[0])

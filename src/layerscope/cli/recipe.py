@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -24,45 +26,46 @@ def recipe_command(
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Run several studies; what they will take is said first. The same command again goes on where it stopped."""
-    from dataclasses import asdict, replace
+    """Run several studies; what they will take is said first. The same command again resumes."""
+    from rich.console import Console
+    from rich.markup import escape
 
+    from layerscope.models.settings import pick_device
     from layerscope.store.atomic import plain
-    from layerscope.studies.recipes.estimate import estimate as estimated
-    from layerscope.studies.recipes.estimate import measure_machine
-    from layerscope.studies.recipes.read import read_recipe
-    from layerscope.studies.recipes.run import chosen_steps, run_recipe
-    from layerscope.studies.recipes.terminal import print_estimate, print_outcome
+    from layerscope.sweeps.run import sweep
+    from layerscope.sweeps.terminal import print_estimate, print_failed, print_step
 
-    held = read_recipe(recipe)
-    steps = chosen_steps(held, words(only))
-    held = replace(held, steps=steps)
     silent = quiet or as_json
-    if estimate or not silent:
-        dtypes = {str(step.settings["dtype"]) for step in steps}
-        machine = measure_machine(device, dtypes, {int(step.settings["max_length"]) for step in steps})
-        costs = estimated(held, machine)
-        if estimate and as_json:
-            print(json.dumps(plain({"device": machine.device, "steps": [asdict(cost) for cost in costs]}), indent=2))
-            return
-        print_estimate(held, machine, costs, to_stderr=not estimate)
-        if estimate:
-            return
-    folder = out or Path("runs") / held.name
-    outcomes = run_recipe(
-        held,
-        folder,
+    target = str(pick_device(device))
+
+    def tell(estimates: Any) -> None:
+        console = Console(stderr=not estimate, highlight=False)
+        console.print(f"[bold]{escape(Path(recipe).stem)}[/bold]: estimate for {escape(target)}")
+        print_estimate(estimates, console=console)
+
+    done = sweep(
+        recipe,
+        out=out,
+        only=words(only),
         device=device,
+        estimate_only=estimate,
         offline=offline,
         progress=False if silent else None,
-        tell=(lambda outcome: None) if silent else print_outcome,
+        told=None if silent else tell,
+        ended=None if silent else print_step,
     )
+    if estimate:
+        if as_json:
+            steps = [{"step": one.job, **asdict(one)} for one in done.estimates]
+            print(json.dumps(plain({"device": target, "steps": steps}), indent=2))
+        return
     if as_json:
-        print(json.dumps(plain([vars(outcome) for outcome in outcomes]), indent=2, ensure_ascii=False))
-    failed = [outcome.step for outcome in outcomes if outcome.status != "complete"]
-    if failed:
-        print(
-            f"{len(failed)} of {len(outcomes)} steps failed ({', '.join(failed)}); the same command tries them again.",
-            file=sys.stderr,
-        )
+        rows = [{**row, "step": row["job"], "run": str(done.path / row["job"])} for row in done.jobs.to_dict(orient="records")]
+        print(json.dumps(plain(rows), indent=2, ensure_ascii=False))
+    elif not quiet:
+        print_failed(done)
+    if done.failed:
+        names = ", ".join(one["job"] for one in done.failed)
+        total = len(done.jobs)
+        print(f"{len(done.failed)} of {total} steps failed ({names}); the same command tries them again.", file=sys.stderr)
         raise typer.Exit(2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from layerscope.cli.app import app
 
 @app.command("sweep")
 def sweep_command(
-    file: Path = typer.Argument(..., help="YAML file: models, corpora, settings (docs/clusters.md)."),
+    file: Path = typer.Argument(..., help="YAML file: models, corpora, settings, steps (docs/clusters.md)."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the sweep. (default: the file's, or runs/FILE)"),
     estimate: bool = typer.Option(False, "--estimate", help="Print what it would take, and stop."),
     engine: str = shared.ENGINE,
@@ -50,15 +49,9 @@ def sweep_command(
             told=tell,
         )
     if as_json:
-        summary = {
-            "path": str(done.path),
-            "jobs": done.jobs.to_dict(orient="records"),
-            "failed": done.failed,
-            "estimate": [asdict(one) for one in done.estimates],
-        }
-        print(json.dumps(plain(summary), indent=2, ensure_ascii=False))
+        print(json.dumps(plain(done.summary()), indent=2, ensure_ascii=False))
     elif not quiet and not estimate:
         print_sweep(done)
-        print(f"Written to {done.path}: sweep.csv, sweep.parquet, jobs.json and a folder per job", file=sys.stderr)
+        print(f"Written to {done.path}: sweep.csv, sweep.parquet, manifest.json and a folder per step", file=sys.stderr)
     if done.failed:
         raise typer.Exit(2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -117,7 +118,7 @@ class Step:
         return f"{self.number:.0f}" if math.isfinite(self.number) else self.spec.label
 
 
-def find_steps(models: list[str | Path | LoadedModel], wanted: list[str]) -> list[Step]:
+def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[str]) -> list[Step]:
     """The checkpoints that a request means, least trained first."""
     specs = read_specs(models)
     if len(specs) == 1:

@@ -23,7 +23,7 @@ from layerscope.models.source import check_name
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.studies.base import Result, Study, get_study
-from layerscope.studies.shared.models import Request
+from layerscope.studies.shared.models import Request, Spec, read_spec
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def study(
     if seed < 0:
         raise LayerscopeError(f"seed must be 0 or more, not {seed}.")
     folder = None if out is None else RunFolder(out)
-    given = [model if isinstance(model, (str, Path, LoadedModel)) else wrap(model, tokenizer) for model in models]
-    for model in given:  # a misspelt name must not be found out after hours with the first
-        if isinstance(model, (str, Path)):
-            check_name(model if isinstance(model, Path) else model.split("?")[0])
+    given = [model if isinstance(model, (str, Path, LoadedModel, Spec)) else wrap(model, tokenizer) for model in models]
+    for spec in map(read_spec, given):  # a misspelled name must not be found out after hours with the first
+        if isinstance(spec.model, (str, Path)):
+            check_name(spec.model)
     corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, texts, column, limit, offline)
     request = Request(
         given, corpus, filled, seed, dict(model_options or {}), final_norm, max_length, Path(), engine=engine, offline=offline

@@ -1,8 +1,10 @@
-"""`sweep`: many models, checkpoints and corpora, one job after the other or one per worker of a cluster."""
+"""`sweep`: run a plan, one step after the other or one per worker of a cluster, into run folders and one table."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,25 +12,26 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from layerscope.cache import cache_dir
 from layerscope.core.runs import finished_manifest
 from layerscope.data import Corpus
 from layerscope.engines import Engine, engine_in_use, open_engine
+from layerscope.engines.base import Advance, Work, nothing
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.sweeps.estimate import Estimate, estimate_all, profile_config
-from layerscope.sweeps.jobs import SweepJob, make_jobs
-from layerscope.sweeps.read import CorpusEntry, SweepConfig, read_sweep
-from layerscope.sweeps.table import sweep_table
-from layerscope.sweeps.work import JobResult, JobWork, bring_home
+from layerscope.sweeps.plan import Plan, read_plan
+from layerscope.sweeps.steps import COLUMNS, CorpusEntry, Step
 from layerscope.version import VERSION
 
-STATE = "jobs.json"
+_OLD_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
+_MARK = ".sweep"
 
 
 @dataclass
 class Sweep:
-    """What `layerscope.sweep` returns: how each job ended (`jobs`), and one tidy table of all results (`table`)."""
+    """A plan that was run: how each step ended (`jobs`), and one tidy table of all their values (`table`)."""
 
     kind: ClassVar[str] = "sweep"
 
@@ -40,40 +43,50 @@ class Sweep:
 
     @classmethod
     def load(cls, path: str | Path) -> Sweep:
-        """Read a sweep's folder."""
+        """Read the folder of a sweep or a recipe."""
         manifest = finished_manifest(path, cls.kind)
-        state = json.loads((Path(path) / STATE).read_text(encoding="utf-8"))
-        return cls(Path(path), pd.DataFrame(state["jobs"]), RunFolder(path).read_table("sweep"), manifest=manifest)
+        if "jobs" not in manifest:  # an earlier version wrote them to a file of their own
+            manifest["jobs"] = json.loads((Path(path) / _OLD_STATE).read_text(encoding="utf-8"))["jobs"]
+        return cls(Path(path), pd.DataFrame(manifest["jobs"]), RunFolder(path).read_table("sweep"), manifest=manifest)
 
     @property
     def name(self) -> str:
-        """The folder's name."""
-        return self.path.resolve().name
+        """The plan's name."""
+        return str(self.manifest.get("name") or self.path.resolve().name)
+
+    @property
+    def failed(self) -> list[dict[str, str]]:
+        """Steps that failed, and why."""
+        rows = self.jobs[self.jobs["status"] == "failed"]
+        return [{"job": str(row["job"]), "reason": str(row["reason"])} for row in rows.to_dict(orient="records")]
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of the sweep's folder."""
+        """Every table of the run."""
         return {"sweep": self.table, "jobs": self.jobs}
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        return {
-            "path": str(self.path),
-            "jobs": self.jobs.to_dict(orient="records"),
-            "failed": self.failed,
-            "estimate": [asdict(one) for one in self.estimates],
-        }
+        told = {"path": str(self.path), "name": self.name, "jobs": self.jobs.to_dict(orient="records"), "failed": self.failed}
+        return {**told, "estimate": [asdict(one) for one in self.estimates]}
 
-    @property
-    def failed(self) -> list[dict[str, str]]:
-        """Jobs that failed, and why."""
-        rows = self.jobs[self.jobs["status"] == "failed"]
-        return [{"job": str(row["job"]), "reason": str(row["reason"])} for row in rows.to_dict(orient="records")]
+
+@dataclass(frozen=True)
+class StepResult:
+    """How a step ended; `files` is its folder's content where the worker could not write to the sweep's own."""
+
+    status: str
+    seconds: float
+    reason: str = ""
+    verdict: tuple[str, ...] = ()
+    files: dict[str, bytes] | None = None
 
 
 def sweep(
     source: str | Path | Mapping[str, Any],
     *,
     out: str | Path | None = None,
+    only: Sequence[str] | None = None,
+    device: str | None = None,
     engine: str | Engine = "local",
     address: str | None = None,
     estimate_only: bool = False,
@@ -81,93 +94,186 @@ def sweep(
     overwrite: bool = False,
     progress: bool | None = None,
     told: Callable[[list[Estimate]], None] | None = None,
+    ended: Callable[[dict[str, Any]], None] | None = None,
 ) -> Sweep:
-    """Run every job of a sweep's file (or of a dict of the same shape); `told` is called with the estimate before it starts.
+    """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
 
-    Each job is an ordinary run in a folder of its own under `out`: the same sweep again resumes, and one that fails does not
-    stop the others. With an engine of several workers, each runs one job at a time.
+    `told` is called with the estimate before it starts, `ended` with the row of `jobs` of each step as it ends. Each step is an
+    ordinary run in a folder of its own under `out`: the same plan again resumes, and a step that fails does not stop the others.
+    With an engine of several workers, each runs one step at a time. `only` names the steps to run.
 
         done = layerscope.sweep("sweep.yaml")
         done.jobs; done.table; done.failed
     """
-    config = read_sweep(source)
+    plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, device=device)
     open_engine(engine, address)  # connects to nothing yet
-    folder = Path(out or config.out or _default_out(source))
+    if out is None and plan.out is None and isinstance(source, Mapping):
+        raise LayerscopeError("a sweep from a dict needs a folder: give `out`.")
+    folder = Path(out or plan.out or Path("runs") / Path(str(source)).stem)
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another --out.")
-    if offline:
-        config = SweepConfig(**{**vars(config), "offline": True})
-    jobs = make_jobs(config, overwrite)
-    corpora = {corpus: corpus.load(config.offline) for corpus in config.corpora}
-    _check_settings(jobs)
-    estimates = estimate_all(jobs, corpora, folder)
+    corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
+    _check_settings(plan.steps)
+    estimates = estimate_all(plan, corpora, folder)
     if told is not None:
         told(estimates)
     if estimate_only:
-        return Sweep(folder, _state(jobs, {}), sweep_table([], folder), estimates)
+        return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running"))
     with RunFolder(folder).lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
-        results = _run(jobs, corpora, folder, estimates, used, bar)
-    state = _state(jobs, results)
-    table = sweep_table([job for job in jobs if results[job.name].status == "complete"], folder)
-    manifest = {"kind": Sweep.kind, "status": "complete", "name": folder.resolve().name, "layerscope": VERSION, "warnings": []}
+        results = _run(plan, corpora, folder, estimates, used, bar, ended)
+    table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
     RunFolder(folder).write_table("sweep", table)
+    manifest = _manifest(plan, results, "complete")
     RunFolder(folder).write_manifest(manifest)  # last: it says that the rest is there
-    return Sweep(folder, state, table, estimates, manifest)
+    return Sweep(folder, _state(plan.steps, results), table, estimates, manifest)
 
 
 def _run(
-    jobs: Sequence[SweepJob],
+    plan: Plan,
     corpora: Mapping[CorpusEntry, Corpus],
     folder: Path,
     estimates: Sequence[Estimate],
     engine: Engine,
     bar: Progress,
-) -> dict[str, JobResult]:
-    work = JobWork(folder, corpora, max((e.memory or 0 for e in estimates), default=0), alone=not engine.remote)
-    # the longest first, so that no worker is left with one at the end; unknown ones before them
-    cost = {e.job: float("inf") if e.seconds is None else e.seconds for e in estimates}
-    order = sorted(jobs, key=lambda job: -cost[job.name]) if engine.remote else list(jobs)
-    bar.begin("sweep|jobs", len(order))
-    results: dict[str, JobResult] = {}
-    for i, result in engine.run(work, order, bar.advance):
+    ended: Callable[[dict[str, Any]], None] | None,
+) -> dict[str, StepResult]:
+    memory = max((e.memory or 0 for e in estimates), default=0)
+    work = StepWork(folder, corpora, int(memory), alone=not engine.remote)
+    order, advance = list(plan.steps), nothing
+    if engine.remote:
+        # the longest first, so that no worker is left with one at the end; unknown ones before them
+        cost = {e.job: float("inf") if e.seconds is None else e.seconds for e in estimates}
+        order.sort(key=lambda step: -cost[step.name])
+        advance = bar.advance
+        bar.begin(f"{plan.name}|steps", len(order))
+    else:
+        work.progress = _StepProgress(bar, [step.name for step in order])
+    results: dict[str, StepResult] = {}
+    for i, result in engine.run(work, order, advance):
         if result.files is not None:
             bring_home(folder / order[i].name, result)
         results[order[i].name] = result
-        atomic.write_json(folder / STATE, {"layerscope": VERSION, "jobs": _state(jobs, results).to_dict(orient="records")})
+        RunFolder(folder).write_manifest(_manifest(plan, results, "running"))
+        if ended is not None:
+            ended(_row(order[i], result))
     return results
 
 
-def _state(jobs: Sequence[SweepJob], results: Mapping[str, JobResult]) -> pd.DataFrame:
-    rows = []
-    for job in jobs:
-        result = results.get(job.name)
-        rows.append(
-            {
-                "job": job.name,
-                "kind": job.kind,
-                "model": job.model.spec_name,
-                "revision": job.model.revision,
-                "corpus": None if job.corpus is None else job.corpus.label,
-                "status": "waiting" if result is None else result.status,
-                "seconds": None if result is None else round(result.seconds, 2),
-                "reason": "" if result is None else result.reason,
-            }
+class _StepProgress:
+    """The bar of a plan that runs here: the stages of each step, behind its number and name."""
+
+    def __init__(self, bar: Progress, names: Sequence[str]) -> None:
+        self._bar, self._names, self._at = bar, list(names), 0
+
+    def next(self, name: str) -> None:
+        """A step starts."""
+        self._at = self._names.index(name)
+
+    def begin(self, label: str, total: int, done: int = 0) -> None:
+        """A new stage of the step."""
+        self._bar.begin(f"{self._at + 1}/{len(self._names)} {self._names[self._at]}: {label}", total, done)
+
+    def advance(self, units: int) -> None:
+        """Some units are done."""
+        self._bar.advance(units)
+
+
+class StepWork(Work[Step, StepResult]):
+    """Steps as work for an engine: an error belongs to its step alone."""
+
+    def __init__(self, out: Path, corpora: Mapping[CorpusEntry, Corpus], memory: int = 0, alone: bool = True) -> None:
+        """`alone`: whether one step at a time runs on a machine."""
+        self.out, self.corpora, self.memory, self.alone = out.absolute(), dict(corpora), memory, alone
+        self.progress: _StepProgress | None = None
+        self.mark = f"{self.out} {time.time_ns()}"
+        atomic.write_text(self.out / _MARK, self.mark)
+
+    def run(self, item: Step, prepared: Any, advance: Advance, common: Any) -> StepResult:
+        """Run it in the sweep's folder where this machine sees it, else in its own cache."""
+        shared = self._sees_the_folder()
+        # a machine's own cache is kept, so that a step that comes back to it resumes
+        mine = cache_dir() / "sweeps" / hashlib.sha256(str(self.out).encode()).hexdigest()[:16]
+        folder = (self.out if shared else mine) / item.name
+        if self.progress is not None:
+            self.progress.next(item.name)
+        start = time.perf_counter()
+        try:
+            run = item.run(folder, self.corpora, alone=self.alone, progress=self.progress or False)
+        except Exception as error:  # whatever it is, the other steps are worth having
+            reason = " ".join(str(error).split()) or "no reason given"
+            kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
+            return StepResult("failed", time.perf_counter() - start, kind + reason)
+        finally:
+            advance(1)
+        problems = [f"{one['task']}: {one['reason']}" for one in getattr(run, "failed", None) or ()]
+        files = None if shared else _read_all(folder)
+        took = time.perf_counter() - start
+        return StepResult(
+            "failed" if problems else "complete", took, "; ".join(problems), tuple(getattr(run, "verdict", ())), files
         )
-    return pd.DataFrame(rows)
+
+    def give_up(self, item: Step, reason: str) -> StepResult:
+        """A step that lost its worker too often has failed; the others go on."""
+        return StepResult("failed", 0.0, reason)
+
+    def name(self, item: Step) -> str:
+        """The step's name."""
+        return item.name
+
+    def _sees_the_folder(self) -> bool:
+        try:
+            return (self.out / _MARK).read_text(encoding="utf-8") == self.mark
+        except OSError:
+            return False
 
 
-def _check_settings(jobs: Sequence[SweepJob]) -> None:
-    """A setting that no job can use is an error of the file, not of every job."""
-    for job in jobs:
-        if job.kind == "profile":
+def bring_home(folder: Path, result: StepResult) -> None:
+    """Write a step's folder from what its worker sent; the manifest comes last, for it says that the rest is there."""
+    files = dict(result.files or {})
+    for name in sorted(files, key=lambda name: name == "manifest.json"):
+        atomic.write_bytes(folder / name, files[name])
+
+
+def _read_all(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
+    """Every value of finished steps, one row each."""
+    parts = [part for part in (step.rows(out / step.name) for step in steps) if len(part)]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+
+
+def _manifest(plan: Plan, results: Mapping[str, StepResult], status: str) -> dict[str, Any]:
+    jobs = [_row(step, results.get(step.name)) for step in plan.steps]
+    facts = {"kind": Sweep.kind, "status": status, "layerscope": VERSION, "name": plan.name, "about": plan.about}
+    return {**facts, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "warnings": [], "jobs": jobs}
+
+
+def _state(steps: Sequence[Step], results: Mapping[str, StepResult]) -> pd.DataFrame:
+    return pd.DataFrame([_row(step, results.get(step.name)) for step in steps])
+
+
+def _row(step: Step, result: StepResult | None) -> dict[str, Any]:
+    return {
+        "job": step.name,
+        "kind": step.kind,
+        "study": step.study or None,
+        "model": step.model,
+        "revision": step.revision,
+        "corpus": None if step.corpus is None else step.corpus.label,
+        "status": "waiting" if result is None else result.status,
+        "seconds": None if result is None else round(result.seconds, 2),
+        "reason": "" if result is None else result.reason,
+        "verdict": [] if result is None else list(result.verdict),
+    }
+
+
+def _check_settings(steps: Sequence[Step]) -> None:
+    """A setting that no profile can use is an error of the plan, not of every step."""
+    for step in steps:
+        if step.kind == "profile":
             try:
-                profile_config(job)
+                profile_config(step)
             except (LayerscopeError, TypeError) as error:
                 raise LayerscopeError(f"profile: {error}") from error
-            return
-
-
-def _default_out(source: str | Path | Mapping[str, Any]) -> Path:
-    if isinstance(source, Mapping):
-        raise LayerscopeError("a sweep from a dict needs a folder: give `out`.")
-    return Path("runs") / Path(source).stem

@@ -42,7 +42,8 @@ def _curves(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metric_chart(table: pd.DataFrame, metric: str) -> Chart | None:
-    rows = _curves(table[table["task"].isna() & (table["metric"] == metric)])
+    plain = table[table["setting"].isna()] if "setting" in table else table  # a study varies more than the layer
+    rows = _curves(plain[plain["task"].isna() & (plain["metric"] == metric)])
     lines = [_line(str(job), part) for job, part in rows.groupby("job", sort=False)]
     info = metrics()[metric].info
     return Chart(info.title, lines[:_MOST], info.unit, _left_out(lines)) if lines else None

@@ -40,7 +40,7 @@ LAYERS = ("embed", "block.*")
 class Request:
     """What a user asked a study for; `options` are complete. What a study puts into `work` survives a crash."""
 
-    models: list[str | Path | LoadedModel]
+    models: Sequence[str | Path | LoadedModel | Spec]
     texts: Corpus | None
     options: dict[str, Any]
     seed: int
@@ -90,13 +90,13 @@ class Spec:
         return {**known, "adapters": [files_sha256(locate(a, request.offline).glob("*")) for a in adapters]}
 
 
-def read_specs(models: list[str | Path | LoadedModel]) -> list[Spec]:
+def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
     """The models of a request, each with a name of its own.
 
     >>> [spec.label for spec in read_specs(["a/b", "a/b?bidirectional=true", "a/b"])]
     ['a/b', 'a/b bidirectional', 'a/b (2)']
     """
-    found = [_read(model) for model in models]
+    found = [read_spec(model) for model in models]
     seen: dict[str, int] = {}
     out = []
     for spec in found:
@@ -106,7 +106,10 @@ def read_specs(models: list[str | Path | LoadedModel]) -> list[Spec]:
     return out
 
 
-def _read(given: str | Path | LoadedModel) -> Spec:
+def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
+    """One model, as it is written."""
+    if isinstance(given, Spec):
+        return given
     if isinstance(given, LoadedModel):
         return Spec(given, given.name)
     if isinstance(given, Path) or "?" not in given or Path(given).exists():
@@ -135,8 +138,9 @@ def _read(given: str | Path | LoadedModel) -> Spec:
 
 def _short(model: str | Path) -> str:
     """A folder by its name, anything else as it was written."""
-    path = Path(model).expanduser()
-    return path.resolve().name if path.exists() and str(model) not in catalogue() else str(model)
+    path, text = Path(model).expanduser(), str(model)
+    is_path = text.startswith(("/", ".", "~")) or path.exists()
+    return path.resolve().name if is_path and text not in catalogue() else text
 
 
 def canonical(request: Request) -> Request:

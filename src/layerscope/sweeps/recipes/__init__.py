@@ -1,0 +1,1 @@
+"""Plans that come with the package: `layerscope recipe NAME` runs one."""

@@ -1,0 +1,142 @@
+"""Steps of a plan: each is an ordinary profile, evaluation, probe or study in a folder of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from layerscope.core.readout import READOUT_COLUMNS, readout_names
+from layerscope.data import Corpus, load_corpus
+from layerscope.errors import RunFolderError
+from layerscope.evaluation.job import evaluate
+from layerscope.evaluation.run import Evaluation
+from layerscope.probing.job import probe
+from layerscope.probing.run import ProbeRun
+from layerscope.profiling import Run, profile
+from layerscope.store import RunFolder
+from layerscope.studies.run import StudyRun, study
+from layerscope.studies.shared.models import Spec
+
+COLUMNS = ["job", "model", "revision", "corpus", "task", "readout", "setting", "site", "layer", "depth", "metric"]
+COLUMNS += ["normalization", "sink", "value", "ci_low", "ci_high", "n"]
+_WORDS = ("task", "readout", "setting", "site", "normalization", "sink")
+
+
+@dataclass(frozen=True)
+class CorpusEntry:
+    """One corpus, and how it is read."""
+
+    data: str
+    column: str | None = None
+    limit: int | None = None
+    text_filter: str | None = None
+    label: str = ""
+
+    def load(self, offline: bool) -> Corpus:
+        """Read its texts."""
+        return load_corpus(self.data, column=self.column, limit=self.limit, text_filter=self.text_filter, offline=offline)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a plan: a profile, an evaluation or a probe of one model, or a study of some.
+
+    `settings` are those of the function that runs it; a study has `options` of its own besides.
+    """
+
+    kind: str
+    name: str
+    models: tuple[Spec, ...]
+    corpus: CorpusEntry | None
+    settings: dict[str, Any] = field(default_factory=dict)
+    study: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    offline: bool = False
+    overwrite: bool = False
+    device: str | None = None
+
+    @property
+    def revision(self) -> str | None:
+        """The revision of its model, where it has one model and the plan names one."""
+        return self.models[0].options.get("revision") if len(self.models) == 1 else None
+
+    @property
+    def model(self) -> str:
+        """What its models are called in tables, without the revision."""
+        if len(self.models) == 1:
+            return self.models[0].label.removesuffix(f"@{self.revision}")
+        return ", ".join(spec.label for spec in self.models)
+
+    def options_of(self, spec: Spec) -> dict[str, Any]:
+        """The settings that a model is loaded with."""
+        options = {**spec.options, "adapters": tuple(spec.options.get("adapters") or ())}
+        return options if self.device is None else {"device": self.device, **options}
+
+    def run(self, folder: Path, corpora: Mapping[CorpusEntry, Corpus], *, alone: bool = True, progress: Any = False) -> Any:
+        """Run it; a finished folder is returned as it is. One that is not `alone` on its machine starts no scoring processes."""
+        common: dict[str, Any] = {"out": folder, "offline": self.offline, "overwrite": self.overwrite, "progress": progress}
+        if self.kind == "study":
+            return self._run_study(common, corpora)
+        spec = self.models[0]
+        common["model_options"] = self.options_of(spec)
+        if self.kind == "evaluate":
+            return evaluate(spec.model, **common, **(self.settings if alone else {"workers": 0, **self.settings}))
+        if self.kind == "probe":
+            return probe(spec.model, **common, **self.settings)
+        return profile(spec.model, self._texts(corpora), **common, **self.settings)
+
+    def _run_study(self, common: dict[str, Any], corpora: Mapping[CorpusEntry, Corpus]) -> StudyRun:
+        settings = dict(self.settings)
+        common["model_options"] = {"dtype": settings.pop("dtype"), "device": self.device}
+        if self.corpus is not None:
+            common["texts"] = self._texts(corpora)
+        return study(self.study, *self.models, **common, **settings, **self.options)
+
+    def _texts(self, corpora: Mapping[CorpusEntry, Corpus]) -> Corpus:
+        assert self.corpus is not None
+        return corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
+
+    def is_complete(self, folder: Path) -> bool:
+        """Whether a folder holds a finished run (of whatever it is: running the step looks closer)."""
+        try:
+            manifest = RunFolder(folder).manifest()
+        except RunFolderError:
+            return False
+        return manifest is not None and manifest.get("status") == "complete" and not manifest.get("failed")
+
+    def rows(self, folder: Path) -> pd.DataFrame:
+        """Every value of its finished run, in the columns of the plan's table; what does not apply to a row is empty."""
+        if self.kind == "study":
+            rows = _study_rows(StudyRun.load(folder).table)
+        elif self.kind == "evaluate":
+            rows = _score_rows(Evaluation.load(folder).scores)
+        elif self.kind == "probe":
+            rows = ProbeRun.load(folder).table.rename(columns={"probe": "setting"})
+        else:
+            rows = Run.load(folder).table
+        corpus = None if self.corpus is None else self.corpus.label
+        place = {"job": self.name, "revision": self.revision, "corpus": corpus}
+        absent = {name: None if name in _WORDS else math.nan for name in COLUMNS if name not in rows}
+        return rows.assign(**{**absent, **({} if "model" in rows else {"model": self.model}), **place})[COLUMNS]
+
+
+def _score_rows(scores: pd.DataFrame) -> pd.DataFrame:
+    rows = scores.drop(columns=[name for name in READOUT_COLUMNS if name != "sink"]).rename(columns={"score": "value"})
+    return rows.assign(readout=readout_names(scores), n=0)
+
+
+def _study_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """What a study varies, and other studies do not, goes into `setting`: the columns before the value."""
+    columns = list(table.columns)
+    varied = [name for name in columns[: columns.index("value")] if name not in COLUMNS]
+    settings = pd.Series([""] * len(table), index=table.index)
+    for name in varied:
+        given = table[name].notna()
+        settings[given] += f" {name}=" + table[name][given].astype(str)
+    return table.assign(setting=settings.str.strip().replace("", None))

@@ -1,0 +1,170 @@
+"""Plans: what the file of a sweep or a recipe may say, and what is said about the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.studies import studies
+from layerscope.sweeps.plan import PlanError, read_plan
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
+
+
+def test_models_revisions_checkpoints_corpora_and_tasks(home: Path) -> None:
+    config = read_plan(
+        {
+            "models": [
+                "one",
+                {"name": "org/two", "revisions": ["a", 10], "dtype": "bfloat16"},
+                {"checkpoints": str(home / "step-*")},
+            ],
+            "corpora": ["lee", {"data": "lee", "limit": 5, "name": "few"}],
+            "profile": {"views": 3, "permutations": 4},
+            "evaluate": {"tasks": "small"},
+        }
+    )
+    models = [step.models[0] for step in config.steps[::3]]
+    assert [model.label for model in models] == ["one", "org/two@a", "org/two@10", "step-20", "step-100"]
+    assert models[1].options == {"dtype": "bfloat16", "revision": "a"}
+    assert (config.steps[3].model, config.steps[3].revision) == ("org/two", "a")
+    assert [(corpus.label, corpus.limit) for corpus in config.corpora] == [("lee", None), ("few", 5)]
+    jobs = config.steps
+    assert len(jobs) == 5 * (2 + 1)
+    assert len({job.name for job in jobs}) == len(jobs)
+    assert [job.name for job in jobs[3:6]] == ["org-two@a--lee", "org-two@a--few", "org-two@a--tasks"]
+
+
+def test_names_of_jobs_are_never_shared(home: Path) -> None:
+    config = read_plan({"models": ["a/b", "a-b"], "corpora": ["lee", "lee"]})
+    names = [step.name for step in config.steps]
+    assert names == ["a-b--lee", "a-b--lee-2", "a-b--lee-3", "a-b--lee-4"]
+
+
+def test_only_tasks() -> None:
+    jobs = read_plan({"models": ["one"], "evaluate": {"tasks": ["A"]}}).steps
+    assert [job.kind for job in jobs] == ["evaluate"]
+
+
+def test_paths_are_meant_from_where_the_file_is(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = home / "sweep.yaml"
+    file.write_text(
+        yaml.safe_dump({"models": ["step-20", {"checkpoints": "step-*"}], "corpora": ["first.txt"]}), encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = read_plan(file)
+    assert [step.models[0].model for step in config.steps] == [str(home / name) for name in ("step-20", "step-20", "step-100")]
+    assert config.corpora[0].data == str(home / "first.txt")
+
+
+def test_the_example_is_valid() -> None:
+    assert len(read_plan(EXAMPLE).steps) == 4
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ({}, "`models` is missing: a list of catalogue names"),
+        ({"models": "one"}, "models must be a list, not str 'one'"),
+        ({"models": []}, "models is an empty list"),
+        ({"models": [3]}, r"models\[0\] must be a name, or a mapping with the key `name`, not int 3"),
+        ({"models": [{"nam": "x"}]}, r"models\[0\]: unknown key 'nam'. Did you mean 'name'\? Valid: adapters"),
+        ({"models": [{"dtype": "float16"}]}, r"models\[0\] needs a `name`"),
+        ({"models": [{"name": "x", "revisions": []}]}, r"models\[0\].revisions is an empty list"),
+        ({"models": [{"name": "x", "revisions": [None]}]}, r"models\[0\].revisions\[0\] must be a name, not empty"),
+        ({"models": [{"name": "x", "checkpoints": "y"}]}, "which are folders"),
+        ({"models": [{"checkpoints": "/no/such/*"}]}, r"no folder matches '/no/such/\*'"),
+        ({"models": ["x"], "corpus": ["lee"]}, "unknown key 'corpus'. Did you mean 'corpora'"),
+        ({"models": ["x"], "corpora": [{"limit": 3}]}, r"corpora\[0\] needs `data`"),
+        ({"models": ["x"], "corpora": [{"data": "lee", "limit": "3"}]}, r"corpora\[0\].limit must be a whole number of texts"),
+        ({"models": ["x"], "profile": {"max_lenght": 3}}, "profile: unknown key 'max_lenght'. Did you mean 'max_length'"),
+        ({"models": ["x"], "profile": ["views"]}, "profile must be a mapping of settings, not list"),
+        ({"models": ["x"], "evaluate": {"task": "small"}}, "evaluate: unknown key 'task'. Did you mean 'tasks'"),
+        ({"models": ["x"], "offline": "yes"}, "offline must be true or false, not str 'yes'"),
+    ],
+)  # fmt: skip
+def test_what_is_said_about_mistakes(held: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=message):
+        read_plan(held)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(held), encoding="utf-8")
+    with pytest.raises(PlanError, match=f"sweep.yaml: .*{message}"):
+        read_plan(file)
+
+
+def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
+    plan = read_plan(
+        {
+            "models": [str(home / "step-20")],
+            "profile": {"max_length": 8},
+            "defaults": {"data": str(home / "first.txt"), "limit": 3, "max_length": 16},
+            "steps": [
+                {"study": "extreme", "models": [f"{home / 'step-20'}?label=mine"], "options": {"levels": [0, 1]}, "seed": 4},
+                {"study": "theory"},
+                {"name": "short", "profile": {"metrics": ["prompt_entropy"]}, "models": [str(home / "step-100")]},
+                {"evaluate": {"tasks": "small"}, "models": ["org/a", "org/b?dtype=bfloat16"]},
+                {"name": "classes", "probe": {"texts": "labelled.csv"}, "models": ["org/a"]},
+            ],
+        }
+    )
+    grid, extreme, theory, short, first, second, classes = plan.steps
+    assert (grid.name, grid.kind, grid.settings) == ("step-20--lee", "profile", {"max_length": 8})
+    assert (extreme.models[0].label, extreme.model, extreme.settings["seed"]) == ("mine", "mine", 4)
+    assert extreme.corpus is not None
+    assert (extreme.corpus.limit, extreme.settings["max_length"]) == (3, 16)
+    assert (theory.kind, theory.models, theory.corpus) == ("study", (), None)
+    assert (short.name, short.settings["max_length"], short.settings["metrics"]) == ("short", 16, ["prompt_entropy"])
+    assert [first.name, second.name] == ["evaluate-org-a", "evaluate-org-b-dtype-bfloat16"]
+    assert [step.models[0].options["dtype"] for step in (first, second)] == ["float32", "bfloat16"]
+    assert (classes.kind, classes.settings) == ("probe", {"texts": "labelled.csv"})
+    assert [step.name for step in plan.only(["theory", "short"]).steps] == ["theory", "short"]
+    with pytest.raises(UnknownNameError, match=r"step of sweep 'shot'. Did you mean 'short'"):
+        plan.only(["shot"])
+
+
+@pytest.mark.parametrize(
+    ("change", "phrase"),
+    [
+        ({"steps": []}, "steps is an empty list"),
+        ({"stages": []}, "unknown key 'stages'. Did you mean 'steps'"),
+        ({"defaults": {"lenght": 3}}, "unknown key 'lenght'"),
+        ({"steps": [{"models": []}]}, "names no `study`"),
+        ({"steps": [{"study": "theory", "profile": {}}]}, "or more than one of them"),
+        ({"steps": [{"study": "extrem", "models": ["a"]}]}, r"steps\[0\]: unknown study 'extrem'. Did you mean 'extreme'"),
+        ({"steps": [{"study": "extreme", "models": []}]}, "takes 1 model"),
+        ({"steps": [{"study": "extreme", "models": ["a"], "options": {"level": 1}}]}, "Did you mean 'levels'"),
+        ({"steps": [{"study": "extreme", "models": ["a"]}] * 2}, "'extreme' is taken"),
+        ({"steps": [{"profile": {}, "models": ["a"], "options": {"views": 1}}]}, "write settings of `profile` under `profile`"),
+        ({"steps": [{"probe": {"probes": "knn"}, "models": ["a"]}]}, "unknown key 'probes'. Did you mean 'probe'"),
+        ({"models": {"a": {"layers": 3}}}, "unknown key 'layers'"),
+        ({"facts": {"a": {"layers": 3}}}, "unknown key 'layers'"),
+    ],
+)
+def test_mistakes_in_steps_are_found_before_anything_runs(change: dict[str, Any], phrase: str) -> None:
+    good = {"steps": [{"study": "extreme", "models": ["a"]}]}
+    with pytest.raises(LayerscopeError, match=phrase):
+        read_plan({**good, **change})
+
+
+def test_the_papers_recipe_has_every_study() -> None:
+    plan = read_plan("paper")
+    assert {step.study for step in plan.steps} == set(studies()), "a study that the recipe leaves out"
+    assert plan.name == "paper"
+    with pytest.raises(UnknownNameError, match=r"unknown recipe 'papr'. Did you mean 'paper'"):
+        read_plan("papr")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="there is no file"):
+        read_plan(tmp_path / "none.yaml")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("models: [one", encoding="utf-8")
+    with pytest.raises(PlanError, match=r"is not valid YAML: .* line 1"):
+        read_plan(bad)
+    bad.write_text("- one", encoding="utf-8")
+    with pytest.raises(PlanError, match="the file must be a mapping"):
+        read_plan(bad)
