@@ -170,7 +170,7 @@ def identify(chosen: Study, request: Request) -> dict[str, Any]:
 
 def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, overwrite: bool) -> StudyRun:
     identity = identify(chosen, request)
-    facts = {"study": chosen.name, "started": _now()}
+    facts: dict[str, Any] = {"study": chosen.name, "started": _now()}
     with folder.session("study", identity, overwrite=overwrite, owned=[WORK], **facts) as session:
         if session.finished:
             return StudyRun.load(folder.path)
