@@ -74,8 +74,8 @@ def test_depths_between_layers() -> None:
 
 def test_what_an_interval_says() -> None:
     values = np.random.default_rng(0).standard_normal(400)
-    assert mean_of(values + 1, 0).apart == 1
-    assert mean_of(values - 1, 0).apart == -1
-    assert mean_of(values, 0).apart == 0
-    assert mean_of(np.array([5.0]), 0).apart == 0
-    assert "no interval: 1 prompt" in str(mean_of(np.array([5.0]), 0))
+    assert mean_of(values + 1, 0).sign == 1
+    assert mean_of(values - 1, 0).sign == -1
+    assert mean_of(values, 0).sign == 0
+    assert mean_of(np.array([5.0]), 0).sign == 0
+    assert "no interval: 1 item" in str(mean_of(np.array([5.0]), 0))

@@ -139,7 +139,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
         ({"steps": [{"study": "extreme", "models": ["a"], "options": {"level": 1}}]}, "Did you mean 'levels'"),
         ({"steps": [{"study": "extreme", "models": ["a"]}] * 2}, "'extreme' is taken"),
         ({"steps": [{"profile": {}, "models": ["a"], "options": {"views": 1}}]}, "write settings of `profile` under `profile`"),
-        ({"steps": [{"probe": {"probes": "knn"}, "models": ["a"]}]}, "unknown key 'probes'. Did you mean 'probe'"),
+        ({"steps": [{"probe": {"head": "knn"}, "models": ["a"]}]}, "unknown key 'head'. Did you mean 'heads'"),
         ({"models": {"a": {"layers": 3}}}, "unknown key 'layers'"),
         ({"facts": {"a": {"layers": 3}}}, "unknown key 'layers'"),
     ],

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.models import LoadedModel
 from layerscope.profiling import Run
@@ -27,7 +28,6 @@ from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
     VALLEY,
-    Mean,
     Valleys,
     by_layer,
     deeper,
@@ -260,8 +260,7 @@ def _forms(steps: list[Step], valleys: list[Valleys], sink: str) -> str:
     dips = [v.kept if sink == "keep" else v.dropped for v in valleys]
     clear = [i for i, dip in enumerate(dips) if dip.is_valley]
     deepest = max(range(len(dips)), key=lambda i: np.nan_to_num(dips[i].depth.value, nan=-1.0))
-    d = dips[deepest].depth
-    depth = f"{d.value:.2f} ({d.low:.2f} to {d.high:.2f}) nats at step {steps[deepest].shown}"
+    depth = f"{dips[deepest].depth.format(signed=False)} nats at step {steps[deepest].shown}"
     if not clear:
         return sentence(f"{words}no step has a clear valley of prompt entropy; the deepest dip is {depth}.")
     place = f"layer {dips[clear[0]].place} of {valleys[clear[0]].layers}"
@@ -286,7 +285,7 @@ def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, sp
         told.append((middle, ends))
     (kept, ends), (dropped, without) = told
     name = metric.replace("_", " ").capitalize()
-    text = f"{name} {_DOES[kept.apart]} in the middle half of the layers {span}, {kept} {unit}"
+    text = f"{name} {_DOES[kept.sign]} in the middle half of the layers {span}, {kept} {unit}"
     return f"{text}, and {_also(kept, ends)} in the others, {ends}; without the sink token {dropped} and {without}."
 
 
@@ -296,7 +295,7 @@ def _course(steps: list[Step], runs: list[Run], seed: int) -> str:
     for step, run in zip(steps, runs, strict=True):
         values = by_layer(run.prompts, "prompt_entropy", "keep").to_numpy()
         mean = mean_of(values[:, _middle(values.shape[1])].mean(1), seed)
-        told.append(f"{mean.value:.2f} ({mean.low:.2f} to {mean.high:.2f}) at step {step.shown}")
+        told.append(f"{mean.format(signed=False)} at step {step.shown}")
     return f"  On the way: {', '.join(told)}."
 
 
@@ -305,9 +304,9 @@ def _middle(layers: int) -> np.ndarray:
     return (depth >= 0.25) & (depth <= 0.75)
 
 
-def _also(one: Mean, other: Mean) -> str:
-    does = _DOES[other.apart]
-    return f"also {does}" if one.apart == other.apart and one.apart else does
+def _also(one: Interval, other: Interval) -> str:
+    does = _DOES[other.sign]
+    return f"also {does}" if one.sign == other.sign and one.sign else does
 
 
 def _pooled(runs: list[Run], metric: str) -> str | None:

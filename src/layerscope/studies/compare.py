@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.statistics import Interval
 from layerscope.metrics import metrics
 from layerscope.profiling import Run
 from layerscope.progress import Progress
@@ -22,7 +23,6 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
     VALLEY,
     VALUES,
-    Mean,
     Valleys,
     at_depths,
     by_layer,
@@ -149,11 +149,11 @@ class Differences:
     values: dict[Key, np.ndarray]
     seed: int
 
-    def at(self, key: Key, layer: int) -> Mean:
+    def at(self, key: Key, layer: int) -> Interval:
         """The mean difference at a layer of the base."""
         return mean_of(self.values[key][:, layer], self.seed)
 
-    def overall(self, key: Key) -> Mean:
+    def overall(self, key: Key) -> Interval:
         """The mean over layers, of each prompt first."""
         return mean_of(self.values[key].mean(axis=1), self.seed)
 
@@ -204,10 +204,10 @@ def verdict(found: list[Differences], valleys: list[Valleys], other_tokens: bool
             short.append(f"{pair.other} equals {pair.base}")
             continue
         kept, dropped = (pair.overall(("prompt_entropy", "raw", sink)) for sink in ("keep", "drop"))
-        text = f"{pair.other} against {pair.base}: prompt entropy is {_DOES[kept.apart]} over all layers, {kept} nats"
-        other = "" if kept.apart == dropped.apart else f" ({_DOES[dropped.apart]} without the sink token)"
-        short.append(f"prompt entropy of {pair.other} is {_DOES[kept.apart]}{_THAN[kept.apart]} {pair.base}{other}")
-        again = "the same" if kept.apart == dropped.apart else _DOES[dropped.apart]
+        text = f"{pair.other} against {pair.base}: prompt entropy is {_DOES[kept.sign]} over all layers, {kept} nats"
+        other = "" if kept.sign == dropped.sign else f" ({_DOES[dropped.sign]} without the sink token)"
+        short.append(f"prompt entropy of {pair.other} is {_DOES[kept.sign]}{_THAN[kept.sign]} {pair.base}{other}")
+        again = "the same" if kept.sign == dropped.sign else _DOES[dropped.sign]
         out.append(f"{text}; without the sink token {again}, {dropped}.")
         out.append("  " + _layers(pair, ("prompt_entropy", "raw", "keep")))
         out.append("  Without the sink token: " + _layers(pair, ("prompt_entropy", "raw", "drop")))
@@ -221,8 +221,8 @@ def verdict(found: list[Differences], valleys: list[Valleys], other_tokens: bool
 
 def _layers(pair: Differences, key: Key) -> str:
     each = [pair.at(key, j) for j in range(len(pair.layers))]
-    up = [pair.layers[j] for j, mean in enumerate(each) if mean.apart > 0]
-    down = [pair.layers[j] for j, mean in enumerate(each) if mean.apart < 0]
+    up = [pair.layers[j] for j, mean in enumerate(each) if mean.sign > 0]
+    down = [pair.layers[j] for j, mean in enumerate(each) if mean.sign < 0]
     if not up and not down:
         return "At no layer of the base does the interval leave out zero."
     most = int(np.nanargmax([abs(mean.value) for mean in each]))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from layerscope.capture import Batch, Capture, Reducer, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
+from layerscope.core.statistics import Interval
 from layerscope.data.items import content_key
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.metrics import Options, many_intervals
@@ -31,7 +32,7 @@ from layerscope.progress import Progress
 from layerscope.reading import BatchRunner
 from layerscope.store import atomic
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import Mean, in_short, layers, lists, mean_of
+from layerscope.studies.shared.curves import in_short, layers, lists, mean_of
 from layerscope.studies.shared.drawing import band, color_key, new_figure, quiet, sequential, subtitle, tame
 from layerscope.studies.shared.models import Request, canonical, read_specs
 
@@ -388,21 +389,21 @@ def verdict(measured: Measured, seed: int) -> list[str]:
         }
         kept, dropped = (_middle(measured, change[sink], seed) for sink in ("keep", "drop"))
         short.append(f"{_does(kept, dropped)} with {_GROWS[condition]}")
-        does = f"{_VERBS[kept.apart]} in the middle half of the layers, {kept} nats"
+        does = f"{_VERBS[kept.sign]} in the middle half of the layers, {kept} nats"
         text = f"{condition.capitalize()} ({span}): prompt entropy {does}"
-        if dropped.apart == kept.apart:
+        if dropped.sign == kept.sign:
             text += f"; without the sink token {dropped}."
         else:
-            text += f"; without the sink token it {_VERBS[dropped.apart]}: {dropped}."
+            text += f"; without the sink token it {_VERBS[dropped.sign]}: {dropped}."
         out += [text, _where(measured, change["keep"], seed)]
     answer = f"in the middle half of the layers, prompt entropy {lists(short)}" if short else "there is nothing to compare"
     return [in_short(answer), *out]
 
 
-def _does(kept: Mean, dropped: Mean) -> str:
+def _does(kept: Interval, dropped: Interval) -> str:
     """What it does, and where the sink token makes the difference."""
-    same = "" if kept.apart == dropped.apart else f" ({_VERBS[dropped.apart]} without the sink token)"
-    return f"{_VERBS[kept.apart]}{same}"
+    same = "" if kept.sign == dropped.sign else f" ({_VERBS[dropped.sign]} without the sink token)"
+    return f"{_VERBS[kept.sign]}{same}"
 
 
 def undefined(measured: Measured) -> list[str]:
@@ -433,15 +434,15 @@ def _inner(measured: Measured) -> np.ndarray:
     return (depths >= 0.25) & (depths <= 0.75)
 
 
-def _middle(measured: Measured, change: np.ndarray, seed: int) -> Mean:
+def _middle(measured: Measured, change: np.ndarray, seed: int) -> Interval:
     return mean_of(change[:, _inner(measured)].mean(axis=1), seed)
 
 
 def _where(measured: Measured, change: np.ndarray, seed: int) -> str:
     each = [mean_of(change[:, j], seed) for j in range(change.shape[1])]
     sites = measured.sites
-    up = [site.layer for site, mean in zip(sites, each, strict=True) if mean.apart > 0]
-    down = [site.layer for site, mean in zip(sites, each, strict=True) if mean.apart < 0]
+    up = [site.layer for site, mean in zip(sites, each, strict=True) if mean.sign > 0]
+    down = [site.layer for site, mean in zip(sites, each, strict=True) if mean.sign < 0]
     if not up and not down:
         return "  At no single layer is the change clear."
     most = int(np.nanargmax([abs(mean.value) for mean in each]))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Capture, Site, expand_sites, make_batch
+from layerscope.core.statistics import bootstrap_rows, percentile_interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import many_intervals
 from layerscope.metrics.base import mean_over_prompts
@@ -31,7 +32,7 @@ from layerscope.progress import Progress
 from layerscope.store import atomic
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.curves import Mean, in_short, lists, mean_of
+from layerscope.studies.shared.curves import in_short, lists, mean_of
 from layerscope.studies.shared.drawing import band, model_colors, new_figure, quiet, subtitle, tame
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_specs
 
@@ -247,14 +248,14 @@ def _answer(base: Measured, other: Measured, seed: int) -> str:
     signs = []
     for sink in SINKS:
         one, two = (_curves(m, sink, 0, 1, shared) for m in (base, other))
-        signs.append(mean_of(_mean(two - one), seed).apart)
+        signs.append(mean_of(_mean(two - one), seed).sign)
     text = f"over all layers, prompt entropy of {other.label} is {_WORDS[signs[0]]}{_THAN[signs[0]]} {base.label}"
     return text if signs[0] == signs[1] else f"{text} ({_WORDS[signs[1]]} without the sink token)"
 
 
 def _grows(m: Measured, seed: int) -> str:
     """What one model's entropy does from a quarter of the longest prompt to its end."""
-    change = mean_of(_change(m, 0, 1), seed).apart
+    change = mean_of(_change(m, 0, 1), seed).sign
     does = {1: "grows", -1: "falls", 0: "does not clearly change"}[change]
     return f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"
 
@@ -267,7 +268,7 @@ def _compared(base: Measured, other: Measured, groups: int, seed: int) -> list[s
         for g, name in enumerate(group_names(groups)):
             one, two = (_curves(m, sink, g, groups, shared) for m in (base, other))
             difference = mean_of(_mean(two - one), seed)
-            parts.append(f"{_WORDS[difference.apart]} in {name}, {difference} nats{_spread(one, two, seed)}")
+            parts.append(f"{_WORDS[difference.sign]} in {name}, {difference} nats{_spread(one, two, seed)}")
         out.append(
             f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: " + "; ".join(parts) + "."
         )
@@ -311,15 +312,13 @@ def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
     if len(one) < 3 or not reached.any():
         return ""
     one, two = one[:, reached], two[:, reached]
-    rng = np.random.default_rng([seed, len(one)])
 
     def ratio(rows: np.ndarray) -> float:
         first = one[rows].std(axis=0, ddof=1).mean()
         return float(two[rows].std(axis=0, ddof=1).mean() / first) if first > 0 else np.nan
 
-    drawn = [ratio(rng.integers(0, len(one), len(one))) for _ in range(RESAMPLES // 4)]
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
-    value = Mean(ratio(np.arange(len(one))), float(low), float(high), len(one))
+    drawn = np.array([ratio(rows) for rows in bootstrap_rows(len(one), RESAMPLES // 4, [seed, len(one)])])
+    value = percentile_interval(ratio(np.arange(len(one))), drawn)
     return f" (spread between prompts × {value.value:.2f}, {value.low:.2f} to {value.high:.2f})"
 
 

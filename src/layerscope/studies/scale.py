@@ -83,7 +83,7 @@ def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: list[dict[str
     for sink, words in (("keep", ""), ("drop", "Without the sink token: ")):
         one, other = (v.kept if sink == "keep" else v.dropped for v in (first, last))
         change = deeper(one, other, seed)
-        does = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}[change.apart]
+        does = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}[change.sign]
         where = f"from {first.label} ({sizes[first.label] / 1e6:.3g} M) to {last.label} ({sizes[last.label] / 1e6:.3g} M)"
         told.append(does)
         out.append(sentence(f"{words}the deepest dip of prompt entropy {does} {where}: {change} nats."))

@@ -22,6 +22,7 @@ from torch import Tensor
 from layerscope.capture import Anatomy, Batch, Capture, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
 from layerscope.core.sites import site_of
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import Options
 from layerscope.metrics.effective_rank import effective_rank
@@ -34,7 +35,7 @@ from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import atomic
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import Mean, by_layer, in_short, lists, mean_of
+from layerscope.studies.shared.curves import by_layer, in_short, lists, mean_of
 from layerscope.studies.shared.drawing import band, new_figure, quiet, subtitle, tame
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 
@@ -337,12 +338,12 @@ def verdict(inside: Inside, seed: int) -> list[str]:
     return out
 
 
-def _average(kept: Mean, dropped: Mean) -> str:
+def _average(kept: Interval, dropped: Interval) -> str:
     does = {1: "raise", -1: "lower", 0: "do not clearly move"}
-    text = f"On average over all blocks the residual sums {does[kept.apart]} prompt entropy: {kept} nats per sum"
-    if kept.apart == dropped.apart:
+    text = f"On average over all blocks the residual sums {does[kept.sign]} prompt entropy: {kept} nats per sum"
+    if kept.sign == dropped.sign:
         return f"{text}; without the sink token the same, {dropped}."
-    return f"{text}; without the sink token they {does[dropped.apart]} it: {dropped}."
+    return f"{text}; without the sink token they {does[dropped.sign]} it: {dropped}."
 
 
 def _fall(inside: Inside, sums: list[Step], seed: int) -> tuple[str, list[str]]:
@@ -368,7 +369,7 @@ def _fall(inside: Inside, sums: list[Step], seed: int) -> tuple[str, list[str]]:
     without = mean_of(inside.change("prompt_entropy", "drop", step, k), seed)
     text = f"The single step that lowers it most is the {step.name} in block.{k}, {mean_of(values, seed)}"
     out.append(f"{text}; without the sink token {without}.")
-    if not kept.apart:
+    if not kept.sign:
         return f"no clear compression: the largest fall of prompt entropy, from layer {top} to layer {low}, is uncertain", out
     lost = "and it is gone without the sink token" if dropped.low > kept.high else "also without the sink token"
     if not (dropped.high < 0 or dropped.low > kept.high):
@@ -377,9 +378,9 @@ def _fall(inside: Inside, sums: list[Step], seed: int) -> tuple[str, list[str]]:
     return f"{text}; the largest single step is the {step.name} in block.{k}", out
 
 
-def _left(kept: Mean, dropped: Mean) -> str:
+def _left(kept: Interval, dropped: Interval) -> str:
     """What is left of a fall without the sink token, no surer than the intervals."""
-    if not kept.apart:
+    if not kept.sign:
         return "The fall is not clear; without the sink token"
     if dropped.high < 0:
         share = "all" if dropped.value <= 0.995 * kept.value else f"{dropped.value / kept.value:.0%}".replace("%", " %")
@@ -398,10 +399,10 @@ def _each(inside: Inside, metric: str, sink: str, seed: int) -> str:
     }
     told = []
     for sign, word in ((-1, "lowered by"), (1, "raised by")):
-        some = sorted(((name, mean) for name, mean in means.items() if mean.apart == sign), key=lambda pair: -abs(pair[1].value))
+        some = sorted(((name, mean) for name, mean in means.items() if mean.sign == sign), key=lambda pair: -abs(pair[1].value))
         if some:
             told.append(f"{word} {', '.join(f'{name} {mean}' for name, mean in some)}")
-    unclear = [name for name, mean in means.items() if mean.apart == 0]
+    unclear = [name for name, mean in means.items() if mean.sign == 0]
     if unclear:
         told.append(f"not clearly moved by {lists(unclear)}")
     return "; ".join(told)

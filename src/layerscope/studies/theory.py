@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.statistics import percentile_interval
 from layerscope.errors import LayerscopeError
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
@@ -141,11 +142,11 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
                     found.setdefault((name, version), []).append(value)
         for (name, version), values in found.items():
             drawn = np.random.default_rng([seed, n]).choice(values, (RESAMPLES, len(values))).mean(axis=1)
-            low, high = np.quantile(drawn, [0.025, 0.975])
+            mean = percentile_interval(float(np.mean(values)), drawn)
             rows.append(
                 {
                     "theorem": name, "version": version, "kind": f"D={width}", "metric": "dataset_entropy", "x": n,
-                    "value": float(np.mean(values)), "ci_low": float(low), "ci_high": float(high), "n": len(values),
+                    "value": mean.value, "ci_low": mean.low, "ci_high": mean.high, "n": len(values),
                 }
             )  # fmt: skip
     return rows

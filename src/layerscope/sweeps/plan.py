@@ -305,7 +305,8 @@ def _settings(given: Any, where: str, valid: list[str]) -> dict[str, Any]:
 
 
 def _parameters(function: Any, without: set[str]) -> list[str]:
-    return [name for name in inspect.signature(function).parameters if name not in without]
+    found = inspect.signature(function).parameters.values()
+    return [each.name for each in found if each.kind is not each.VAR_KEYWORD and each.name not in without]
 
 
 def _expect(value: Any, kinds: type | tuple[type, ...], where: str, wanted: str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.sites import layer_ranges, site_of
+from layerscope.core.statistics import Interval
 from layerscope.core.valley import find_valley
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import interval
@@ -20,30 +21,10 @@ VALLEY = "called one where it is at least 5 % of its shoulder deep and clear of 
 VALUES = ["model", "site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A mean over prompts with its 95 % interval (NaN where it has none) and the number of prompts."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    @property
-    def apart(self) -> int:
-        """1 or −1 where the interval lies above or below zero, 0 where it holds zero or is not known."""
-        return 1 if self.low > 0 else -1 if self.high < 0 else 0
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.low):
-            return f"{self.value:+.2f} (no interval: {self.n} prompt{'s' * (self.n != 1)})"
-        return f"{self.value:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
-
-
-def mean_of(values: np.ndarray, seed: int) -> Mean:
+def mean_of(values: np.ndarray, seed: int) -> Interval:
     """The mean of one number per prompt; undefined ones are left out."""
     estimate = mean_over_prompts(np.asarray(values, dtype=float), 1)
-    return Mean(estimate.value, *interval(estimate, seed), estimate.n)
+    return Interval(estimate.value, *interval(estimate, seed), estimate.n)
 
 
 def by_layer(prompts: pd.DataFrame, metric: str, sink: str, texts: int | None = None) -> pd.DataFrame:
@@ -81,7 +62,7 @@ class Dip:
     place: int
     value: float
     shoulder: float
-    depth: Mean
+    depth: Interval
     falls: np.ndarray
     is_valley: bool = False
 
@@ -95,7 +76,7 @@ def dip_of(values: np.ndarray, seed: int) -> Dip:
     whole = np.isfinite(values).all(axis=1)
     falls = np.full(len(values), np.nan)
     if not whole.any() or values.shape[1] < 3:
-        return Dip(0, math.nan, math.nan, Mean(math.nan, math.nan, math.nan, int(whole.sum())), falls)
+        return Dip(0, math.nan, math.nan, Interval(math.nan, n=int(whole.sum())), falls)
     found = find_valley(values[whole].mean(axis=0), samples=values[whole])
     assert found is not None, "the curve has three points or more, all known"
     falls[whole] = values[whole, found.shoulder_place] - values[whole, found.place]
@@ -121,13 +102,14 @@ class Valleys:
 
     def sentence(self) -> str:
         """What it is, no surer than its intervals."""
+        kept, dropped = (dip.depth.format(signed=False) for dip in (self.kept, self.dropped))
         if not self.kept.is_valley:
-            text = f"{self.label} has no clear valley: its deepest dip is {_deep(self.kept)} nats"
-            return f"{text}, without the sink token {_deep(self.dropped)}."
-        text = f"{self.label} has a valley at layer {self.kept.place} of {self.layers}, {_deep(self.kept)} nats deep"
+            text = f"{self.label} has no clear valley: its deepest dip is {kept} nats"
+            return f"{text}, without the sink token {dropped}."
+        text = f"{self.label} has a valley at layer {self.kept.place} of {self.layers}, {kept} nats deep"
         if self.dropped.is_valley:
-            return f"{text}; without the sink token one remains at layer {self.dropped.place}, {_deep(self.dropped)}."
-        return f"{text}; without the sink token none is left ({_deep(self.dropped)})."
+            return f"{text}; without the sink token one remains at layer {self.dropped.place}, {dropped}."
+        return f"{text}; without the sink token none is left ({dropped})."
 
     def rows(self, **more: object) -> list[dict[str, object]]:
         """Rows of a table: the depth of the dip, at its layer."""
@@ -139,7 +121,7 @@ class Valleys:
         return out
 
 
-def deeper(one: Dip, other: Dip, seed: int) -> Mean:
+def deeper(one: Dip, other: Dip, seed: int) -> Interval:
     """How much deeper the other dip is, prompt by prompt; both over the same prompts."""
     return mean_of(other.falls - one.falls, seed)
 
@@ -150,11 +132,6 @@ def profile_rows(run: Run, label: str, **more: object) -> pd.DataFrame:
     wanted = (table["normalization"] == "raw") | ((table["metric"] == "prompt_entropy") & (table["normalization"] == "logN"))
     rows = table[wanted].assign(model=label, **more)  # type: ignore[arg-type]
     return rows[[*more, *VALUES]]
-
-
-def _deep(dip: Dip) -> str:
-    d = dip.depth
-    return f"{d.value:.2f} ({d.low:.2f} to {d.high:.2f})" if np.isfinite(d.low) else f"{d.value:.2f} (no interval)"
 
 
 def layers(numbers: Iterable[int]) -> str:
