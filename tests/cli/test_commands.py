@@ -71,13 +71,16 @@ def test_fetch_checks_every_name_first(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 def test_fetch_says_where(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name)
-    assert cli("fetch", "lee", "minilm-l6") == (0, "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n", "")
+    ended = cli("fetch", "lee", "minilm-l6")
+    assert ended[:2] == (0, "lee: /corpora/lee\nminilm-l6: /models/minilm-l6\n")
+    assert ended.err == "Next: layerscope profile minilm-l6 --offline\n"
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml"), ("c.pdf", b"%PDF")])
 def test_plot(cli: Cli, run_folder: Path, tmp_path: Path, name: str, start: bytes) -> None:
     pytest.importorskip("matplotlib")
-    assert cli("plot", run_folder, run_folder, "--out", name, "--x", "layer") == (0, f"{name}\n", "")
+    ended = cli("plot", run_folder, run_folder, "--out", name, "--x", "layer")
+    assert ended == (0, f"{name}\n", f"Next: layerscope report {run_folder} {run_folder}\n")
     assert (tmp_path / name).read_bytes().startswith(start)
 
 

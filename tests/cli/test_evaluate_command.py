@@ -33,7 +33,7 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
         tasks,
         "--layers",
         "0,-1",
-        "--workers",
+        "--scoring-workers",
         "0",
         "-o",
         "run",
@@ -61,7 +61,7 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
 
 def test_readouts_and_the_default_folder(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
     told = cli(
-        "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--workers", "0", "--limit", "12",
+        "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--scoring-workers", "0", "--limit", "12",
         "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
     )  # fmt: skip
     assert told == (0, "", ""), told
@@ -86,7 +86,7 @@ def test_a_failed_task_is_code_2(cli: Cli, model_folder: Path, tasks: Path, tmp_
         tasks,
         "--layers",
         "-1",
-        "--workers",
+        "--scoring-workers",
         "0",
         "-o",
         "run",
@@ -143,7 +143,7 @@ def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_p
     assert "0 MB in all" in empty.out
     told = cli(
         "evaluate", model_folder, "-t", "Pairs", "--data-dir", tasks, "--layers", "-1", "--readouts", "plain,echo/mean",
-        "--workers", "0", "-q",
+        "--scoring-workers", "0", "-q",
     )  # fmt: skip
     assert told.code == 0
     told = cli("store")
@@ -173,9 +173,7 @@ def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.Mo
 
 def test_fetch_tasks(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerscope.evaluation.tasks.spec.TaskSpec.facts", lambda self: {"items": len(self.name)})
-    monkeypatch.setattr("layerscope.evaluation.tasks.fetch_task", lambda name: Path("/tasks") / name)
-    assert cli("fetch", "SmsSpam", "--tasks", "STS12,STS13") == (
-        0,
-        "SmsSpam: /tasks/SmsSpam\nSTS12: 5 items\nSTS13: 5 items\n",
-        "",
-    )
+    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda entry, **_: Path("/") / entry.shelf / entry.name)
+    ended = cli("fetch", "SmsSpam", "--tasks", "STS12,STS13")
+    assert ended[:2] == (0, "SmsSpam: /tasks/SmsSpam\nSTS12: 5 items\nSTS13: 5 items\n")
+    assert json.loads(cli("fetch", "--tasks", "STS12", "--json").out) == {"STS12": "5 items"}

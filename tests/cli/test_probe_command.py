@@ -19,7 +19,7 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_json_and_the_same_again(cli: Cli, model_folder: Path, labelled: Path, tmp_path: Path) -> None:
-    words = ["probe", model_folder, "--texts", labelled, "-p", "mean,knn", "--epochs", "3", "--trial", "1", "-o", "run"]
+    words = ["probe", model_folder, "--data", labelled, "-p", "mean,knn", "--epochs", "3", "--trial", "1", "-o", "run"]
     words += ["--learning-rates", "0.01,0.03"]
     ended = cli(*words, "--json")
     assert ended.code == 0, ended.err
@@ -35,7 +35,7 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labelled: Path, t
 
 
 def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labelled: Path) -> None:
-    ended = cli("probe", model_folder, "--texts", labelled, "--probe", "knn", "-o", "run", "--json")
+    ended = cli("probe", model_folder, "--data", labelled, "--heads", "knn", "-o", "run", "--json")
     assert ended.code == 0, ended.err
     assert "--probe is now --heads" in ended.err
     assert set(json.loads(ended.out)["probes"]) == {"knn"}
@@ -43,6 +43,6 @@ def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labell
 
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labelled: Path) -> None:
     assert_refused(cli("probe", model_folder), "exactly one of images, texts and task")
-    assert_refused(cli("probe", model_folder, "--texts", labelled, "--heads", "attentoin"), "Did you mean 'attention'?")
-    assert_refused(cli("probe", model_folder, "--texts", "missing.csv"), "no file missing.csv")
-    assert_refused(cli("probe", model_folder, "--texts", labelled, "--learning-rates", "x"), "--learning-rates")
+    assert_refused(cli("probe", model_folder, "--data", labelled, "--heads", "attentoin"), "Did you mean 'attention'?")
+    assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file missing.csv")
+    assert_refused(cli("probe", model_folder, "--data", labelled, "--learning-rates", "x"), "--learning-rates")

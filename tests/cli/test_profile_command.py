@@ -200,7 +200,7 @@ def test_ctrl_c_keeps_what_is_finished(cli: Cli, model_folder: Path, data: Path,
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 130 == 128 + signal.SIGINT
     assert ended.stdout == ""
-    assert ended.stderr.strip() == "layerscope: stopped. What was finished is kept: run the same command again to go on."
+    assert ended.stderr.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."
     assert sorted(path.name for path in (tmp_path / "run" / "shards").iterdir()) == ["000000.pooled.npy", "000000.values.npz"]
     assert cli(*words, "-q").code == 0
     assert Run.load(tmp_path / "run").manifest["seconds"]["resumed_prompts"] == 4

@@ -1,25 +1,83 @@
-"""The `layerscope` command: its subcommands, and how errors reach the user."""
+"""The `layerscope` command: its subcommands in the order of a user's story, and how errors reach the user."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import pkgutil
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import click
 import typer
+from typer.core import TyperGroup
 
+from layerscope.cli.shared import expand
 from layerscope.errors import LayerscopeError
 from layerscope.version import VERSION
 
+# The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
+STORY = {
+    "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
+    "Look": ("atlas", "correlate", "plot", "open"),
+    "Study": ("study", "probe", "sweep", "recipe"),
+    "Keep": ("models", "corpora", "images", "metrics", "store", "fetch", "bench", "doctor"),
+}
+# Old spellings: (command, old option) -> new option. They work for one release and say so.
+RENAMED = {
+    ("probe", "--texts"): "--data",
+    ("probe", "--probe"): "--heads",
+    ("profile", "--images"): "--data",
+    ("profile", "-i"): "--data",
+    ("profile", "--engine-workers"): "--workers",
+    ("probe", "--engine-workers"): "--workers",
+    ("study", "--engine-workers"): "--workers",
+    ("sweep", "--engine-workers"): "--workers",
+    ("evaluate", "--engine-workers"): "--workers",
+}
+EXAMPLES: dict[str, str] = {}
+
+
+class StoryGroup(TyperGroup):
+    """Commands in the order of the story; a command that the story does not name comes last."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in order."""
+        order = [name for names in STORY.values() for name in names]
+        known = super().list_commands(ctx)
+        return sorted(known, key=lambda name: order.index(name) if name in order else len(order))
+
+
 app = typer.Typer(
     name="layerscope",
+    cls=StoryGroup,
     help="What every layer of a neural network holds, and which layer to read embeddings from.",
+    epilog="Example:\n\nlayerscope profile smollm2-135m --data lee --limit 50",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def panel_of(name: str) -> str:
+    """The panel in which `layerscope --help` shows a command."""
+    return next((panel for panel, names in STORY.items() if name in names), "More")
+
+
+def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command. Its help ends with an example that runs; parameters that are option groups become their options."""
+    EXAMPLES[name] = example
+    lines = "\n\n".join(line.strip() for line in example.strip().splitlines())
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name, epilog=f"Example:\n\n{lines}")(expand(function))
+        return function
+
+    return add
 
 
 def _version(value: bool) -> None:
@@ -35,27 +93,45 @@ def _options(
     """Options of the whole command."""
 
 
-def _load_commands() -> None:
-    """Every file of this folder adds its command when it is imported: adding a command is adding a file."""
+def load_commands() -> None:
+    """Import every file of this folder: each adds its commands. Adding a command is adding a file."""
     package = importlib.import_module("layerscope.cli")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"layerscope.cli.{module.name}")
+    for known in [*app.registered_commands, *app.registered_groups]:
+        known.rich_help_panel = panel_of(str(known.name))
+
+
+def renamed(words: list[str]) -> list[str]:
+    """The command line with old spellings replaced; each is told on stderr."""
+    out = list(words)
+    name = next((word for word in words if not word.startswith("-")), "")
+    for place, word in enumerate(out):
+        option, equals, value = word.partition("=")
+        new = RENAMED.get((name, option))
+        if new is not None:
+            out[place] = new + equals + value
+            print(f"layerscope: {option} is now called {new}; the old name goes with the next release.", file=sys.stderr)
+    return out
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
-    _load_commands()
+    load_commands()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for noisy in ("httpx", "urllib3", "transformers", "huggingface_hub", "filelock", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
+    arguments: dict[str, Any] = {}
+    if "_LAYERSCOPE_COMPLETE" not in os.environ:
+        arguments["args"] = renamed(sys.argv[1:])
     try:
-        app()
+        app(prog_name="layerscope", **arguments)
     except LayerscopeError as error:
         print(f"layerscope: {error}", file=sys.stderr)
         sys.exit(1)
     except SystemExit as leaving:  # typer turns Ctrl-C into this
         if leaving.code == 130:
-            print("layerscope: stopped. What was finished is kept: run the same command again to go on.", file=sys.stderr)
+            print("layerscope: stopped. Finished work is kept: run the same command again to resume.", file=sys.stderr)
         raise
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()

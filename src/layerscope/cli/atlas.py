@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,14 @@ from typing import Any
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import EXAMPLES, app
 
 atlas = typer.Typer(
-    help="The published results of the paper: what is there, one model, several, and its figures.", no_args_is_help=True
+    help="Published results of the paper: what is there, one model, several models, and its figures.",
+    epilog="Example:\n\nlayerscope atlas show Pythia-410m",
+    no_args_is_help=True,
 )
+EXAMPLES["atlas"] = "layerscope atlas models"
 app.add_typer(atlas, name="atlas")
 
 CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
@@ -22,21 +24,22 @@ OUT = typer.Option(None, "--out", "-o", help="Draw to this file; its suffix says
 RUN = typer.Option([], "--run", help="A profile or evaluation folder of yours to lay over; repeatable.")
 
 
-@atlas.command("models")
+@atlas.command("models", epilog="Example:\n\nlayerscope atlas models")
 def models_command(as_json: bool = shared.AS_JSON) -> None:
     """What the atlas holds of each model."""
     from layerscope.atlas import models
 
     table = models()
     if as_json:
-        _print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
+        shared.print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
         return
     from layerscope.report.atlas import print_models
 
     print_models(table)
+    shared.next_step("layerscope atlas show MODEL")
 
 
-@atlas.command("show")
+@atlas.command("show", epilog="Example:\n\nlayerscope atlas show Pythia-410m")
 def show_command(
     model: str = typer.Argument(..., help="A name of `layerscope atlas models`, e.g. Pythia-410m@step1000."),
     convention: str = CONVENTION,
@@ -51,17 +54,18 @@ def show_command(
     found = show(model, convention)
     overlays = [load_overlay(path) for path in run]
     if as_json:
-        _print_json({**found, "runs": [overlay.as_dict() for overlay in overlays]})
+        shared.print_json({**found, "runs": [overlay.as_dict() for overlay in overlays]})
     else:
         from layerscope.report.atlas import print_model, print_overlay
 
         print_model(found)
         for overlay in overlays:
             print_overlay(overlay)
+        shared.next_step(f"layerscope report --atlas {shared.shown(model)}")
     _draw(out, [model], convention, overlays)
 
 
-@atlas.command("compare")
+@atlas.command("compare", epilog="Example:\n\nlayerscope atlas compare Pythia-410m bert-base")
 def compare_command(
     models: list[str] = typer.Argument(..., help="Names of `layerscope atlas models`."),
     convention: str = CONVENTION,
@@ -76,17 +80,18 @@ def compare_command(
     overlays = [load_overlay(path) for path in run]
     rows = compare(models, convention, overlays)
     if as_json:
-        _print_json({"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]})
+        shared.print_json({"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]})
     else:
         from layerscope.report.atlas import print_comparison, print_overlay
 
         print_comparison(rows, convention)
         for overlay in overlays:
             print_overlay(overlay)
+        shared.next_step(f"layerscope report --atlas {shared.shown(','.join(models))}")
     _draw(out, models, convention, overlays)
 
 
-@atlas.command("reproduce")
+@atlas.command("reproduce", epilog="Example:\n\nlayerscope atlas reproduce table2")
 def reproduce_command(
     item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8, fig9, fig12, fig13 or fig14."),
     convention: str = typer.Option("both", "--convention", help="authors, english or both."),
@@ -99,11 +104,12 @@ def reproduce_command(
     found = find_item(item)
     rows = reproduce(item, convention)
     if as_json:
-        _print_json([row.as_dict() for row in rows])
+        shared.print_json([row.as_dict() for row in rows])
     else:
         from layerscope.report.atlas import print_item
 
         print_item(found, rows)
+        shared.next_step("layerscope study list")
     if out is not None:
         from layerscope.report.drawing import save_figure
         from layerscope.report.panels import plot_panels
@@ -125,9 +131,3 @@ def _draw(out: Path | None, models: list[str], convention: str, overlays: list[A
 
 def _told(path: Path) -> None:
     print(f"Written to {path}", file=sys.stderr)
-
-
-def _print_json(value: Any) -> None:
-    from layerscope.store.atomic import plain
-
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,27 +9,39 @@ from typing import TYPE_CHECKING
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
 from layerscope.cli.options import words
+from layerscope.cli.shared import DATA, METRICS, RESULT, option
 
 if TYPE_CHECKING:
     from layerscope.correlation import Tables
 
 
-@app.command("correlate")
+@command("correlate", "layerscope correlate runs/profile runs/scores --permutations 999")
 def correlate_command(
     runs: list[Path] = typer.Argument(None, help="A profile folder and an evaluation folder of the same model."),
-    model: str | None = typer.Option(None, "--atlas", help="A model of the atlas instead, e.g. Pythia-410m."),
-    metric: str | None = typer.Option(None, "--metric", "-m", help="Comma-separated metric names. (default: all)"),
-    measure: str = typer.Option("dcor,spearman,kendall", "--measure", help="Of dcor, dcor_corrected, spearman, kendall."),
-    convention: str = typer.Option("english", "--convention", help="Atlas: authors or english."),
-    metrics_on: str | None = typer.Option(None, "--metrics-on", help="Atlas: mteb or wikitext. (default: mteb where there is)"),
-    readout: str = typer.Option("plain/mean/applied/keep/none", "--readout", help="Runs: the readout whose scores are used."),
-    sink: str = typer.Option("keep", "--sink", help="Runs: keep or drop the sink token in the metrics that can."),
-    permutations: int = typer.Option(9999, "--permutations", help="Random orders of the layers behind each p-value."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the permutations and the bootstrap."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Draw to this file; its suffix says png, svg or pdf."),
+    model: str | None = option(None, "--atlas", panel=DATA, help="A model of the atlas instead, e.g. Pythia-410m."),
+    metric: str | None = typer.Option(
+        None, "--metric", "-m", rich_help_panel=METRICS, help="Comma-separated metric names. (default: all)"
+    ),
+    measure: str = option(
+        "dcor,spearman,kendall", "--measure", panel=METRICS, help="Of dcor, dcor_corrected, spearman, kendall."
+    ),
+    convention: str = option("english", "--convention", panel=DATA, help="Atlas: authors or english."),
+    metrics_on: str | None = option(
+        None, "--metrics-on", panel=DATA, help="Atlas: mteb or wikitext. (default: mteb where there is)"
+    ),
+    readout: str = option(
+        "plain/mean/applied/keep/none", "--readout", panel=DATA, help="Runs: the readout whose scores are used."
+    ),
+    sink: str = option("keep", "--sink", panel=DATA, help="Runs: keep or drop the sink token in the metrics that can."),
+    permutations: int = option(9999, "--permutations", panel=METRICS, help="Random orders of the layers behind each p-value."),
+    seed: int = option(0, "--seed", panel=METRICS, help="Seed of the permutations and the bootstrap."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", rich_help_panel=RESULT, help="Draw to this file; its suffix says png, svg or pdf."
+    ),
     as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Associate each metric with the scores across layers, beside what independent data would give."""
     from layerscope.correlation import correlate, from_atlas
@@ -55,10 +66,8 @@ def correlate_command(
         seed=seed,
     )
     if as_json:
-        from layerscope.store.atomic import plain
-
-        print(json.dumps(plain({**tables.facts, **found.as_dict(), "notes": tables.notes}), indent=2, ensure_ascii=False))
-    else:
+        shared.print_json({**tables.facts, **found.as_dict(), "notes": tables.notes})
+    elif not quiet:
         from layerscope.report.atlas import print_correlations
 
         print_correlations(found, tables)
@@ -68,24 +77,20 @@ def correlate_command(
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
         print(f"Written to {save_figure(plot_panels(correlation_panels(found), title), out)}", file=sys.stderr)
+    if not as_json and not quiet:
+        folders = " ".join(shared.shown(run) for run in runs or [])
+        shared.next_step(f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shown(model or '')}")
 
 
 def _from_folders(runs: list[Path], readout: str, sink: str) -> Tables:
+    from layerscope.core.runs import load_run
     from layerscope.correlation import from_runs
     from layerscope.errors import RunFolderError
-    from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Run
-    from layerscope.store import RunFolder
 
-    kinds = {}
-    for path in runs:
-        manifest = RunFolder(path).manifest()
-        if manifest is None:
-            raise RunFolderError(f"{path} holds no run: there is no manifest.json in it.")
-        kinds[str(manifest.get("kind"))] = path
-    if len(runs) != 2 or set(kinds) != {"profile", "evaluation"}:
+    loaded = {run.kind: run for run in map(load_run, runs)}
+    if len(runs) != 2 or set(loaded) != {"profile", "evaluation"}:
         raise RunFolderError(
-            f"two folders are needed, a profile and an evaluation of the same model; given: {', '.join(kinds) or 'none'}. "
+            f"two folders are needed, a profile and an evaluation of the same model; given: {', '.join(loaded) or 'none'}. "
             "`layerscope profile` and `layerscope evaluate` make them."
         )
-    return from_runs(Run.load(kinds["profile"]), Evaluation.load(kinds["evaluation"]), readout, sink)
+    return from_runs(loaded["profile"], loaded["evaluation"], readout, sink)  # type: ignore[arg-type]

@@ -1,65 +1,64 @@
-"""`layerscope evaluate`: score every layer and readout on labelled tasks."""
+"""`layerscope evaluate`: score every layer and readout on labeled tasks."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
-from layerscope.cli.options import default_folder, readout_names, size, words
+from layerscope.cli.app import command
+from layerscope.cli.options import default_folder, readout_names, size, whole_numbers, words
+from layerscope.cli.shared import DATA, ENGINES, RESULT, option
 
 
-@app.command("evaluate")
+@command("evaluate", "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores")
 def evaluate_command(
+    loading: shared.Loading,
+    running: shared.Running,
+    output: shared.Output,
     model: str = shared.MODEL,
-    tasks: str = typer.Option("small", "--tasks", "-t", help="paper (its 32), small (4 quick ones), or mteb task names."),
-    layers: str | None = typer.Option(None, "--layers", help="e.g. 0,5,-1. (default: every layer)"),
-    readouts: list[str] = typer.Option(
+    tasks: str = typer.Option(
+        "small", "--tasks", "-t", rich_help_panel=DATA, help="paper (its 32), small (4 quick ones), or mteb task names."
+    ),
+    layers: str | None = option(None, "--layers", panel=DATA, help="e.g. 0,5,-1. (default: every layer)"),
+    readouts: list[str] = option(
         [],
         "--readouts",
-        help="all, TEMPLATE/all, or template/pooling/norm/sink/centering,…; may be repeated. (default: the paper's)",
+        panel=DATA,
+        help="all, TEMPLATE/all, or template/pooling/norm/sink/centering,…; repeatable. (default: the paper's)",
     ),
-    data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
-    limit: int | None = typer.Option(None, "--limit", "-n", help="Score a random part of N items of each task."),
-    max_length: int = typer.Option(256, "--max-length", help="Cut texts to this many tokens."),
-    seed: int = typer.Option(0, "--seed", help="Seed of --limit and of the intervals."),
-    workers: int | None = typer.Option(None, "--workers", help="Scoring processes; 0: in this one. (default: one per core)"),
-    store_budget: str = typer.Option("10GB", "--store-budget", help="Most disk the embedding store may take."),
-    store_dtype: str = typer.Option("float32", "--store-dtype", help="float32, or float16 for half the disk."),
-    normalize: bool | None = typer.Option(
-        None, "--normalize/--no-normalize", help="Scale vectors to length 1. (default: as the model's own pipeline does)"
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
+    limit: int | None = typer.Option(
+        None, "--limit", "-n", rich_help_panel=DATA, help="Score a random part of N items of each task."
     ),
-    device: str | None = shared.DEVICE,
-    device_map: str | None = shared.DEVICE_MAP,
-    dtype: str = shared.DTYPE,
-    revision: str | None = shared.REVISION,
-    family: str | None = shared.FAMILY,
-    bidirectional: bool = shared.BIDIRECTIONAL,
-    adapter: list[str] = shared.ADAPTER,
-    batch_size: int | None = shared.BATCH_SIZE,
-    engine: str = shared.ENGINE,
-    address: str | None = shared.ADDRESS,
-    engine_workers: int | None = shared.ENGINE_WORKERS_ONLY,
-    gpus_per_worker: float | None = shared.GPUS_PER_WORKER,
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--TASKS)"),
-    offline: bool = shared.OFFLINE,
-    overwrite: bool = shared.OVERWRITE,
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
+    max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
+    seed: int = option(0, "--seed", panel=DATA, help="Seed of --limit and of the intervals."),
+    normalize: bool | None = option(
+        None,
+        "--normalize/--no-normalize",
+        panel=DATA,
+        help="Scale vectors to length 1. (default: as the model's own pipeline does)",
+    ),
+    scoring_workers: int | None = option(
+        None, "--scoring-workers", panel=ENGINES, help="Scoring processes; 0: in this one. (default: one per core)"
+    ),
+    store_budget: str = option("10GB", "--store-budget", panel=ENGINES, help="Most disk the embedding store may take."),
+    store_dtype: str = option("float32", "--store-dtype", panel=ENGINES, help="float32, or float16 for half the disk."),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the run. (default: runs/MODEL--TASKS)"
+    ),
 ) -> None:
     """Score every layer on MTEB tasks, encoding each distinct text once. The same command again resumes."""
-    from layerscope.cli.options import whole_numbers
-    from layerscope.engines import open_engine
+    from layerscope.core.runs import view
     from layerscope.evaluation.job import evaluate
-    from layerscope.report.sections.evaluation import print_evaluation
-    from layerscope.store.atomic import plain
 
+    if running.workers is not None and running.engine == "local":  # what --workers meant until now
+        print("layerscope: --workers is now the workers of --engine ray; use --scoring-workers for scoring.", file=sys.stderr)
+        scoring_workers, running.workers = scoring_workers if scoring_workers is not None else running.workers, None
     folder = out or default_folder(model, tasks)
-    with open_engine(engine, address, engine_workers, gpus_per_worker) as used:
+    with running.open() as engine:
         run = evaluate(
             model,
             words(tasks) or [],
@@ -70,29 +69,22 @@ def evaluate_command(
             limit=limit,
             max_length=max_length,
             seed=seed,
-            workers=workers,
-            batch_size=batch_size,
+            workers=scoring_workers,
+            batch_size=running.batch_size,
             store_budget=size(store_budget),
             store_dtype=store_dtype,
             normalize=normalize,
-            offline=offline,
-            overwrite=overwrite,
-            progress=False if quiet or as_json else None,
-            engine=used,
-            model_options={
-                "dtype": dtype,
-                "device": device,
-                "device_map": device_map,
-                "revision": revision,
-                "family": family,
-                "bidirectional": bidirectional,
-                "adapters": tuple(adapter),
-            },
+            offline=running.offline,
+            overwrite=output.overwrite,
+            progress=output.progress,
+            engine=engine,
+            model_options=loading.as_dict(),
         )
-    if as_json:
-        print(json.dumps(plain(run.summary()), indent=2, ensure_ascii=False))
-    elif not quiet:
-        print_evaluation(run)
-        print(f"Written to {folder}: scores.csv, gains.csv (and .parquet), mteb/, manifest.json", file=sys.stderr)
+    output.show(
+        run.summary(),
+        lambda: view("evaluation", "print")(run),
+        f"{folder}: scores.csv, gains.csv (and .parquet), mteb/, manifest.json",
+        f"layerscope export {shared.shown(model)} --from-run {shared.shown(folder)}",
+    )
     if run.failed:
         raise typer.Exit(2)

@@ -1,65 +1,72 @@
-"""`layerscope export`: a layer of a model as a folder that sentence-transformers loads."""
+"""`layerscope export` and `layerscope bench`: a layer as a folder that sentence-transformers loads, and how fast it is."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
+from layerscope.cli.options import default_folder, whole_numbers
+from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option
 from layerscope.errors import LayerscopeError
 
 
-@app.command("export")
+@command("export", "layerscope export smollm2-135m --from-run runs/scores --out exports/small")
 def export_command(
+    loading: shared.Loading,
     model: str = shared.MODEL,
     layer: str | None = typer.Option(
-        None, "--layer", "-l", help="Layer to read; -1: the last. (default: the best of --from-run)"
+        None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to read; -1: the last. (default: the choice of --from-run)"
     ),
-    readout: str | None = typer.Option(
-        None, "--readout", help="template/pooling/norm/sink/centering. (default: the best of --from-run, or plain/mean/applied)"
+    readout: str | None = option(
+        None,
+        "--readout",
+        panel=MODELS,
+        help="template/pooling/norm/sink/centering. (default: the choice of --from-run, or plain/mean/applied)",
     ),
-    from_run: Path | None = typer.Option(
+    from_run: Path | None = option(
         None,
         "--from-run",
-        help="Folder of a profile or an evaluation, or a file of `select --json`: chooses the layer and gives the evidence.",
+        panel=DATA,
+        help="Folder of an evaluation or a profile, or a choice from `select --json`: it chooses and gives the evidence.",
     ),
-    out: Path = typer.Option(..., "--out", "-o", help="Folder to write."),
-    center_on: str | None = typer.Option(None, "--center-on", help="Corpus or file of texts whose mean is subtracted."),
-    max_length: int | None = typer.Option(
-        None, "--max-length", help="Cut texts to this many tokens. (default: the run's, or 256)"
+    center_on: str | None = option(None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."),
+    max_length: int | None = option(
+        None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: the run's, or 256)"
     ),
-    normalize: bool | None = typer.Option(
-        None, "--normalize/--no-normalize", help="Scale vectors to length 1. (default: as the run or the model's pipeline does)"
+    normalize: bool | None = option(
+        None,
+        "--normalize/--no-normalize",
+        panel=DATA,
+        help="Scale vectors to length 1. (default: as the run or the model's pipeline does)",
     ),
-    formats: list[str] = typer.Option(
-        [], "--format", help="Also write this format; may be repeated. (onnx, or an installed one)"
+    formats: list[str] = option(
+        [], "--format", panel=RESULT, help="Also write this format; repeatable. (onnx, or one that is installed)"
     ),
-    onnx: bool = typer.Option(False, "--onnx", help="Add an ONNX graph, pooling included: short for --format onnx."),
-    quantize: str | None = typer.Option(None, "--quantize", help="int8: add a smaller ONNX graph."),
-    bench: bool = typer.Option(False, "--bench", help="Measure it against the whole model; the figures go into the card."),
-    dtype: str = shared.DTYPE,
-    device: str | None = shared.DEVICE,
-    revision: str | None = shared.REVISION,
-    family: str | None = shared.FAMILY,
-    bidirectional: bool = shared.BIDIRECTIONAL,
-    adapter: list[str] = shared.ADAPTER,
+    onnx: bool = option(False, "--onnx", panel=RESULT, help="Add an ONNX graph, pooling included: short for --format onnx."),
+    quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),
+    bench: bool = option(
+        False, "--bench", panel=RESULT, help="Measure it against the whole model; the figures go into the card."
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", rich_help_panel=RESULT, help="Folder to write. (default: exports/MODEL)"
+    ),
     offline: bool = shared.OFFLINE,
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an earlier export in the same folder."),
+    overwrite: bool = option(False, "--overwrite", panel=RESULT, help="Replace an earlier export in the same folder."),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh process."""
     from layerscope.exporting import export
 
+    folder = out or Path("exports") / default_folder(model).name
     done = export(
         model,
         _layer(layer),
         readout=readout,
-        out=out,
+        out=folder,
         from_run=from_run,
         center_on=center_on,
         max_length=max_length,
@@ -70,22 +77,16 @@ def export_command(
         bench=bench,
         overwrite=overwrite,
         offline=offline,
-        model_options={
-            "dtype": dtype,
-            "device": device,
-            "revision": revision,
-            "family": family,
-            "bidirectional": bidirectional,
-            "adapters": tuple(adapter),
-        },
+        model_options={name: value for name, value in loading.as_dict().items() if name != "device_map" or value},
     )
     if as_json:
-        print(json.dumps({"out": str(done.path), **done.facts}, indent=2, ensure_ascii=False))
+        shared.print_json({"out": str(done.path), **done.facts})
     elif not quiet:
         from layerscope.exporting.describing import print_export
 
         print_export(done.facts)
-        print(f"Written to {out}: open README.md there, or SentenceTransformer({str(out)!r})", file=sys.stderr)
+        typer.echo(f"Written to {folder}: open README.md there, or SentenceTransformer({str(folder)!r})", err=True)
+        shared.next_step(f"layerscope bench {shared.shown(folder)} --against {shared.shown(model)}")
 
 
 def _layer(text: str | None) -> int | None:
@@ -95,3 +96,30 @@ def _layer(text: str | None) -> int | None:
         return int(text)
     except ValueError:
         raise LayerscopeError(f"--layer takes a whole number, or auto with --from-run, not {text!r}.") from None
+
+
+@command("bench", "layerscope bench exports/small --against smollm2-135m --texts 8 --rounds 1")
+def bench_command(
+    folder: Path = typer.Argument(..., help="Exported folder (or any sentence-transformers folder)."),
+    against: str = option(..., "--against", panel=MODELS, help="Model to compare with: catalogue name, hub id or folder."),
+    lengths: str = option("32,128", "--lengths", panel=DATA, help="Tokens per text, comma-separated."),
+    texts: int = option(32, "--texts", panel=DATA, help="Texts per measurement."),
+    rounds: int = option(3, "--rounds", panel=DATA, help="Measurements of each, in turns."),
+    batch_size: int = option(16, "--batch-size", panel=ENGINES, help="Texts per batch."),
+    threads: int | None = option(None, "--threads", panel=ENGINES, help="CPU threads. (default: torch's)"),
+    offline: bool = shared.OFFLINE,
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
+) -> None:
+    """Measure throughput, latency, memory and size of a folder and a model, side by side on the CPU."""
+    from layerscope.exporting.bench import DEFAULT_LENGTHS, bench, print_bench
+
+    wanted = whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
+    measured = bench(
+        folder, against, lengths=wanted, texts=texts, rounds=rounds, batch_size=batch_size, threads=threads, offline=offline
+    )
+    if as_json:
+        shared.print_json(measured.as_dict())
+    elif not quiet:
+        print_bench(measured)
+        shared.next_step(f"layerscope export {shared.shown(against)} --onnx --quantize int8 --layer LAYER")

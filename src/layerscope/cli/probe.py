@@ -1,78 +1,82 @@
-"""`layerscope probe`: how well every layer's states give the classes of labelled items."""
+"""`layerscope probe`: how well classes can be read from every layer's states."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
 from layerscope.cli.options import default_folder, real, size, whole_numbers, words
+from layerscope.cli.shared import DATA, ENGINES, METRICS, RESULT, TRAINING, option
 
 
-@app.command("probe")
+@command("probe", "layerscope probe smollm2-135m --task TrecQuestions --heads mean --limit 200 --out runs/probe")
 def probe_command(
+    loading: shared.Loading,
+    running: shared.Running,
+    output: shared.Output,
     model: str = shared.MODEL,
-    images: str | None = typer.Option(
-        None, "--images", help="digits, fashion-mnist, a folder of class folders, .parquet or hub."
+    images: str | None = option(
+        None, "--images", panel=DATA, help="digits, fashion-mnist, a folder of class folders, .parquet or hub dataset."
     ),
-    texts: str | None = typer.Option(None, "--texts", help="A .csv, .tsv or .jsonl file with `text` and `label` (and `split`)."),
-    task: str | None = typer.Option(None, "--task", help="A classification task, such as TrecQuestions or any of mteb's."),
-    test: str | None = typer.Option(None, "--test", help="Where the test items are. (default: the data's own, or a fifth of it)"),
-    heads: str = typer.Option("attention", "--heads", "-p", help="attention, linear, mean, knn; several with commas."),
-    old_heads: str | None = typer.Option(None, "--probe", hidden=True),
-    layers: str | None = typer.Option(None, "--layers", help="e.g. 0,5,-1. (default: every layer)"),
-    final_norm: str = typer.Option("applied", "--final-norm", help="applied, raw or hf."),
-    limit: int | None = typer.Option(None, "--limit", "-n", help="Use at most N training and N test items, drawn by class."),
-    max_length: int = typer.Option(128, "--max-length", help="Cut texts to this many tokens."),
-    learning_rates: str | None = typer.Option(None, "--learning-rates", help="To choose from. (default: 0.002,0.01,0.05)"),
-    trial: int = typer.Option(3, "--trial", help="Epochs that each learning rate is tried for."),
-    epochs: int = typer.Option(15, "--epochs", help="Most epochs with the one that was best on the validation items."),
-    patience: int = typer.Option(
-        5, "--patience", help="Late epochs without a better validation score after which a layer stops."
+    data: str | None = typer.Option(
+        None,
+        "--data",
+        "-d",
+        rich_help_panel=DATA,
+        help="Labeled texts: a .csv, .tsv or .jsonl file with `text` and `label` (and `split`).",
     ),
-    train_batch: int | None = typer.Option(None, "--train-batch", help="Items per training step. (default: 256, fewer of few)"),
-    seed: int = typer.Option(0, "--seed", help="Seed of the split, the start and the order of the items."),
-    keep: str = typer.Option("auto", "--keep", help="Keep states as float32, float16, or none: run the model in every epoch."),
-    budget: str | None = typer.Option(None, "--budget", help="Most memory or disk for states. (default: 4GB; 60 % of a GPU)"),
-    data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
-    device: str | None = shared.DEVICE,
-    device_map: str | None = shared.DEVICE_MAP,
-    dtype: str = shared.DTYPE,
-    revision: str | None = shared.REVISION,
-    family: str | None = shared.FAMILY,
-    bidirectional: bool = shared.BIDIRECTIONAL,
-    adapter: list[str] = shared.ADAPTER,
-    batch_size: int | None = shared.BATCH_SIZE,
-    engine: str = shared.ENGINE,
-    address: str | None = shared.ADDRESS,
-    workers: int | None = shared.ENGINE_WORKERS,
-    gpus_per_worker: float | None = shared.GPUS_PER_WORKER,
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--DATA--probe)"),
-    offline: bool = shared.OFFLINE,
-    overwrite: bool = shared.OVERWRITE,
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
+    task: str | None = option(None, "--task", panel=DATA, help="A classification task, such as TrecQuestions or any of mteb's."),
+    test: str | None = option(
+        None, "--test", panel=DATA, help="Where the test items are. (default: the data's own, or a fifth of it)"
+    ),
+    limit: int | None = typer.Option(
+        None, "--limit", "-n", rich_help_panel=DATA, help="Use at most N training and N test items, drawn by class."
+    ),
+    max_length: int = option(128, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
+    heads: str = typer.Option(
+        "attention", "--heads", "-p", rich_help_panel=METRICS, help="attention, linear, mean, knn; several with commas."
+    ),
+    layers: str | None = option(None, "--layers", panel=METRICS, help="e.g. 0,5,-1. (default: every layer)"),
+    final_norm: str = option("applied", "--final-norm", panel=METRICS, help="applied, raw or hf."),
+    learning_rates: str | None = option(
+        None, "--learning-rates", panel=TRAINING, help="Rates to choose from. (default: 0.002,0.01,0.05)"
+    ),
+    trial: int = option(3, "--trial", panel=TRAINING, help="Epochs for which each learning rate is tried."),
+    epochs: int = option(15, "--epochs", panel=TRAINING, help="Most epochs with the rate that was best on the validation items."),
+    patience: int = option(
+        5, "--patience", panel=TRAINING, help="A layer stops after this many epochs without a better validation score."
+    ),
+    train_batch: int | None = option(
+        None, "--train-batch", panel=TRAINING, help="Items per training step. (default: 256, fewer for small data)"
+    ),
+    seed: int = option(0, "--seed", panel=TRAINING, help="Seed of the split, the initial weights and the order of the items."),
+    keep: str = option(
+        "auto", "--keep", panel=ENGINES, help="Keep states as float32 or float16, or none: run the model in every epoch."
+    ),
+    budget: str | None = option(
+        None, "--budget", panel=ENGINES, help="Most memory or disk for states. (default: 4GB; 60 % of a GPU)"
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the run. (default: runs/MODEL--DATA--probe)"
+    ),
 ) -> None:
     """Train probes on the frozen states of all layers at once. The same command again resumes or returns at once."""
-    from layerscope.engines import open_engine
+    from layerscope.core.runs import view
     from layerscope.probing import probe as run_probes
     from layerscope.probing.training import ProbeRecipe
-    from layerscope.store.atomic import plain
 
-    if old_heads is not None:
-        print("note: --probe is now --heads; the old name goes with the next release.", file=sys.stderr)
-        heads = old_heads
     rates = [rate for part in words(learning_rates) or [] if (rate := real(part, "learning-rates")) is not None]
-    folder = out or default_folder(model, images or texts or task or "data", "probe")
-    with open_engine(engine, address, workers, gpus_per_worker) as used:
+    folder = out or default_folder(model, images or data or task or "data", "probe")
+    with running.open() as engine:
         run = run_probes(
             model,
             images=images,
-            texts=texts,
+            texts=data,
             task=task,
             test=test,
             heads=words(heads) or [],
@@ -89,40 +93,27 @@ def probe_command(
             seed=seed,
             keep=keep,
             budget=None if budget is None else size(budget),
-            batch_size=batch_size,
+            batch_size=running.batch_size,
             data_dir=data_dir,
-            offline=offline,
-            overwrite=overwrite,
-            progress=False if quiet or as_json else None,
-            engine=used,
-            model_options={
-                "dtype": dtype,
-                "device": device,
-                "device_map": device_map,
-                "revision": revision,
-                "family": family,
-                "bidirectional": bidirectional,
-                "adapters": tuple(adapter),
-            },
+            offline=running.offline,
+            overwrite=output.overwrite,
+            progress=output.progress,
+            engine=engine,
+            model_options=loading.as_dict(),
         )
-    written = "probe.csv, probe.parquet, items.parquet, manifest.json" + (", probe.png" if _drawn(run, folder) else "")
-    if as_json:
-        print(json.dumps(plain(run.summary()), indent=2, ensure_ascii=False))
-    elif not quiet:
-        from layerscope.report.sections.probe import print_probes
-
-        print_probes(run)
-        print(f"Written to {folder}: {written}", file=sys.stderr)
+    files = "probe.csv, probe.parquet, items.parquet, manifest.json" + (", probe.png" if _drawn(run, folder) else "")
+    output.show(
+        run.summary(), lambda: view("probe", "print")(run), f"{folder}: {files}", f"layerscope report {shared.shown(folder)}"
+    )
 
 
-def _drawn(run: object, folder: Path) -> bool:
-    """The figure beside the tables, where matplotlib is there to draw it."""
+def _drawn(run: Any, folder: Path) -> bool:
+    """The figure beside the tables, if matplotlib is installed."""
     from layerscope.errors import MissingExtraError
     from layerscope.report.drawing import save_figure
-    from layerscope.report.sections.probe import plot_probes
 
     try:
-        save_figure(plot_probes([run]), folder / "probe.png")  # type: ignore[list-item]
+        save_figure(run.plot(), folder / "probe.png")
     except MissingExtraError:
         return False
     return True

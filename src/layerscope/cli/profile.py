@@ -2,87 +2,74 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
 from layerscope.cli.options import default_folder, real, words
+from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, option
 
 
-@app.command("profile")
+@command("profile", "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile")
 def profile_command(
+    loading: shared.SafeLoading,
+    running: shared.Running,
+    output: shared.Output,
     model: str = shared.MODEL,
-    data: str = typer.Option("lee", "--data", "-d", help="Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."),
-    images: str | None = typer.Option(
-        None, "--images", "-i", help="Of an image model: digits, fashion-mnist, a folder of class folders, .parquet, hub dataset."
+    data: str = typer.Option(
+        "lee",
+        "--data",
+        "-d",
+        rich_help_panel=DATA,
+        help=f"{shared.DATA_HELP} Of an image model: an image set (`layerscope images`), a folder of class folders, .parquet.",
     ),
-    split: str | None = typer.Option(None, "--split", help="Split of the images, such as test. (default: the first)"),
-    tokens: str | None = typer.Option(None, "--tokens", help="Of each image: patches (default), or all (class, registers too)."),
-    image_pooling: str | None = typer.Option(None, "--image-pooling", help="What stands for an image: mean (default) or class."),
-    attention: str | None = typer.Option(None, "--attention", help="AIM: bidirectional (default), causal or prefix:N."),
-    column: str | None = typer.Option(None, "--column", help="Column of the texts or images in a file with several."),
-    text_filter: str | None = typer.Option(None, "--text-filter", help="paper (no headings, >= 30 tokens), released or none."),
-    limit: int | None = typer.Option(None, "--limit", "-n", help="Use the first N usable texts or images."),
-    max_length: int | None = typer.Option(None, "--max-length", help="Cut texts to this many tokens. (default: 256)"),
-    metrics: str | None = typer.Option(None, "--metrics", "-m", help="Comma-separated names, `paper` or `all`. (default: all)"),
-    sites: str | None = typer.Option(None, "--sites", help="e.g. embed,block.*,block.*.attn. (default: embed,block.*)"),
-    final_norm: str | None = typer.Option(None, "--final-norm", help="applied, raw or hf. (default: applied)"),
-    alpha: str | None = typer.Option(None, "--alpha", help="Order of the entropy, a number >= 0 or inf. (default: 1)"),
-    rows: str | None = typer.Option(None, "--rows", help="Token rows: raw, unit, centered or centered-unit (default)."),
-    entropy: str | None = typer.Option(
-        None, "--entropy", help="exact, or approximate for prompts of 256 tokens and more (faster on a GPU)."
+    split: str | None = option(None, "--split", panel=DATA, help="Split of the images, such as test. (default: the first)"),
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts or images in a file with several."),
+    text_filter: str | None = option(
+        None, "--text-filter", panel=DATA, help="paper (no headings, at least 30 tokens), released or none."
     ),
-    views: int | None = typer.Option(None, "--views", help="Augmented views per text, 2 to 16. (default: 4)"),
-    augmenter: str | None = typer.Option(None, "--augmenter", help="builtin or nlpaug."),
-    permutations: int | None = typer.Option(None, "--permutations", help="Permutations of DiME. (default: 10)"),
-    seed: int = typer.Option(0, "--seed", help="Seed of views, permutations and intervals."),
-    preset: str = typer.Option("default", "--preset", help="default, paper (as printed) or released (the authors' code)."),
-    device: str | None = shared.DEVICE,
-    device_map: str | None = shared.DEVICE_MAP,
-    dtype: str = shared.DTYPE,
-    revision: str | None = shared.REVISION,
-    family: str | None = shared.FAMILY,
-    bidirectional: bool = shared.BIDIRECTIONAL,
-    adapter: list[str] = shared.ADAPTER,
-    batch_size: int | None = shared.BATCH_SIZE,
-    engine: str = shared.ENGINE,
-    address: str | None = shared.ADDRESS,
-    workers: int | None = shared.ENGINE_WORKERS,
-    gpus_per_worker: float | None = shared.GPUS_PER_WORKER,
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the run. (default: runs/MODEL--DATA--NORM)"),
-    live: bool = typer.Option(False, "--live", help="Keep a page of what is known so far: RUN/live.html."),
-    offline: bool = shared.OFFLINE,
-    overwrite: bool = shared.OVERWRITE,
-    trust_remote_code: bool = typer.Option(False, "--trust-remote-code", help="Let the model run its own Python code."),
-    allow_pickle: bool = typer.Option(False, "--allow-pickle", help="Let weights be unpickled."),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
+    limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts or images."),
+    max_length: int | None = option(None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: 256)"),
+    tokens: str | None = option(None, "--tokens", panel=DATA, help="Of each image: patches (default), or all of its tokens."),
+    image_pooling: str | None = option(
+        None, "--image-pooling", panel=DATA, help="The vector of an image: mean of its tokens (default), or class."
+    ),
+    attention: str | None = option(
+        None, "--attention", panel=MODELS, help="AIM models: bidirectional (default), causal or prefix:N."
+    ),
+    metrics: str | None = typer.Option(
+        None, "--metrics", "-m", rich_help_panel=METRICS, help="Comma-separated names, `paper` or `all`. (default: all)"
+    ),
+    sites: str | None = option(None, "--sites", panel=METRICS, help="e.g. embed,block.*,block.*.attn. (default: embed,block.*)"),
+    final_norm: str | None = option(None, "--final-norm", panel=METRICS, help="applied, raw or hf. (default: applied)"),
+    alpha: str | None = option(None, "--alpha", panel=METRICS, help="Order of the entropy, a number >= 0 or inf. (default: 1)"),
+    rows: str | None = option(None, "--rows", panel=METRICS, help="Token rows: raw, unit, centered or centered-unit (default)."),
+    entropy: str | None = option(
+        None, "--entropy", panel=METRICS, help="exact, or approximate for prompts of 256 tokens and more (faster on a GPU)."
+    ),
+    views: int | None = option(None, "--views", panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)"),
+    augmenter: str | None = option(None, "--augmenter", panel=METRICS, help="builtin or nlpaug."),
+    permutations: int | None = option(None, "--permutations", panel=METRICS, help="Permutations of DiME. (default: 10)"),
+    seed: int = option(0, "--seed", panel=METRICS, help="Seed of views, permutations and intervals."),
+    preset: str = option(
+        "default", "--preset", panel=METRICS, help="default, paper (as printed) or released (the authors' code)."
+    ),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the run. (default: runs/MODEL--DATA--NORM)"
+    ),
+    live: bool = option(False, "--live", panel=RESULT, help="Keep a page of the results so far in RUN/live.html."),
 ) -> None:
     """Measure every layer of a model on some texts or images, in one pass. The same command again resumes or returns at once."""
-    from layerscope.engines import open_engine
     from layerscope.profiling import PRESETS, profile
 
-    folder = out or default_folder(model, images or data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
-    model_options = {
-        "dtype": dtype,
-        "device": device,
-        "device_map": device_map,
-        "revision": revision,
-        "family": family,
-        "bidirectional": bidirectional,
-        "adapters": tuple(adapter),
-        "trust_remote_code": trust_remote_code,
-        "allow_pickle": allow_pickle,
-    }
-    if attention is not None:
-        model_options["attention"] = attention
-    if live and not quiet:
+    folder = out or default_folder(model, data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
+    model_options = loading.as_dict() | ({} if attention is None else {"attention": attention})
+    if live and not output.quiet:
         print(f"Open {(folder / 'live.html').absolute()} to watch the run.", file=sys.stderr)
-    with open_engine(engine, address, workers, gpus_per_worker) as used:
+    with running.open() as engine:
         run = profile(
             model,
             data,
@@ -101,27 +88,23 @@ def profile_command(
             preset=preset,
             limit=limit,
             column=column,
-            images=images,
             split=split,
             tokens=tokens,
             image_pooling=image_pooling,
             text_filter=text_filter,
-            batch_size=batch_size,
-            offline=offline,
-            overwrite=overwrite,
-            progress=False if quiet or as_json else None,
+            batch_size=running.batch_size,
+            offline=running.offline,
+            overwrite=output.overwrite,
+            progress=output.progress,
             live=live,
-            engine=used,
+            engine=engine,
             model_options=model_options,
         )
-    if as_json:
-        from layerscope.store.atomic import plain
+    from layerscope.core.runs import view
 
-        print(json.dumps(plain(run.summary()), indent=2, ensure_ascii=False))
-        return
-    if quiet:
-        return
-    from layerscope.report.sections.profile import print_run
-
-    print_run(run)
-    print(f"Written to {folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json", file=sys.stderr)
+    output.show(
+        run.summary(),
+        lambda: view("profile", "print")(run),
+        f"{folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json",
+        f"layerscope select {shared.shown(folder)}",
+    )

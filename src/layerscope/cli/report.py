@@ -1,33 +1,53 @@
-"""`layerscope report`: runs as one page, text or figure."""
+"""`layerscope report`, `layerscope open` and `layerscope plot`: runs as one page, in a browser, or as a figure."""
 
 from __future__ import annotations
 
+import sys
 import webbrowser
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from layerscope.cli.app import app
+from layerscope.cli import shared
+from layerscope.cli.app import command
 from layerscope.cli.options import words
+from layerscope.cli.shared import DATA, RESULT, option
 from layerscope.errors import LayerscopeError
 
+RUNS = typer.Argument(None, help="Folders of finished runs of any kind; or a choice of a layer from `select --json`.")
+ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. Pythia-410m,bert-base.")
 
-@app.command("report")
+
+@command("report", "layerscope report runs/profile runs/scores --out report.html")
 def report_command(
-    runs: list[Path] = typer.Argument(None, help="Folders of finished runs: profiles, evaluations; or a choice as .json."),
-    out: Path = typer.Option(Path("report.html"), "--out", "-o", help="File to write; its suffix says the format."),
-    kind: str | None = typer.Option(None, "--format", "-f", help="html, md, pdf, png or svg. (default: from the suffix)"),
-    atlas: str | None = typer.Option(None, "--atlas", help="Published models to add, e.g. Pythia-410m,bert-base."),
-    show: bool = typer.Option(False, "--open", help="Open the file when it is written."),
+    runs: list[Path] = RUNS,
+    out: Path = typer.Option(
+        Path("report.html"), "--out", "-o", rich_help_panel=RESULT, help="File to write; its suffix says the format."
+    ),
+    kind: str | None = typer.Option(
+        None, "--format", "-f", rich_help_panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"
+    ),
+    atlas: str | None = ATLAS,
+    show: bool = option(False, "--open", panel=RESULT, help="Open the file when it is written."),
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Write one self-contained page about one or several runs: a headline, curves, scores, correlations, tables."""
-    from layerscope.report.write import write_report
+    from layerscope.report.contents import gather
+    from layerscope.report.write import write
 
-    target = write_report([*(runs or []), *published(atlas, runs)], out, kind)
-    print(target)
+    report = gather([*(runs or []), *published(atlas, runs)])
+    target = write(report, out, kind)
+    if as_json:
+        headline = {"lead": report.headline.lead, "points": report.headline.points}
+        shared.print_json({"report": target, "headline": headline, "runs": [run.label for run in report.runs]})
+    else:
+        print(target)
     if show:
         webbrowser.open(target.resolve().as_uri())
+    if not as_json and not quiet:
+        shared.next_step(f"layerscope open {' '.join(shared.shown(run) for run in runs or [])}".rstrip())
 
 
 def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
@@ -39,3 +59,73 @@ def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
     from layerscope.report.published import from_atlas
 
     return [part for name in words(atlas) or [] for part in from_atlas(name)]
+
+
+@command("open", "layerscope open runs/profile runs/scores")
+def open_command(
+    runs: list[Path] = typer.Argument(None, help="Folders of runs; one that runs with --live is shown as it goes."),
+    atlas: str | None = ATLAS,
+    port: int = option(0, "--port", panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
+    browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
+) -> None:
+    """Write a report of the runs and serve it on this machine only, until Ctrl-C."""
+    from layerscope.report.live import page_for, serve
+
+    page = page_for(runs or [], published(atlas, runs))
+    with serve(page, port) as (url, wait):
+        if as_json:
+            shared.print_json({"url": url, "page": page})
+        else:
+            print(url)
+        sys.stdout.flush()
+        if browser:
+            webbrowser.open(url)
+        if not as_json and not quiet:
+            print("Serving on this machine only. Ctrl-C ends it.", file=sys.stderr)
+            shared.next_step(f"layerscope select {' '.join(shared.shown(run) for run in runs or [])}".rstrip())
+        wait()
+
+
+@command("plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png")
+def plot_command(
+    runs: list[Path] = typer.Argument(..., help="Folders of finished runs, all of one kind: profiles, probes or one study."),
+    out: Path = typer.Option(
+        Path("profile.png"), "--out", "-o", rich_help_panel=RESULT, help="File to write; its suffix says png, svg or pdf."
+    ),
+    metrics: str | None = option(None, "--metrics", panel=DATA, help="Comma-separated metric names. (profiles)"),
+    x: str | None = option(None, "--x", panel=DATA, help="depth or layer. (default: depth)"),
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
+) -> None:
+    """Draw the curves of runs on the same axes."""
+    from layerscope.report.drawing import save_figure
+
+    target = save_figure(_figure(runs, words(metrics), x), out)
+    if as_json:
+        shared.print_json({"figure": target})
+        return
+    print(target)
+    if not quiet:
+        shared.next_step(f"layerscope report {' '.join(shared.shown(run) for run in runs)}")
+
+
+def _figure(paths: list[Path], metrics: list[str] | None, x: str | None) -> Any:
+    from layerscope.core.runs import load_run, view
+
+    runs = [load_run(path) for path in paths]
+    kinds = sorted({run.kind for run in runs})
+    axis = {} if x is None else {"x": x}
+    if kinds == ["profile"]:
+        return view("profile", "plot")(runs, metrics, **axis)
+    if metrics is not None:
+        raise LayerscopeError(f"--metrics names metrics of profiles; these runs are of kind {', '.join(kinds)}.")
+    if kinds == ["probe"]:
+        return view("probe", "plot")(runs, **axis)
+    if len(runs) == 1 and hasattr(runs[0], "plot"):
+        return runs[0].plot()
+    raise LayerscopeError(
+        f"plot draws profiles, probes or one study on the same axes; given: {', '.join(run.kind for run in runs)}. "
+        "`layerscope report` shows runs of any kind."
+    )

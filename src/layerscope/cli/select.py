@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
 from layerscope.cli.options import words
-from layerscope.errors import LayerscopeError
+from layerscope.cli.shared import DATA, METRICS, option
 
 
-@app.command("select")
+@command("select", "layerscope select runs/scores")
 def select_command(
     runs: list[str] = typer.Argument(
         None, metavar="[RUN]...", help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
-    atlas: str | None = typer.Option(None, "--atlas", help="A published model instead; `layerscope atlas models` lists them."),
-    rule: str | None = typer.Option(
-        None, "--rule", help="evidence, measured, last, fixed_depth[:0.8], lowest_METRIC. (default: measured, else evidence)"
+    atlas: str | None = option(
+        None, "--atlas", panel=DATA, help="A published model instead; `layerscope atlas models` lists them."
     ),
-    labels: str | None = typer.Option(
-        None, "--labels", help="csv, tsv or jsonl with text,label or sentence1,sentence2,label|score."
+    labels: str | None = option(
+        None, "--labels", panel=DATA, help="A csv, tsv or jsonl file with text,label or sentence1,sentence2,label|score."
     ),
-    readouts: str | None = typer.Option(None, "--readouts", help="With scores or labels: only these readouts."),
-    budget: float | None = typer.Option(None, "--budget", help="Run at most this share of the blocks, e.g. 0.5."),
-    tolerance: float | None = typer.Option(
-        None, "--tolerance", help="Points that may be given up for an earlier layer. (with --budget: 1, or a tie)"
+    readouts: str | None = option(None, "--readouts", panel=DATA, help="With scores or labels: only these readouts."),
+    rule: str | None = option(
+        None,
+        "--rule",
+        panel=METRICS,
+        help="evidence, measured, last, fixed_depth[:0.8], lowest_METRIC. (default: measured, else evidence)",
     ),
-    seed: int = typer.Option(0, "--seed", help="Seed of resampling and folds."),
+    budget: float | None = option(None, "--budget", panel=METRICS, help="Run at most this share of the blocks, e.g. 0.5."),
+    tolerance: float | None = option(
+        None,
+        "--tolerance",
+        panel=METRICS,
+        help="Points that may be given up for an earlier layer. (with --budget: 1, or a tie)",
+    ),
+    seed: int = option(0, "--seed", panel=METRICS, help="Seed of resampling and folds."),
     offline: bool = shared.OFFLINE,
     as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
 ) -> None:
     """Choose the layer to read embeddings from: without labels from a profile, from measured scores, or with a few labels."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from layerscope.errors import LayerscopeError
 
-    from layerscope.selection.choice import Choice
-    from layerscope.selection.describe import headline, lines
-    from layerscope.selection.select import select
-
-    choice: Choice
+    choice: Any
     if labels is not None:
         if len(runs or []) != 1 or atlas is not None or rule is not None:
             raise LayerscopeError("--labels takes one model or the folder of one run, without --atlas and --rule.")
@@ -52,18 +57,31 @@ def select_command(
             readouts=words(readouts),
             seed=seed,
             offline=offline,
-            progress=False if as_json else None,
+            progress=False if as_json or quiet else None,
             budget=budget,
             tolerance=tolerance,
         )
     else:
+        from layerscope.selection.select import select
+
         named = words(readouts) or [None]  # type: ignore[list-item]
         if len(named) > 1:
             raise LayerscopeError("--readouts takes one readout here; several can be compared with --labels.")
         choice = select(*(runs or []), atlas=atlas, rule=rule, readout=named[0], budget=budget, tolerance=tolerance, seed=seed)
     if as_json:
         print(choice.to_json())
-        return
+    elif not quiet:
+        _print_choice(choice)
+        shared.next_step(_then(choice, runs or []))
+
+
+def _print_choice(choice: Any) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from layerscope.selection.describe import headline, lines
+
     console = Console()
     console.print(escape(headline(choice)), highlight=False, style="bold")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -72,3 +90,11 @@ def select_command(
     for name, value in lines(choice):
         table.add_row(name, escape(value))
     console.print(table)
+
+
+def _then(choice: Any, runs: list[str]) -> str:
+    """The export of this choice; of a published model there is nothing to export yet, but a profile can be made."""
+    if not runs:
+        return "layerscope profile MODEL --data YOUR_TEXTS"
+    readout = f" --readout {shared.shown(choice.readout)}" if choice.readout else ""
+    return f"layerscope export {shared.shown(choice.model or 'MODEL')} --layer {choice.layer}{readout}"

@@ -1,28 +1,171 @@
-"""Options that several commands share, said once."""
+"""What several commands share: options, groups of options that a command takes as one parameter, and how results are told."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
 import typer
 
+DATA, MODELS, METRICS, TRAINING, ENGINES, RESULT = "Data", "Model", "Metrics", "Training", "Engine", "Output"
+_PANELS = [None, DATA, MODELS, METRICS, TRAINING, ENGINES, RESULT]  # in the order of a command's help
+
+
+def option(default: Any, *names: str, panel: str, help: str) -> Any:
+    """An option in one of the panels of a command's help."""
+    return typer.Option(default, *names, help=help, rich_help_panel=panel)
+
+
 MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file.")
-DEVICE = typer.Option(None, "--device", help="cpu, cuda or mps. (default: cuda if there is one)")
-DEVICE_MAP = typer.Option(None, "--device-map", help="auto: spread a large model over several GPUs.")
-DTYPE = typer.Option("float32", "--dtype", help="float32, bfloat16, float16, or auto (the checkpoint's).")
-REVISION = typer.Option(None, "--revision", help="Revision of a hub model.")
-FAMILY = typer.Option(None, "--family", help="Read the model as this family.")
-BIDIRECTIONAL = typer.Option(False, "--bidirectional", help="Let a decoder attend both ways (LLM2Vec).")
-ADAPTER = typer.Option([], "--adapter", help="PEFT adapter to merge, folder or hub id; repeatable.")
-BATCH_SIZE = typer.Option(None, "--batch-size", help="Most texts per batch. (default: found automatically)")
-OFFLINE = typer.Option(False, "--offline", help="Download nothing; fail at once if something is missing.")
-OVERWRITE = typer.Option(False, "--overwrite", help="Replace another run in the same folder.")
-AS_JSON = typer.Option(False, "--json", help="Print a summary as JSON instead of tables.")
-QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables.")
-ENGINE = typer.Option("local", "--engine", help="local (this process), or ray (the workers of a Ray cluster).")
-ADDRESS = typer.Option(None, "--address", help="Of the Ray cluster: HOST:6379, or auto on one of its machines. (default: found)")
-ENGINE_WORKERS = typer.Option(
-    None, "--workers", "--engine-workers", help="Ray workers, each with the model. (default: one per GPU, or per core)"
-)
-ENGINE_WORKERS_ONLY = typer.Option(
-    None, "--engine-workers", help="Ray workers, each with the model. (default: one per GPU, or per core)"
-)
-GPUS_PER_WORKER = typer.Option(None, "--gpus-per-worker", help="GPUs of a Ray worker. (default: 1 where there are any)")
+DEVICE = option(None, "--device", panel=MODELS, help="cpu, cuda or mps. (default: cuda if there is one)")
+DEVICE_MAP = option(None, "--device-map", panel=MODELS, help="auto: spread a large model over several GPUs.")
+DTYPE = option("float32", "--dtype", panel=MODELS, help="float32, bfloat16, float16, or auto (the checkpoint's).")
+REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub model.")
+FAMILY = option(None, "--family", panel=MODELS, help="Read the model as this family.")
+BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Let a decoder attend both ways (LLM2Vec).")
+ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge, folder or hub id; repeatable.")
+BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Most items per batch. (default: chosen automatically)")
+OFFLINE = option(False, "--offline", panel=ENGINES, help="Download nothing; fail at once if something is missing.")
+OVERWRITE = option(False, "--overwrite", panel=RESULT, help="Replace another run in the same folder.")
+AS_JSON = option(False, "--json", panel=RESULT, help="Print the result as JSON instead of tables.")
+QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables.", rich_help_panel=RESULT)
+ENGINE = option("local", "--engine", panel=ENGINES, help="local (this process), or ray (workers of a Ray cluster).")
+ADDRESS = option(None, "--address", panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines.")
+WORKERS = option(None, "--workers", panel=ENGINES, help="Ray workers, each with the model. (default: one per GPU, or per core)")
+ENGINE_WORKERS = WORKERS
+GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs of a Ray worker. (default: 1 if there are any)")
+MAX_LENGTH_HELP = "Cut texts to this many tokens."
+DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
+
+
+class OptionGroup:
+    """Options that go together. A command with a parameter of such a class has its options, and gets an object of values."""
+
+    fields: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        inherited = getattr(cls, "fields", {})
+        cls.fields = {
+            **inherited,
+            **{name: vars(cls)[name] for name in vars(cls).get("__annotations__", {}) if name in vars(cls)},
+        }
+
+    def __init__(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+
+class Loading(OptionGroup):
+    """How a model is loaded."""
+
+    dtype: str = DTYPE
+    device: str | None = DEVICE
+    device_map: str | None = DEVICE_MAP
+    revision: str | None = REVISION
+    family: str | None = FAMILY
+    bidirectional: bool = BIDIRECTIONAL
+    adapter: list[str] = ADAPTER
+
+    def as_dict(self) -> dict[str, Any]:
+        """The options as `layerscope.load` takes them."""
+        values = {name: getattr(self, name) for name in self.fields}
+        return {**{k: v for k, v in values.items() if k != "adapter"}, "adapters": tuple(values["adapter"])}
+
+
+class SafeLoading(Loading):
+    """How a model is loaded, with what a checkpoint may be allowed to do."""
+
+    trust_remote_code: bool = option(False, "--trust-remote-code", panel=MODELS, help="Let the model run its own Python code.")
+    allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Let weights be unpickled.")
+
+
+class Running(OptionGroup):
+    """Where the model runs."""
+
+    batch_size: int | None = BATCH_SIZE
+    engine: str = ENGINE
+    address: str | None = ADDRESS
+    workers: int | None = WORKERS
+    gpus_per_worker: float | None = GPUS_PER_WORKER
+    offline: bool = OFFLINE
+
+    def open(self) -> Any:
+        """The engine, as a context manager."""
+        from layerscope.engines import open_engine
+
+        return open_engine(self.engine, self.address, self.workers, self.gpus_per_worker)
+
+
+class Output(OptionGroup):
+    """What is printed, and whether an earlier result may be replaced."""
+
+    overwrite: bool = OVERWRITE
+    as_json: bool = AS_JSON
+    quiet: bool = QUIET
+
+    @property
+    def progress(self) -> bool | None:
+        """Whether a progress bar is shown; None: where a person looks."""
+        return False if self.quiet or self.as_json else None
+
+    def show(self, value: Any, printer: Callable[[], Any], written: str = "", then: str = "") -> None:
+        """A result as JSON or as tables, then where it is and what comes next (both on stderr)."""
+        if self.as_json:
+            print_json(value)
+        elif not self.quiet:
+            printer()
+            if written:
+                print(f"Written to {written}", file=sys.stderr)
+            next_step(then)
+
+
+def expand(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as typer reads it: an option group stands for its options, and options are in the order of their panels."""
+    hints = get_type_hints(function)
+    signature = inspect.signature(function)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, OptionGroup)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        members, kinds = {name: parameter.default}, hints
+        if name in groups:
+            members, kinds = groups[name].fields, get_type_hints(groups[name])
+        for member, default in members.items():
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(member, keyword, default=default, annotation=kinds[member]))
+    parameters.sort(key=lambda one: _PANELS.index(getattr(one.default, "rich_help_panel", None)))
+
+    @functools.wraps(function)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{member: values.pop(member) for member in group.fields})
+        function(**values)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {"return": None, **{one.name: one.annotation for one in parameters}}
+    del run.__wrapped__  # typer would look through it
+    return run
+
+
+def print_json(value: Any) -> None:
+    """A value on stdout, as JSON for people and programs."""
+    from layerscope.store.atomic import plain
+
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def next_step(then: str) -> None:
+    """What a user will want to do now, on stderr."""
+    if then:
+        print(f"Next: {then}", file=sys.stderr)
+
+
+def shown(path: str | Path) -> str:
+    """A path as a word of a command line."""
+    import shlex
+
+    return shlex.quote(str(path))

@@ -14,16 +14,21 @@ FORMATS = ("html", "md", "pdf", "png", "svg")
 _SUFFIXES = {"htm": "html", "markdown": "md"}
 
 
-def write_report(runs: Iterable[Any], out: str | Path, format: str | None = None) -> Path:
-    """Write one file about some runs: folders, `Run`s, `Evaluation`s or choices of a layer. The suffix says the format.
+def write_report(runs: Iterable[Any], out: str | Path = "report.html", format: str | None = None) -> Path:
+    """Write one file about some runs of any kind: folders, runs, or choices of a layer. The suffix says the format.
 
-        layerscope.report.write_report(["runs/a", "runs/b"], "report.html")
+        layerscope.write_report(["runs/a", "runs/b"], "report.html")
 
     `html` is a page that needs nothing else; `md` is text; `pdf` (a page per figure), `png` and `svg` are figures.
     """
+    format_of(Path(out), format)  # before the work: an unknown format is an error at once
+    return write(gather(runs), out, format)
+
+
+def write(report: Report, out: str | Path, format: str | None = None) -> Path:
+    """Write a report that was put together already."""
     target = Path(out)
     kind = format_of(target, format)
-    report = gather(runs)
     writers: dict[str, Callable[[Report], bytes]] = {"html": _html, "md": _markdown}
     made = writers[kind](report) if kind in writers else _figures(report, kind)
     atomic.write(target, lambda stream: stream.write(made))

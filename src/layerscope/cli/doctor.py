@@ -1,0 +1,208 @@
+"""`layerscope doctor`: what works on this machine, what does not, and the line that mends it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import typer
+
+from layerscope.cli import shared
+from layerscope.cli.app import command
+from layerscope.version import VERSION
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+_SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
+# extra -> (modules that must import, what it is for)
+EXTRAS = {
+    "report": (("matplotlib",), "figures"),
+    "mteb": (("mteb", "datasets"), "scoring layers on tasks"),
+    "export": (("sentence_transformers",), "exporting a layer"),
+    "onnx": (("onnx", "onnxruntime", "onnxscript"), "ONNX exports"),
+    "hub": (("datasets",), "hub datasets"),
+    "gguf": (("gguf",), ".gguf files"),
+    "peft": (("peft",), "adapters"),
+    "device-map": (("accelerate",), "models over several GPUs"),
+    "vision": (("PIL", "sklearn"), "image models"),
+    "augment": (("nlpaug",), "nlpaug's views"),
+    "ray": (("ray",), "clusters"),
+}
+_CORE = ("torch", "transformers", "numpy", "pandas", "pyarrow")
+_LITTLE = 5 * 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `mend` is a line that a user can run or set; `private` is left out of --report."""
+
+    name: str
+    status: str
+    text: str
+    mend: str = ""
+    private: str = ""
+
+
+@command("doctor", "layerscope doctor")
+def doctor_command(
+    hub: bool = typer.Option(False, "--hub", help="Also ask whether the Hugging Face hub can be reached."),
+    report: bool = typer.Option(False, "--report", help="Print a text for a bug report, without names, paths or tokens."),
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Check versions, extras, the device and its eigen-solver, caches, disk space and permissions."""
+    found = list(examine(hub))
+    if as_json:
+        shared.print_json({"layerscope": VERSION, "findings": [asdict(finding) for finding in found]})
+    elif report:
+        print("\n".join(f"{finding.status:8}{finding.name}: {finding.text}" for finding in found))
+    else:
+        _print(found)
+        problem = next((finding for finding in found if finding.status == PROBLEM and finding.mend), None)
+        shared.next_step(problem.mend if problem else "layerscope profile minilm-l6 --data lee --limit 50")
+    if any(finding.status == PROBLEM for finding in found):
+        raise typer.Exit(2)
+
+
+def examine(hub: bool = False) -> Iterator[Finding]:
+    """Look at everything, one thing after the other."""
+    yield Finding("layerscope", OK, f"{VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    yield from (_core(name) for name in _CORE)
+    yield from (_extra(name) for name in EXTRAS)
+    yield _safely("device", _device)
+    yield _safely("eigen-solver", _solver)
+    yield from _caches()
+    yield _writable(Path.cwd(), "this folder")
+    if hub:
+        yield _safely("hub", _hub)
+
+
+def _core(name: str) -> Finding:
+    try:
+        return Finding(name, OK, version(name))
+    except PackageNotFoundError:
+        return Finding(name, PROBLEM, "is not installed", f"pip install {name}")
+
+
+def _extra(name: str) -> Finding:
+    modules, purpose = EXTRAS[name]
+    lacking = [module for module in modules if importlib.util.find_spec(module) is None]
+    mend = f"pip install 'layerscope[{name}]'"
+    if lacking:
+        return Finding(f"extra {name}", NOTE, f"not installed ({', '.join(lacking)}); needed for {purpose}", mend)
+    return Finding(f"extra {name}", OK, purpose)
+
+
+def _safely(name: str, look: Callable[[], Finding]) -> Finding:
+    """A broken installation must not stop the other checks."""
+    try:
+        return look()
+    except Exception as error:
+        return Finding(name, PROBLEM, f"{type(error).__name__}: {error}", "pip install --upgrade torch")
+
+
+def _device() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        return Finding("device", OK, "cuda: " + ", ".join(f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB" for gpu in gpus))
+    if torch.backends.mps.is_available():
+        return Finding("device", OK, "mps (Apple GPU)")
+    text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    if shutil.which("nvidia-smi") is not None:
+        return Finding("device", PROBLEM, f"{text}; there is an NVIDIA GPU that torch does not see", "pip install torch")
+    return Finding("device", OK, text)
+
+
+def _solver() -> Finding:
+    import torch
+
+    from layerscope.spectra.solve import eigvalsh, solver_name
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = torch.randn(8, 96, 96, device=device)
+    gram = rows @ rows.mT
+    eigvalsh(gram)  # compiles, if it must
+    started = time.perf_counter()
+    values = eigvalsh(gram)
+    took = time.perf_counter() - started
+    error = float((values.sum(-1) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)).abs().max() / values.sum(-1).max())
+    text = f"{solver_name(device)} on {device}: 8 matrices of 96 in {1000 * took:.1f} ms, relative error {error:.0e}"
+    return Finding("eigen-solver", OK if error < 1e-4 else PROBLEM, text, "" if error < 1e-4 else "pip install --upgrade torch")
+
+
+def _caches() -> Iterator[Finding]:
+    from layerscope.cache import cache_dir
+
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    for name, path in (("cache", cache_dir()), ("hub cache", Path(home))):
+        if not path.exists():
+            yield Finding(name, OK, "empty", private=str(path))
+            continue
+        total = _size(path)
+        free = shutil.disk_usage(path).free
+        text = f"{total / 2**30:.1f} GB used, {free / 2**30:.0f} GB free"
+        status, mend = (NOTE, "layerscope store --prune 1GB") if free < _LITTLE else (OK, "")
+        yield Finding(name, status, text, mend, private=str(path))
+        if name == "cache":
+            yield _writable(path, "the cache")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:  # removed meanwhile, or not ours to read
+                continue
+    return total
+
+
+def _writable(folder: Path, name: str) -> Finding:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding(f"writing to {name}", OK, "allowed", private=str(folder))
+    except OSError as error:
+        mend = "export LAYERSCOPE_CACHE=FOLDER" if name == "the cache" else "cd to a folder that is yours"
+        return Finding(f"writing to {name}", PROBLEM, f"not allowed ({error.strerror})", mend, private=str(folder))
+
+
+def _hub() -> Finding:
+    import httpx
+
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        httpx.get(f"{address}/api/models?limit=1", timeout=5).raise_for_status()
+    except httpx.HTTPError as error:
+        text = f"cannot be reached ({type(error).__name__})"
+        return Finding("hub", NOTE, text, "layerscope profile minilm-l6 --offline", address)
+    return Finding("hub", OK, "reachable", private=address)
+
+
+def _print(found: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in found:
+        where = f" [dim]{escape(finding.private)}[/]" if finding.private else ""
+        mend = f"\n[bold]{escape(finding.mend)}[/]" if finding.mend and finding.status != OK else ""
+        table.add_row(_SIGNS[finding.status], escape(finding.name), escape(finding.text) + where + mend)
+    Console(highlight=False).print(table)
+    problems = sum(finding.status == PROBLEM for finding in found)
+    Console(highlight=False).print("Everything that is needed works." if not problems else f"{problems} to mend.", style="bold")
+    sys.stdout.flush()
