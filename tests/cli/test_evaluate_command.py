@@ -61,8 +61,8 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
 
 def test_readouts_and_the_default_folder(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
     told = cli(
-        "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--scoring-workers", "0", "--limit", "12",
-        "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
+        "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--scoring-workers", "0",
+        "--limit", "12", "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
     )  # fmt: skip
     assert told == (0, "", ""), told
     folder = tmp_path / "runs" / "tiny-llama--Pairs"

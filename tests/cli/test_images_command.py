@@ -27,12 +27,12 @@ def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_profile_of_images(cli: Cli, vit: Path, tmp_path: Path) -> None:
-    ended = cli("profile", vit, "--images", "digits", "--split", "test", "--out", "run", *FAST)
+    ended = cli("profile", vit, "--data", "digits", "--split", "test", "--out", "run", *FAST)
     assert ended.code == 0, ended.err
     assert "12 images of 16 tokens" in " ".join(ended.out.split())
     run = Run.load(tmp_path / "run")
     assert run.manifest["corpus"]["split"] == "test"
-    again = cli("profile", vit, "--images", "digits", "--split", "test", "--out", "run", "--json", *FAST)
+    again = cli("profile", vit, "--data", "digits", "--split", "test", "--out", "run", "--json", *FAST)
     assert json.loads(again.out)["prompts"] == 12
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
 from layerscope.cli.options import words
 
 
-@app.command("improve")
+@command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
 def improve_command(
     model: str = shared.MODEL,
     data: str = typer.Option(
