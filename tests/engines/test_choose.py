@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from layerscope import evaluate, profile
-from layerscope.cli.app import _load_commands, app
+from layerscope.cli.app import app, load_commands
 from layerscope.engines import LocalEngine, Work, engine_in_use, open_engine
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 
@@ -103,7 +103,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("command", [["profile", "m"], ["evaluate", "m"], ["sweep", "f.yaml"]])
 def test_commands_take_an_engine(command: list[str]) -> None:
-    _load_commands()
+    load_commands()
     wrong = CliRunner().invoke(app, [*command, "--engine", "rays"])
     assert isinstance(wrong.exception, UnknownNameError)
     alone = CliRunner().invoke(app, [*command, "--engine-workers", "2"])

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 import layerscope
-from layerscope.cli.app import _load_commands, app
+from layerscope.cli.app import app, load_commands
 from layerscope.engines import RayEngine
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store import ShardStore
@@ -105,7 +105,7 @@ def test_mistakes_that_concern_all_jobs(home: Path, wanted: dict[str, Any], tmp_
 
 
 def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
-    _load_commands()
+    load_commands()
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({**wanted, "out": str(tmp_path / "out")}), encoding="utf-8")
     shown = CliRunner().invoke(app, ["sweep", str(file), "--estimate"])
