@@ -59,8 +59,8 @@ def _ship_one(kind: str, trained: Path, folder: Path) -> Path:
         "name": f"controlled-{kind}",
         "title": f"controlled set, {title}",
         "version": f"step{last['step']}",
-        "licence": "Apache-2.0",
-        "quantisation": None,
+        "license": "Apache-2.0",
+        "quantization": None,
         "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
     }
     (folder / "layerscope.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

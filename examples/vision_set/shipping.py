@@ -27,8 +27,8 @@ def ship(out: Path, target: Path) -> list[Path]:
                 "name": f"vision-{objective}",
                 "title": f"vision set, {objective}",
                 "version": f"step{told['recipe']['steps']}",
-                "licence": LICENCE,
-                "quantisation": None,
+                "license": LICENCE,
+                "quantization": None,
                 "weights_sha256": weights,
             }
             (folder / "layerscope.json").write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")

@@ -54,7 +54,7 @@ def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
     assert corpus.name == "questions"
     assert corpus.source["kind"] == "catalogue"
     assert corpus.source["version"] == "questions 1.0"
-    assert corpus.source["licence"] == "none"
+    assert corpus.source["license"] == "none"
     assert CORPORA.is_cached("questions")
     assert load_corpus("questions", offline=True).fingerprint == corpus.fingerprint
     assert questions == ["questions"]

@@ -96,7 +96,7 @@ def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
     assert corpus.texts == (long,)
     assert corpus.dropped == {"empty": 1, "heading": 1, "short": 1}
     assert corpus.source["filters"] == {"text_filter": "paper", "min_tokens": 30}
-    assert corpus.source["licence"].startswith("CC-BY-SA")
+    assert corpus.source["license"].startswith("CC-BY-SA")
     assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train", False)]
     assert len(load_corpus("wikitext", text_filter="none")) == 3
     assert fetch_corpus("wikitext") == Path("/cache/wikitext")

@@ -180,5 +180,5 @@ def test_shipping(trained: Path, tmp_path: Path) -> None:
         assert "for 40 steps" in card
         assert _log(trained / name)[-1]["held_out_loss"] in card
         loaded = layerscope.load(folder)
-        assert loaded.identity["licence"] == "Apache-2.0"
+        assert loaded.identity["license"] == "Apache-2.0"
         assert f"{loaded.identity['parameters']:,} parameters" in card

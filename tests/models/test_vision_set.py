@@ -34,7 +34,7 @@ def test_whole_and_as_declared(name: str) -> None:
     model = load(name, offline=True)
     assert (model.n_blocks, model.width, model.identity["parameters"]) == (entry.blocks, entry.width, entry.parameters)
     assert model.identity["family"] == FAMILIES[name]
-    assert model.identity["licence"] == entry.license
+    assert model.identity["license"] == entry.license
 
 
 @pytest.mark.parametrize("name", NAMES)

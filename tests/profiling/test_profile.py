@@ -70,7 +70,7 @@ def test_the_manifest_holds_every_convention(run: Run, texts: list[str]) -> None
     assert m["layerscope"] == layerscope.__version__
     assert m["status"] == "complete"
     model = m["model"]
-    assert {"name", "source", "revision", "family", "architecture", "dtype", "quantisation", "bidirectional"} <= model.keys()
+    assert {"name", "source", "revision", "family", "architecture", "dtype", "quantization", "bidirectional"} <= model.keys()
     assert len(model["weights_sha256"]) == 64
     assert (model["n_blocks"], model["width"]) == (3, 32)
     assert m["corpus"]["fingerprint"] == Corpus.of(texts).fingerprint

@@ -27,7 +27,7 @@ class Corpus:
     """The texts of a run.
 
     `fingerprint` says which texts, whatever their order; `ordered_fingerprint` says in which order as well. `source`
-    holds facts that fit into JSON: kind, path, column, version, licence, filters and the like. `dropped` counts what
+    holds facts that fit into JSON: kind, path, column, version, license, filters and the like. `dropped` counts what
     was read but left out, by reason.
     """
 
@@ -163,7 +163,7 @@ def _open_catalogued(entry: catalogue.CorpusEntry, column: str | None, offline: 
         if clean is not None:
             items = records.items
             records.items = ((n, clean(value) if isinstance(value, str) else value) for n, value in items)
-    records.facts |= {"licence": entry.license, "citation": entry.citation, "version": entry.version}
+    records.facts |= {"license": entry.license, "citation": entry.citation, "version": entry.version}
     return "catalogue", entry.name, records, entry.text_filter
 
 

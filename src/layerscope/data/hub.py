@@ -74,7 +74,7 @@ def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False)
     chosen = choose_column(column, strings, f"hub dataset {spec}")
     info = dataset.info
     facts = {"repo": spec.repo, "config": spec.config, "split": spec.split, "column": chosen}
-    facts |= {"version": str(info.version) if info.version else None, "licence": info.license or None}
+    facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
 
     def items() -> Iterator[tuple[int, object]]:
         number = 0

@@ -39,8 +39,8 @@ def warnings(job: EvaluationJob, counts: dict[str, Any], facts: dict[str, Any]) 
     for name, fact in facts.items():
         if fact.get("exact") is False:
             out.append(f"{name} is not MTEB's own split: {fact.get('exact_reason')}.")
-    if job.model.identity.get("quantisation"):
-        out.append(f"the weights were quantised ({job.model.identity['quantisation']}) in their source.")
+    if job.model.identity.get("quantization"):
+        out.append(f"the weights were quantized ({job.model.identity['quantization']}) in their source.")
     return out
 
 

@@ -33,7 +33,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "kind": "export",
         "layerscope": VERSION,
         "base": {**identity, "name": model.name, "title": _title_of(model)},
-        "quantization": identity.get("quantisation"),
+        "quantization": identity.get("quantization"),
         "layer": draft.layer,
         "layer_convention": "layer k is the state after k blocks; layer 0 is the input of the first block",
         "readout": readout.name,
@@ -128,8 +128,8 @@ def _title(facts: Mapping[str, Any]) -> str:
     if blocks["filler"]:
         lines.append("One pass-through block of zeros follows them: without it the layer could only be read with the final norm.")
     lines += ["", f"License of the base model: {facts['license']}."]
-    if base.get("quantisation"):
-        lines.append(f"Its weights were quantized ({base['quantisation']}) in their source.")
+    if base.get("quantization"):
+        lines.append(f"Its weights were quantized ({base['quantization']}) in their source.")
     return "\n".join(lines)
 
 
@@ -260,7 +260,7 @@ UNKNOWN = "unknown: check the base model's"
 
 def license_of(model: LoadedModel, spec: Any, offline: bool) -> str:
     """As the catalogue says it, or the card beside the weights, or on the hub the card of the repository."""
-    told = model.identity.get("licence")
+    told = model.identity.get("license")
     if told:
         return str(told)
     if not isinstance(spec, (str, Path)):

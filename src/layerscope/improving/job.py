@@ -319,7 +319,7 @@ class ImproveJob:
                 self.notes.append(
                     f"{cut} of {len(self.sample.texts)} texts were cut to {self.reader.max_length} tokens ({name})."
                 )
-        stored = self.model.identity.get("quantization") or self.model.identity.get("quantisation")
+        stored = self.model.identity.get("quantization")
         if stored:
             self.notes.append(f"the weights of {self.model.name} were quantized ({stored}) in their source.")
         return Choice(

@@ -31,8 +31,8 @@ class Source:
     weights: tuple[Path, ...]
     revision: str | None = None
     gguf: str | None = None
-    quantisation: str | None = None
-    licence: str | None = None
+    quantization: str | None = None
+    license: str | None = None
     pickled: bool = False
 
     def weights_sha256(self) -> str:
@@ -109,8 +109,8 @@ def _catalogue_source(name: str, offline: bool) -> Source:
         path=folder,
         weights=(folder / "model.safetensors",),
         revision=facts.get("version"),
-        quantisation=facts.get("quantization"),
-        licence=facts.get("license"),
+        quantization=facts.get("quantization"),
+        license=facts.get("license"),
     )
 
 
@@ -149,10 +149,10 @@ def _local_source(
 
 
 def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
-    # By convention the file name says how the weights were quantised.
+    # By convention the file name says how the weights were quantized.
     said = re.search(r"(?<![A-Za-z])(I?Q\d\w*|B?F16|F32)(?![A-Za-z])", file.stem, re.IGNORECASE)
-    quantisation = said[1].upper() if said else "GGUF"
-    return Source("gguf", name, file.parent, (file,), revision, gguf=file.name, quantisation=quantisation)
+    quantization = said[1].upper() if said else "GGUF"
+    return Source("gguf", name, file.parent, (file,), revision, gguf=file.name, quantization=quantization)
 
 
 def _transformer_folder(path: Path) -> Path:

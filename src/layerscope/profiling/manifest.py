@@ -87,8 +87,8 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
         out.append(f"{plan.no_tokens} {kind} were left out: the tokenizer finds no token in them.")
     if task.model.anatomy.final_norm is None and task.config.final_norm != "raw":
         out.append(f"this model has no final norm: final_norm={task.config.final_norm} is the same as raw here.")
-    if task.model.identity.get("quantisation"):
-        out.append(f"the weights were quantised ({task.model.identity['quantisation']}) in their source.")
+    if task.model.identity.get("quantization"):
+        out.append(f"the weights were quantized ({task.model.identity['quantization']}) in their source.")
     n, views = plan.n_prompts, task.config.n_views
     if "lidar" in task.config.metrics and n * (views - 1) < task.model.width:
         out.append(

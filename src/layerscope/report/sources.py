@@ -154,4 +154,5 @@ class Mark:
 def weights_text(model: dict[str, Any]) -> str:
     """Which weights a run read, in a few words."""
     sha = str(model.get("weights_sha256") or "")[:12]
-    return (f"quantised ({model['quantisation']})" if model.get("quantisation") else "as published") + (f", {sha}" if sha else "")
+    stored = model.get("quantization") or model.get("quantisation")  # as runs of earlier versions spell it
+    return (f"quantized ({stored})" if stored else "as published") + (f", {sha}" if sha else "")

@@ -66,7 +66,7 @@ def test_each_is_fetched_and_scored(name: str, items: int, labels: int | None) -
     task = spec.load()
     facts = spec.facts(task)
     assert (facts["items"], facts["source"], facts["exact"]) == (items, "package", None)
-    assert facts["licence"] == catalogued_tasks()[name].license
+    assert facts["license"] == catalogued_tasks()[name].license
     if labels is None:
         scores = task.dataset["test"]["score"]
         assert 0 < min(scores) <= max(scores) <= 1

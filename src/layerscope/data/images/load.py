@@ -208,7 +208,7 @@ def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offlin
     values = list(dataset[chosen])
     info = dataset.info
     facts = {"repo": spec.repo, "config": spec.config, "split": spec.split, "column": chosen, "label_column": label}
-    facts |= {"version": str(info.version) if info.version else None, "licence": info.license or None}
+    facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
     return _without_missing(ListedImages("hub", str(spec), where, [], _rows(values), labels, classes, facts), values)
 
 

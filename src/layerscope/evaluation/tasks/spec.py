@@ -83,7 +83,7 @@ class TaskSpec:
             "exact": exact,
             "exact_reason": reason,
             "stand_ins": {split: file.stand_in for split, file in self._stand_ins()},
-            "licence": own.get("license", metadata.license),
+            "license": own.get("license", metadata.license),
             "citation": own.get("citation", (metadata.bibtex_citation or "").strip() or None),
             "superseded_by": metadata.superseded_by,
             **getattr(task, "data_notes", {}),

@@ -27,6 +27,6 @@ def read_set(name: str, split: str | None, offline: bool) -> ListedImages:
     if chosen not in entry.splits:
         raise DataError(f"{name} has no split {chosen!r}. It has: {', '.join(entry.splits)}.")
     images, labels = entry.read(chosen, entry.fetch(offline=offline))
-    facts = {"split": chosen, "licence": entry.license, "citation": entry.citation, "version": entry.version}
+    facts = {"split": chosen, "license": entry.license, "citation": entry.citation, "version": entry.version}
     names = [f"{name} {chosen} {i}" for i in range(len(images))]
     return ListedImages("catalogue", name, name, list(images), names, labels, entry.classes, facts)
