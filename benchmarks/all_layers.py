@@ -24,7 +24,7 @@ from layerscope.capture import Site, expand_sites
 from layerscope.core.readout import TEMPLATES
 from layerscope.data import load_corpus
 from layerscope.evaluation.encode import EncodePass, open_space
-from layerscope.evaluation.score import quiet_mteb
+from layerscope.evaluation.scoring import quiet_mteb
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.evaluation.views import TextCollector
 from layerscope.models import LoadedModel, load

@@ -67,8 +67,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.model or CASES:
             run = evaluate(
-                name, ["STSBenchmark"], out=Path(scratch) / f"run-{name}", data_dir=args.data_dir, limit=args.limit, workers=0,
-                readouts=list(dict.fromkeys(readout for readout, _ in CASES[name])), progress=False,
+                name, ["STSBenchmark"], out=Path(scratch) / f"run-{name}", data_dir=args.data_dir, limit=args.limit,
+                scoring_workers=0, readouts=list(dict.fromkeys(readout for readout, _ in CASES[name])), progress=False,
             )  # fmt: skip
             for i, (readout, layer) in enumerate(CASES[name]):
                 start = time.perf_counter()

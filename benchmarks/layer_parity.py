@@ -34,7 +34,7 @@ from layerscope.capture import expand_sites
 from layerscope.capture.batches import plan_batches
 from layerscope.core.readout import TEMPLATES
 from layerscope.evaluation.encode import EncodePass, encode_template, open_space
-from layerscope.evaluation.score import quiet_mteb
+from layerscope.evaluation.scoring import quiet_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
 from layerscope.models import LoadedModel, load
 from layerscope.store.embeddings import EmbeddingStore

@@ -23,7 +23,15 @@ def folders(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple
     settings = {"metrics": ["prompt_entropy", "curvature"], "max_length": 24, "final_norm": "raw"}
     profile(tiny_model("gpt2", 0), Corpus.of(texts), out=root / "profile", **settings)
     profile(tiny_model("gpt2", 1), Corpus.of(texts), out=root / "other", **settings)
-    evaluate(tiny_model("gpt2", 0), ["Pairs"], out=root / "scores", data_dir=data, workers=0, store=root / "store", max_length=32)
+    evaluate(
+        tiny_model("gpt2", 0),
+        ["Pairs"],
+        out=root / "scores",
+        data_dir=data,
+        scoring_workers=0,
+        store=root / "store",
+        max_length=32,
+    )
     return root / "profile", root / "scores", root / "other"
 
 

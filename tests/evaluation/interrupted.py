@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from layerscope.evaluation import score as scoring
+from layerscope.evaluation import scoring
 from layerscope.models import LoadedModel
 
 _forward, _score = LoadedModel.forward, scoring._score
@@ -33,8 +33,8 @@ def noted_forward(self: LoadedModel, input_ids: Any, *rest: Any, **named: Any) -
     return _forward(self, input_ids, *rest, **named)
 
 
-def noted_score(scene: Any, job: Any) -> Any:
-    result = _score(scene, job)
+def noted_score(context: Any, job: Any) -> Any:
+    result = _score(context, job)
     note("job")
     return result
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from layerscope import Evaluation, evaluate
-from layerscope.core.readout import all_readouts
-from layerscope.evaluation import screen as screening
+from layerscope.core.readout import Readout, all_readouts
+from layerscope.evaluation import job as evaluation_job
+from layerscope.evaluation import plan as screening
 from layerscope.store.embeddings import EmbeddingStore
 from tests.evaluation.support import watch, write_tasks
 from tests.tiny import tiny_model
@@ -23,7 +25,7 @@ SEVEN = [f"plain/{pooling}" for pooling in ("mean", "wmean", "max", "last", "mea
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(screening, "_SCREEN_LEAST", 10)
     data = write_tasks(tmp_path / "data", pairs=120, texts=120)
-    return {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    return {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
 
 
 def test_the_grid_is_screened_on_a_part(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +85,40 @@ def test_a_grid_that_fits_is_not_screened(given: dict[str, Any]) -> None:
     run = evaluate(tiny_model(), ["Pairs"], readouts=["plain/mean", "echo/max"], store_budget=NEEDED, **given)
     assert run.manifest["screened"] is None
     assert not (given["out"] / "screen").exists()
+
+
+def test_another_budget_screens_anew(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening, "_SCREEN_KEEP", 2)
+    small = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=100_000, **given)
+    given["store"] = given["store"].with_name("fresh")
+    larger = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=115_000, **given)
+    assert larger.manifest["screened"]["budget"] == 115_000
+    assert larger.manifest["screened"]["items"]["Pairs"] > small.manifest["screened"]["items"]["Pairs"]
+    assert larger.manifest["key"] == small.manifest["key"]  # the same run: what was asked has not changed
+    assert larger.manifest["config"]["readouts"] == [Readout.parse(name).name for name in SEVEN]
+
+
+def test_a_screened_run_that_was_stopped_goes_on_with_its_readouts(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=100_000, **given)
+    given = {**given, "out": given["out"].with_name("again"), "store": given["store"].with_name("fresh")}
+    score_all = evaluation_job.score_all
+    calls = []
+
+    def stopped(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:  # after screening
+            raise KeyboardInterrupt
+        return score_all(*args)
+
+    monkeypatch.setattr(evaluation_job, "score_all", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=100_000, **given)
+    # what was decided is in the manifest: resuming does not decide again, be it by other rules
+    monkeypatch.setattr(screening, "_SCREEN_KEEP", 1)
+    run = evaluate(tiny_model(), ["Pairs"], readouts=SEVEN, store_budget=100_000, **given)
+    assert run.manifest["screened"] == plain.manifest["screened"]
+    assert len(calls) == 3
+    pd.testing.assert_frame_equal(run.scores, plain.scores)
+    assert run.manifest["key"] == plain.manifest["key"]

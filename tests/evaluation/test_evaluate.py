@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 from threadpoolctl import threadpool_limits
 
-from layerscope import Evaluation, evaluate
+from layerscope import Evaluation, evaluate, select
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation import score as scoring
+from layerscope.evaluation import scoring
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
 from tests.tiny import tiny_model
@@ -72,7 +72,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         seen = watch(patched)
         run = evaluate(
             tiny_model(), TASKS, out=folder / "run", data_dir=data, store=folder / "store", layers=[0, 2, -1],
-            readouts=READOUTS, workers=0, batch_size=7,
+            readouts=READOUTS, scoring_workers=0, batch_size=7,
         )  # fmt: skip
     return Whole(run, data, folder / "store", seen.rows, texts)
 
@@ -234,14 +234,20 @@ def test_the_same_again_returns_at_once(whole: Whole, monkeypatch: pytest.Monkey
         store=whole.store,
         layers=[3, 0, 2],
         readouts=READOUTS,
-        workers=0,
+        scoring_workers=0,
     )
     pd.testing.assert_frame_equal(again.scores, whole.run.scores)
     assert len(seen) == 0
 
 
 def test_another_configuration_is_refused(whole: Whole, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"data_dir": whole.data, "store": tmp_path, "layers": [0, 2, -1], "readouts": READOUTS, "workers": 0}
+    given: dict[str, Any] = {
+        "data_dir": whole.data,
+        "store": tmp_path,
+        "layers": [0, 2, -1],
+        "readouts": READOUTS,
+        "scoring_workers": 0,
+    }
     for change in (
         {"readouts": READOUTS[:2]}, {"layers": [0]}, {"max_length": 100}, {"limit": 20}, {"seed": 1}, {"store_dtype": "float16"},
     ):  # fmt: skip
@@ -259,7 +265,7 @@ def test_another_configuration_is_refused(whole: Whole, tmp_path: Path) -> None:
 
 def test_a_later_run_reuses_the_store(whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = watch(monkeypatch)
-    given: dict[str, Any] = {"data_dir": whole.data, "store": whole.store, "layers": [2], "workers": 0}
+    given: dict[str, Any] = {"data_dir": whole.data, "store": whole.store, "layers": [2], "scoring_workers": 0}
     run = evaluate(tiny_model(), ["Ranking", "Pairs"], out=tmp_path / "a", readouts=["one-word", "plain/mean/applied"], **given)
     assert len(seen) == 0
     assert run.manifest["counts"]["encoded"] == 0
@@ -273,7 +279,7 @@ def test_a_later_run_reuses_the_store(whole: Whole, tmp_path: Path, monkeypatch:
 def test_float16_changes_scores_by_less_than_a_hundredth(whole: Whole, tmp_path: Path) -> None:
     run = evaluate(
         tiny_model(), ["Pairs", "Ranking"], out=tmp_path / "run", data_dir=whole.data, store=whole.store, layers=[0, 2, -1],
-        readouts=READOUTS[:2], workers=0, store_dtype="float16",
+        readouts=READOUTS[:2], scoring_workers=0, store_dtype="float16",
     )  # fmt: skip
     assert run.manifest["counts"]["encoded"] > 0
     keys = ["task", *KEYS, "layer"]
@@ -287,7 +293,7 @@ def test_an_encoder_with_cls(tmp_path: Path) -> None:
     readouts = ["plain/cls/raw/keep/none", "plain/max/raw/drop/none"]
     run = evaluate(
         tiny_model("bert"), ["Pairs"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", layers=[0, -1],
-        readouts=readouts, workers=0,
+        readouts=readouts, scoring_workers=0,
     )  # fmt: skip
     scores = run.scores.set_index(["pooling", "layer"])["score"]
     assert math.isnan(scores["cls", 0])
@@ -302,7 +308,7 @@ def test_an_encoder_with_cls(tmp_path: Path) -> None:
 def test_nothing_but_undefined(tmp_path: Path) -> None:
     run = evaluate(
         tiny_model(), ["Pairs"], out=tmp_path / "run", data_dir=write_tasks(tmp_path / "data"), store=tmp_path / "store",
-        layers=[0], readouts="one-word", workers=0,
+        layers=[0], readouts="one-word", scoring_workers=0,
     )  # fmt: skip
     row = run.scores.iloc[0]
     assert (row["task_type"], row["metric"], row["split"], row["subset"]) == ("STS", "cosine_spearman", "test", "default")
@@ -316,7 +322,7 @@ def test_a_custom_template_of_any_characters(tmp_path: Path) -> None:
     pattern = "A/B \\ <x> 'é' " + "very " * 3 + "\n{text}: "
     run = evaluate(
         tiny_model(), ["Pairs"], out=tmp_path / "run", data_dir=write_tasks(tmp_path / "data"), store=tmp_path / "store",
-        layers=[1], readouts=[f"{pattern}/last/raw"], workers=0,
+        layers=[1], readouts=[f"{pattern}/last/raw"], scoring_workers=0,
     )  # fmt: skip
     assert run.failed == []
     assert run.scores.loc[0, "template"] == pattern
@@ -326,7 +332,7 @@ def test_a_custom_template_of_any_characters(tmp_path: Path) -> None:
 def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
     (data / "Topics" / "test.jsonl").write_text('{"text": "a", "label": 1}\n{oops')
-    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
     run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
     assert [failure["task"] for failure in run.failed] == ["Topics"]
     assert "line 2 is not JSON" in run.failed[0]["reason"]
@@ -346,7 +352,7 @@ def test_a_layer_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch:
         "data_dir": data,
         "store": tmp_path / "store",
         "layers": [1, 2],
-        "workers": 0,
+        "scoring_workers": 0,
     }
     lookup = scoring._lookup
 
@@ -367,7 +373,7 @@ def test_a_layer_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch:
 
 def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
     alone = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "alone", **given)
     first = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
     second = evaluate(tiny_model(seed=1), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
@@ -384,14 +390,20 @@ def test_overwriting_keeps_nothing_of_the_other_run(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {"out": tmp_path / "run", "data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0}
+    given: dict[str, Any] = {
+        "out": tmp_path / "run",
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [-1],
+        "scoring_workers": 0,
+    }
     first = evaluate(tiny_model(), ["Pairs"], **given)
     monkeypatch.setattr(mteb, "evaluate", lambda *_, **__: pytest.fail("scored again"))
     pd.testing.assert_frame_equal(evaluate(tiny_model(), ["Pairs"], offline=True, **given).scores, first.scores)
 
 
 def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "workers": 0}
+    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "scoring_workers": 0}
     for layer in (4, -5):
         with pytest.raises(LayerscopeError, match=r"does not exist: tiny-llama has layers 0 to 3"):
             evaluate(tiny_model(), ["Pairs"], out=tmp_path / "no", layers=[0, layer], **given)
@@ -404,7 +416,13 @@ def test_wrong_layers_and_cut_texts(tmp_path: Path) -> None:
 
 def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
-    given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "workers": 0, "out": tmp_path / "run"}
+    given: dict[str, Any] = {
+        "data_dir": data,
+        "store": tmp_path / "store",
+        "layers": [-1],
+        "scoring_workers": 0,
+        "out": tmp_path / "run",
+    }
     before = evaluate(tiny_model(), ["Ranking", "Pairs"], **given)
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results" / "Ranking").iterdir()}
     file = data / "Pairs" / "test.jsonl"
@@ -414,3 +432,36 @@ def test_changed_data_are_scored_again_and_the_rest_is_kept(tmp_path: Path) -> N
     assert after.manifest["tasks"]["Pairs"]["fingerprint"] != before.manifest["tasks"]["Pairs"]["fingerprint"]
     assert len(list((tmp_path / "run" / "results" / "Pairs").glob("*.json"))) == 2
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run" / "results" / "Ranking").iterdir()} == kept
+
+
+def test_without_a_folder_the_run_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "scoring_workers": 0}
+    kept = evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", **given)
+    run = evaluate(tiny_model(), ["Pairs"], **given)
+    assert run.path is None
+    assert run.summary()["run"] is None
+    assert list((tmp_path / "temporary").iterdir()) == []
+    pd.testing.assert_frame_equal(run.scores, kept.scores)
+    pd.testing.assert_frame_equal(run.gains, kept.gains)
+    assert run.items().keys() == kept.items().keys() == {("Pairs", "test", "default")}
+    choice, same = select(run), select(kept)
+    assert (choice.layer, choice.readout, choice.expected_gain) == (same.layer, same.readout, same.expected_gain)
+    assert not any("not stored" in warning for warning in choice.warnings)
+
+
+def test_the_old_name_of_scoring_workers_works_with_a_notice(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "layers": [-1]}
+    with pytest.warns(FutureWarning, match="scoring_workers"):
+        assert len(evaluate(tiny_model(), ["Pairs"], workers=0, **given).scores) == 1
+
+
+def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "run" / "results" / "thesis.tex"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("important")
+    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "scoring_workers": 0}
+    with pytest.raises(RunFolderError, match="results is in the way"):
+        evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
+    assert mine.read_text() == "important"

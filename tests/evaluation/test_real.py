@@ -31,7 +31,7 @@ def one_fit_thread() -> Iterator[None]:
 def test_published_scores_of_the_last_layer(tmp_path: Path) -> None:
     run = evaluate(
         "minilm-l6", ["STSBenchmark", "STS17"], out=tmp_path / "run", data_dir=shared_data(), store=tmp_path / "store",
-        layers=[-1], max_length=256, workers=0,
+        layers=[-1], max_length=256, scoring_workers=0,
     )  # fmt: skip
     scores = run.scores.set_index("task")["score"] * 100
     assert scores["STSBenchmark"] == pytest.approx(82.03, abs=0.01)
@@ -79,7 +79,7 @@ def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
     model = load("smollm2-135m")
     run = evaluate(
         model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", layers=layers, limit=120,
-        readouts=["plain/mean/applied", "plain/mean/raw"], workers=0,
+        readouts=["plain/mean/applied", "plain/mean/raw"], scoring_workers=0,
     )  # fmt: skip
     task = resolve_tasks("STSBenchmark", data_dir=data, limit=120)[0].load()
     listener = Listener()
@@ -93,7 +93,9 @@ def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
 
 
 def test_the_quick_tasks(tmp_path: Path) -> None:
-    run = evaluate("minilm-l6", "small", out=tmp_path / "run", store=tmp_path / "store", layers=[0, -1], limit=100, workers=0)
+    run = evaluate(
+        "minilm-l6", "small", out=tmp_path / "run", store=tmp_path / "store", layers=[0, -1], limit=100, scoring_workers=0
+    )
     assert run.failed == []
     scores = run.scores.set_index(["task", "layer"])["score"]
     assert len(scores) == 8

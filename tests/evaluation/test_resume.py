@@ -70,12 +70,12 @@ def test_killed_while_encoding_and_while_scoring(runner: subprocess.Popen[str], 
     notes = tmp_path / "notes"
     given: dict[str, Any] = {
         "tasks": ["Pairs"], "out": str(tmp_path / "run"), "data_dir": str(data), "store": str(tmp_path / "store"),
-        "readouts": READOUTS, "workers": 2,
+        "readouts": READOUTS, "scoring_workers": 2,
     }  # fmt: skip
     run_and_kill(runner, given, notes, "text", TEXTS // 2)
     assert TEXTS // 2 <= len(noted(notes, "text")) < TEXTS
     assert not (tmp_path / "run" / "results").exists()
-    run_and_kill(runner, {**given, "workers": 1}, notes, "job", JOBS // 2)
+    run_and_kill(runner, {**given, "scoring_workers": 1}, notes, "job", JOBS // 2)
     assert TEXTS <= len(noted(notes, "text")) < 1.05 * TEXTS
     scorers = noted(notes, "job")
     while not all(is_gone(process) for process in set(scorers)):  # workers do not outlive a run that was killed
@@ -90,7 +90,7 @@ def test_killed_while_encoding_and_while_scoring(runner: subprocess.Popen[str], 
     assert all(file.stat().st_mtime_ns == time_before for file, time_before in files.items())
     assert len(list((tmp_path / "run" / "results").rglob("*.json"))) == JOBS
 
-    elsewhere = {**given, "out": tmp_path / "whole", "store": tmp_path / "other", "workers": 0}
+    elsewhere = {**given, "out": tmp_path / "whole", "store": tmp_path / "other", "scoring_workers": 0}
     whole = evaluate(tiny_model(), **elsewhere)
     assert whole.manifest["counts"]["encoded"] == TEXTS
     # batches may differ where the run went on, so that the last digits may

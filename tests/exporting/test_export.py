@@ -38,8 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     data = write_tasks(folder / "data")
     run = evaluate(
-        joining_model(), ["Pairs"], data_dir=data, out=folder / "run", store=folder / "store", readouts=READOUTS, workers=0,
-        max_length=100, progress=False,
+        joining_model(), ["Pairs"], data_dir=data, out=folder / "run", store=folder / "store", readouts=READOUTS,
+        scoring_workers=0, max_length=100, progress=False,
     )  # fmt: skip
     return Whole(run, data, folder / "store")
 

@@ -48,7 +48,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(name: str, tmp_path: Path,
     cases = [(layer, readout) for model, layer, readout in CASES if model == name]
     model, data, limit = load(name), shared_data(), 60
     run = evaluate(
-        model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", limit=limit, workers=0,
+        model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", limit=limit, scoring_workers=0,
         layers=[*(layer for layer, _ in cases), -1], readouts=[readout for _, readout in cases],
     )  # fmt: skip
     task = resolve_tasks("STSBenchmark", data_dir=data, limit=limit)[0].load()

@@ -82,7 +82,7 @@ def test_settings_that_changed_are_refused_job_by_job(done: Sweep, wanted: dict[
 
 def test_tasks_too(home: Path, tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data")
-    asked = {"tasks": ["Pairs"], "data_dir": str(data), "layers": [0, -1], "workers": 0, "store": str(tmp_path / "store")}
+    asked = {"tasks": ["Pairs"], "data_dir": str(data), "layers": [0, -1], "scoring_workers": 0, "store": str(tmp_path / "store")}
     done = sweep({"models": [str(home / "step-20")], "evaluate": asked}, out=tmp_path / "out")
     assert done.jobs["kind"].tolist() == ["evaluate"]
     assert done.failed == []

@@ -69,7 +69,7 @@ def evaluate_command(
             limit=limit,
             max_length=max_length,
             seed=seed,
-            workers=scoring_workers,
+            scoring_workers=scoring_workers,
             batch_size=running.batch_size,
             store_budget=size(store_budget),
             store_dtype=store_dtype,

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import Any, Literal, Self, get_args
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from layerscope.errors import LayerscopeError, UnknownNameError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Pooling = Literal["mean", "wmean", "last", "cls", "max"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)

@@ -11,6 +11,10 @@ import numpy as np
 from layerscope.capture import Batch, Site
 from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.core.readout import SLOT, Readout, Template
+from layerscope.data.items import PackedTexts
+from layerscope.engines import Engine
+from layerscope.engines.base import Advance, Work
+from layerscope.engines.recipe import ModelRecipe
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.reading import BatchRunner
@@ -116,12 +120,12 @@ class TextEncoder:
         numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
 
         def keep(items: list[int], batch: Batch) -> None:
-            pooled, found = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
+            pooled, counted = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
             for kind, array in pooled.items():
                 vectors[kind][:, items] = array
-            for name, array in found.items():
-                held = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(encoded)), dtype=array.dtype))
-                held[..., items] = array
+            for name, array in counted.items():
+                column = numbers.setdefault(name, np.zeros((*array.shape[:-1], len(encoded)), dtype=array.dtype))
+                column[..., items] = array
             advance(len(items))
 
         with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
@@ -150,17 +154,17 @@ class EncodePass:
     def missing(self, texts: Sequence[str]) -> list[str]:
         """The distinct texts that are not in the store yet, longest first so that batches hold little padding."""
         distinct = list(dict.fromkeys(texts))
-        there = self.space.has([text_key(t) for t in distinct], self.kinds, [s.name for s in self.sites])
-        return sorted((t for t, held in zip(distinct, there, strict=True) if not held), key=lambda t: (-len(t), t))
+        stored = self.space.has([text_key(t) for t in distinct], self.kinds, [s.name for s in self.sites])
+        return sorted((t for t, is_stored in zip(distinct, stored, strict=True) if not is_stored), key=lambda t: (-len(t), t))
 
     def run(self, texts: Sequence[str], advance: Callable[[int], None] = lambda n: None) -> None:
         """Encode texts and add them to the store, chunk by chunk: what is added survives whatever comes next."""
         for part in self.parts(texts):
             self.add(part, self.encoder.run(self.encoder.read(part), advance))
 
-    def add(self, texts: Sequence[str], found: Vectors) -> None:
+    def add(self, texts: Sequence[str], encoded: Vectors) -> None:
         """Add the vectors and numbers of texts to the store."""
-        vectors, numbers = found
+        vectors, numbers = encoded
         self.space.add([text_key(t) for t in texts], vectors, [s.name for s in self.sites], numbers)
 
     def parts(self, texts: Sequence[str]) -> Iterator[list[str]]:
@@ -180,10 +184,63 @@ def _never_empty(encoded: Encoded, pad_id: int) -> Encoded:
 
 
 def readout_vectors(space: Space, keys: Sequence[bytes], readout: Readout, site: str) -> np.ndarray:
-    """The vectors (n, D) of texts at one site under a readout; centering is the caller's, who knows the corpus."""
+    """The vectors (n, D) of texts at one site under a readout; the caller, who knows the corpus, centers them."""
     first = space.read(keys, readout.kinds[0], site)
     if readout.sink == "keep" or readout.pooling == "max":
         return first
     sinks = space.read(keys, readout.kinds[1], site)
     where = space.read_numbers(keys, "sink", site)
     return drop_sink(readout.pooling, first, sinks, space.read_numbers(keys, "tokens"), where).astype(np.float32)
+
+
+Chunk = tuple[int, slice]
+"""The number of a pass, and which of its texts."""
+
+
+class ChunkWork(Work[Chunk, Vectors]):
+    """A chunk of texts in, their vectors out."""
+
+    under_way = 2
+
+    def __init__(self, recipe: ModelRecipe, passes: Sequence[tuple[EncodePass, Sequence[str]]]) -> None:
+        self.recipe = recipe
+        first = passes[0][0].encoder
+        self.sites, self.max_length, self.batch_size = first.sites, first.max_length, first.batch_size
+        self.passes = [(encode.template, encode.kinds, PackedTexts(texts)) for encode, texts in passes]
+        self.memory = recipe.memory
+
+    def open(self) -> int:
+        """Load the model; returns the tokens per batch, so that batches are the same on every worker."""
+        model = self.recipe.open()
+        self._encoders = [
+            TextEncoder(model, template, self.sites, kinds, self.max_length, self.batch_size)
+            for template, kinds, _ in self.passes
+        ]
+        return self._encoders[0].runner.tokens
+
+    def prepare(self, item: Chunk) -> list[Encoded]:
+        """Token ids of the chunk's texts."""
+        which, span = item
+        return self._encoders[which].read(self.passes[which][2][span])
+
+    def run(self, item: Chunk, prepared: list[Encoded], advance: Advance, common: Any) -> Vectors:
+        """Their vectors."""
+        encoder = self._encoders[item[0]]
+        encoder.runner.tokens = min(encoder.runner.tokens, common)
+        return encoder.run(prepared, advance)
+
+    def name(self, item: Chunk) -> str:
+        """Which texts, under which template."""
+        which, span = item
+        return f"texts {span.start} to {span.stop - 1} (longest first) under template {self.passes[which][0].name!r}"
+
+
+def encode_by_workers(
+    engine: Engine, recipe: ModelRecipe, passes: Sequence[tuple[EncodePass, Sequence[str]]], advance: Advance
+) -> None:
+    """Workers encode, this process adds to the store: what is added is there whatever happens to them."""
+    chunks = [(i, span) for i, (encode, texts) in enumerate(passes) for span in encode.spans(len(texts))]
+    for i, vectors in engine.run(ChunkWork(recipe, passes), chunks, advance):
+        which, span = chunks[i]
+        encode, texts = passes[which]
+        encode.add(texts[span], vectors)

@@ -4,42 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+import warnings as python_warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from layerscope.cache import cache_dir
-from layerscope.capture import Site, expand_sites
-from layerscope.core.readout import Readout, get_template, kinds_of, parse_readouts
+from layerscope.core.options import EngineOptions, ModelOptions, take_options
+from layerscope.core.readout import get_template, kinds_of, parse_readouts
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
 from layerscope.engines.recipe import ModelRecipe, driver_options, make_recipe
-from layerscope.errors import LayerscopeError
-from layerscope.evaluation.collect import collect
-from layerscope.evaluation.encode import EncodePass, open_space, space_description
-from layerscope.evaluation.manifest import conventions, failures, warnings
-from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.score import Job, Scene, forget, task_config, task_files
-from layerscope.evaluation.screen import screen, too_many
-from layerscope.evaluation.tables import gain_table, score_table
-from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
-from layerscope.evaluation.work import encode_by_workers
-from layerscope.evaluation.workers import score_all
+from layerscope.errors import UnknownNameError
+from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
+from layerscope.evaluation.plan import EvaluationPlan, Screening, failures, needs_screening, screening_plan, warnings
+from layerscope.evaluation.run import Evaluation, gain_table, score_table
+from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, collect, read_items, score_all, task_files
+from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models import LoadedModel, open_model
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import EmbeddingStore, text_key
-from layerscope.store.folder import config_key
-from layerscope.version import VERSION
+from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore, text_key
+from layerscope.store.folder import Session, config_key
 
 DEFAULT_MAX_LENGTH = 256
-DEFAULT_BUDGET = 10 * 2**30
 
 # What a run's folder holds besides its tables and its manifest.
-_PARTS = ("results", "texts", "mteb", "screen")
+_OWNED = ("results", "texts", "mteb", "screen")
 
 
 def evaluate(
@@ -47,15 +43,14 @@ def evaluate(
     tasks: str | Sequence[str] = "small",
     *,
     tokenizer: Any = None,
-    out: str | Path,
+    out: str | Path | None = None,
     layers: Sequence[int] | None = None,
     readouts: str | Sequence[str] | None = None,
     data_dir: str | Path | None = None,
     limit: int | None = None,
     max_length: int = DEFAULT_MAX_LENGTH,
     seed: int = 0,
-    workers: int | None = None,
-    batch_size: int | None = None,
+    scoring_workers: int | None = None,
     store: str | Path | None = None,
     store_budget: int | None = DEFAULT_BUDGET,
     store_dtype: str = "float32",
@@ -63,213 +58,190 @@ def evaluate(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    engine: str | Engine = "local",
-    address: str | None = None,
-    model_options: dict[str, Any] | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
 ) -> Evaluation:
     """Score layers and readouts on tasks.
 
     `tasks` is `paper` (the paper's 32), `small` (a few quick ones from the package index), or names. `readouts` is None (the
-    paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`). Vectors are kept in a
-    store that later runs read; `workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do
-    not see but classifiers do; None does what the model's own sentence-transformers pipeline does. `engine` says who runs the
-    model: `local` (this process), `ray` (workers of the cluster at `address`) or an `Engine`; scoring stays on this machine.
+    paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`). With `out` the run is kept
+    in a folder and resumes there; without it the result is in memory. Vectors are kept in a store that later runs read.
+    `scoring_workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do not see but
+    classifiers do; None does what the model's own sentence-transformers pipeline does.
+
+    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …) and
+    `engine` (address, workers, gpus_per_worker, batch_size; the engine is `local`, this process, or `ray`, workers of a
+    cluster). Scoring stays on this machine.
+
+        run = layerscope.evaluate("smollm2-135m", "small", readouts="all", limit=200, dtype="bfloat16")
+        run.best(); run.scores
     """
-    open_engine(engine, address)  # connects to nothing yet
-    forget()  # files may have changed since an earlier run of this process
+    loading = take_options(ModelOptions, model_options, options).given()
+    where = take_options(EngineOptions, engine, options)
+    if options:
+        raise UnknownNameError("option of evaluate", next(iter(options)), [*ModelOptions.names(), *EngineOptions.names()])
+    if where.workers is not None and where.engine in (None, "local"):  # what `workers` meant before, for one release
+        notice = "evaluate(workers=…) is now called scoring_workers=…; workers= are those of a cluster's engine."
+        python_warnings.warn(notice, FutureWarning, stacklevel=2)
+        scoring_workers, where = where.workers, replace(where, workers=None)
+    open_engine(where)  # connects to nothing yet
+    clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
-    folder = RunFolder(out)
-    options = model_options or {}
-    with engine_in_use(engine, address) as used:
-        loaded = open_model(model, tokenizer, offline, driver_options(model, options) if used.remote else options)
+    folder = None if out is None else RunFolder(out)
+    with engine_in_use(where) as used:
+        loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
         has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
-        chosen = parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None)
-        unit = bool(loaded.identity.get("normalizes")) if normalize is None else normalize
-        job = EvaluationJob(loaded, specs, chosen, layers, max_length, seed, unit)
-        if used.remote:
-            job.engine, job.recipe = used, make_recipe(model, loaded, offline, options)
-        count = min(os.cpu_count() or 1, 8) if workers is None else workers
-        held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
-        with progress_bar(progress) as bar:
-            return job.run_in(folder, held, store_dtype, count, batch_size, bar, overwrite)
+        plan = EvaluationPlan.make(
+            loaded,
+            specs,
+            parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None),
+            layers,
+            max_length,
+            seed=seed,
+            unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
+            store_dtype=store_dtype,
+        )
+        recipe = make_recipe(model, loaded, offline, loading) if used.remote else None
+        count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
+        vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+        temporary = tempfile.TemporaryDirectory(prefix="layerscope-") if folder is None else nullcontext("")
+        with temporary as scratch, progress_bar(progress) as bar:
+            job = EvaluationJob(plan, vectors, count, where.batch_size, bar, used if recipe else LocalEngine(), recipe)
+            if folder is not None:
+                return job.run_in(folder, overwrite)
+            return job.run_in(RunFolder(Path(scratch) / "run")).in_memory()
 
 
+@dataclass(frozen=True)
 class EvaluationJob:
-    """One evaluation: a loaded model, tasks and readouts. With a `recipe`, the engine's workers run the model."""
+    """One evaluation: a plan, and the means to carry it out. With a `recipe`, the engine's workers run the model."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        specs: Sequence[TaskSpec],
-        readouts: Sequence[Readout],
-        layers: Sequence[int] | None,
-        max_length: int,
-        seed: int,
-        unit: bool = False,
-    ) -> None:
-        self.model, self.specs, self.readouts, self.seed, self.unit = model, list(specs), list(readouts), seed, unit
-        self.screened: dict[str, Any] | None = None
-        self.engine: Engine = LocalEngine()
-        self.recipe: ModelRecipe | None = None
-        self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
-        self.sites = _sites(model, layers)
-        self.config = {
-            "model": {
-                k: model.identity.get(k)
-                for k in ("weights_sha256", "settings_sha256", "family", "dtype", "bidirectional", "adapters")
-            },
-            "tasks": [task_config(spec) for spec in self.specs],
-            "readouts": [readout.name for readout in self.readouts],
-            "sites": [site.name for site in self.sites],
-            "max_length": self.max_length,
-            "seed": seed,
-            "unit_length": self.unit,
-            "layerscope": VERSION,
-        }
+    plan: EvaluationPlan
+    store: EmbeddingStore
+    scoring_workers: int
+    batch_size: int | None
+    bar: Progress
+    engine: Engine
+    recipe: ModelRecipe | None = None
 
-    def run_in(
-        self,
-        folder: RunFolder,
-        store: EmbeddingStore,
-        dtype: str,
-        workers: int,
-        batch_size: int | None,
-        bar: Progress,
-        overwrite: bool,
-    ) -> Evaluation:
-        """Run in a folder: return what is finished, go on with what is begun."""
-        self.config["store_dtype"] = dtype
-        held = folder.open(self.config, overwrite)
-        if overwrite:
-            for name in _PARTS:
-                shutil.rmtree(folder.path / name, ignore_errors=True)
-        files = {spec.name: task_files(spec) for spec in self.specs}
-        if held and not overwrite and _is_done(held, files, store.budget):
-            return Evaluation.load(folder.path)
-        begun = {"kind": "evaluation", "key": config_key(self.config), "config": self.config, "layerscope": VERSION}
-        begun["task_files"] = files
-        folder.write_manifest({**begun, "status": "running"})
-        clock = time.perf_counter()
-        texts, facts, failed = collect(self.specs, folder, bar)
-        if too_many(self, store, dtype, texts):
-            screen(self, folder, store, dtype, texts, facts, workers, batch_size, bar)
+    def run_in(self, folder: RunFolder, overwrite: bool = False) -> Evaluation:
+        """Run in a folder: return what is finished there, resume what was started."""
+        files = {spec.name: task_files(spec) for spec in self.plan.specs}
+
+        def finished(manifest: dict[str, Any]) -> bool:
+            """Nothing is left to do: no task failed, no data changed, no readout was left out for lack of room."""
+            if manifest.get("status") != "complete" or manifest.get("failed") or manifest.get("task_files") != files:
+                return False
+            screened = manifest.get("screened")
+            return screened is None or (self.store.budget is not None and self.store.budget <= screened["budget"])
+
+        settings: dict[str, Any] = {"overwrite": overwrite, "owned": _OWNED, "finished": finished, "task_files": files}
+        with folder.session("evaluation", self.plan.config, **settings) as session:
+            if session.finished:
+                return Evaluation.load(folder.path)
+            return self._run(session)
+
+    def _run(self, session: Session) -> Evaluation:
+        folder, clock = session.folder, time.perf_counter()
+        texts, facts, failed = collect(self.plan.specs, folder.path, self.bar)
+        screening = self._screen(session, texts, {task: fact["items"] for task, fact in facts.items()})
+        plan = self.plan if screening is None else screening.applied_to(self.plan)
         collected = time.perf_counter()
-        counts = self._encode(store, dtype, texts, batch_size, bar)
+        counts = self._encode(plan, texts)
         encoded = time.perf_counter()
-        scene = self._scene(folder, store, dtype)
-        jobs = self._jobs(list(texts))
-        results = self._score(scene, jobs, workers, bar)
-        scores = score_table(results, self.model.n_blocks)
-        gains = gain_table(scene, jobs, scores, self.seed)
-        seconds = {
-            "collect": collected - clock,
-            "encode": encoded - collected,
-            "score": time.perf_counter() - encoded,
-        }
-        failed += failures(results)
-        manifest = {
-            **begun,
-            "status": "complete",
-            "model": self.model.identity,
-            "conventions": conventions(self, dtype),
-            "tasks": facts,
-            "counts": counts,
-            "undefined": [f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
-            "failed": failed,
-            "screened": self.screened,
-            "warnings": warnings(self, counts, facts),
-            "seconds": seconds,
-            "engine": self.engine.facts(),
-        }
+        context = self._context(plan, folder)
+        jobs = [
+            ScoreJob(spec, readout, site.name, site.layer)
+            for spec in plan.specs
+            if spec.name in texts
+            for readout in plan.readouts
+            for site in plan.sites
+        ]
+        results = self._score(context, jobs)
+        scores = score_table(results, plan.model.n_blocks)
+        by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
+        gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
         folder.write_table("scores", scores)
         folder.write_table("gains", gains)
-        folder.write_manifest(manifest)
+        manifest = session.complete(
+            {
+                "model": plan.model.identity,
+                "conventions": plan.conventions(),
+                "tasks": facts,
+                "counts": counts,
+                "undefined": [f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
+                "failed": failed + failures(results),
+                "screened": None if screening is None else screening.as_dict(),
+                "warnings": warnings(plan, screening, counts, facts),
+                "seconds": {
+                    "collect": collected - clock,
+                    "encode": encoded - collected,
+                    "score": time.perf_counter() - encoded,
+                },
+                "engine": self.engine.facts(),
+            }
+        )
         return Evaluation(scores, gains, manifest, folder.path)
 
-    def bytes(self, texts: dict[str, list[str]], dtype: str) -> int:
-        """What the store would hold for these texts under all readouts."""
-        kinds = sum(len(kinds_of(readouts)) for readouts in self._by_template().values())
-        distinct = len({text for some in texts.values() for text in some})
-        return distinct * kinds * len(self.sites) * self.model.width * (2 if dtype == "float16" else 4)
+    def _screen(self, session: Session, texts: dict[str, list[str]], items: dict[str, int]) -> Screening | None:
+        """Where the store cannot hold all readouts: score them on a part of each task, and keep the best.
 
-    def _by_template(self) -> dict[str, list[Readout]]:
-        grouped: dict[str, list[Readout]] = {}
-        for readout in self.readouts:
-            grouped.setdefault(readout.template, []).append(readout)
-        return grouped
+        The decision is noted in the manifest as soon as it is made, so that a resumed run goes on with the same readouts.
+        """
+        budget = self.store.budget
+        if budget is None or not needs_screening(self.plan, texts, budget):
+            return None
+        screening = Screening.from_manifest(session.earlier, budget)
+        if screening is None:
+            part = screening_plan(self.plan, texts, items, budget)
+            folder = RunFolder(session.folder.path / "screen")
+            another = (folder.manifest() or {}).get("key") != config_key(part.config)  # for another budget
+            # the part must fit: it is not screened again
+            job = replace(self, plan=part, store=EmbeddingStore(self.store.root, None))
+            run = job.run_in(folder, overwrite=another)
+            screening = Screening.choose(self.plan, part, run.scores, run.manifest["counts"]["texts"], texts, budget)
+        session.note(screened=screening.as_dict())
+        return screening
 
-    def _encode(
-        self, store: EmbeddingStore, dtype: str, texts: dict[str, list[str]], batch_size: int | None, bar: Progress
-    ) -> dict[str, Any]:
+    def _encode(self, plan: EvaluationPlan, texts: dict[str, list[str]]) -> dict[str, Any]:
         """One pass per template over the texts that are not in the store yet."""
         every = list(dict.fromkeys(text for some in texts.values() for text in some))
         passes = []
-        for name, readouts in self._by_template().items():
+        for name, readouts in plan.by_template().items():
             template = get_template(name)
-            space = open_space(store, self.model, template, self.max_length, dtype)
-            encode = EncodePass(self.model, template, self.sites, kinds_of(readouts), space, self.max_length, batch_size)
+            space = open_space(self.store, plan.model, template, plan.max_length, plan.store_dtype)
+            encode = EncodePass(plan.model, template, plan.sites, kinds_of(readouts), space, plan.max_length, self.batch_size)
             passes.append((encode, encode.missing(every)))
         total = len(every) * len(passes)
-        bar.begin(f"{self.model.name}|texts", total, total - sum(len(missing) for _, missing in passes))
+        self.bar.begin(f"{plan.model.name}|texts", total, total - sum(len(missing) for _, missing in passes))
         if self.recipe is not None:
-            encode_by_workers(self.engine, self.recipe, passes, bar.advance)
+            encode_by_workers(self.engine, self.recipe, passes, self.bar.advance)
         else:
             for encode, missing in passes:
-                encode.run(missing, bar.advance)
+                encode.run(missing, self.bar.advance)
         keys = [text_key(text) for text in every]
-        cut = {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes}
         return {
             "texts": len(every),
             "encoded": sum(len(missing) for _, missing in passes),
-            "truncated": cut,
-            "store_bytes": store.size(),
+            "truncated": {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes},
+            "store_bytes": self.store.size(),
         }
 
-    def _scene(self, folder: RunFolder, store: EmbeddingStore, dtype: str) -> Scene:
+    def _context(self, plan: EvaluationPlan, folder: RunFolder) -> ScoringContext:
+        model = plan.model
         spaces = tuple(
-            (name, json.dumps(space_description(self.model, get_template(name), self.max_length)), dtype)
-            for name in self._by_template()
+            (name, json.dumps(space_description(model, get_template(name), plan.max_length)), plan.store_dtype)
+            for name in plan.by_template()
         )
-        identity = self.model.identity
-        return Scene(
-            str(folder.path), str(store.root), self.model.name, identity.get("revision"), self.model.width, spaces, self.unit
-        )
+        revision = model.identity.get("revision")
+        return ScoringContext(str(folder.path), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length)
 
-    def _jobs(self, names: Sequence[str]) -> list[Job]:
-        return [
-            Job(spec, readout, site.name, site.layer)
-            for spec in self.specs
-            if spec.name in names
-            for readout in self.readouts
-            for site in self.sites
-        ]
-
-    def _score(self, scene: Scene, jobs: Sequence[Job], workers: int, bar: Progress) -> list[dict[str, Any]]:
-        done = [job for job in jobs if job.file(scene).exists()]
-        bar.begin("scoring|scores", len(jobs), len(done))
-        results = [json.loads(job.file(scene).read_text(encoding="utf-8")) for job in done]
-        finished = set(done)
-        for result in score_all(scene, [job for job in jobs if job not in finished], workers):
+    def _score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
+        done = {job for job in jobs if job.file(context).exists()}
+        self.bar.begin("scoring|scores", len(jobs), len(done))
+        results = [json.loads(job.file(context).read_text(encoding="utf-8")) for job in jobs if job in done]
+        for result in score_all(context, [job for job in jobs if job not in done], self.scoring_workers):
             results.append(result)
-            bar.advance(1)
+            self.bar.advance(1)
         return results
-
-
-def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
-    every = expand_sites(None, model.anatomy)
-    if layers is None:
-        return every
-    count = model.n_blocks
-    wanted = {layer if layer >= 0 else count + 1 + layer for layer in layers}
-    wrong = sorted(layer for layer in wanted if not 0 <= layer <= count)
-    if wrong:
-        raise LayerscopeError(f"layer {wrong[0]} does not exist: {model.name} has layers 0 to {count} (or -1 for the last).")
-    return [site for site in every if site.layer in wanted]
-
-
-def _is_done(held: dict[str, Any], files: dict[str, str | None], budget: int | None) -> bool:
-    """Whether nothing is left to do: no task failed, no data changed, no readout was left out for lack of room."""
-    if held.get("status") != "complete" or held.get("failed") or held.get("task_files") != files:
-        return False
-    screened = held.get("screened")
-    return screened is None or (budget is not None and budget <= screened["budget"])

@@ -1,37 +1,57 @@
-"""A finished evaluation: scores of every layer and readout on every task."""
+"""A finished evaluation: scores of every layer and readout on every task, and gains over the last layer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
-from layerscope.core.readout import READOUT_COLUMNS, Readout, rename_old_columns
+from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
 from layerscope.core.runs import finished_manifest
-from layerscope.evaluation.tables import GAIN_COLUMNS
+from layerscope.evaluation.uncertainty import Items, gains, resampled, same_items, tied_best
 from layerscope.store import RunFolder
+
+SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
+SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centering", "score"]
+GAIN_COLUMNS = ["task", "split", "subset", *READOUT_COLUMNS, "layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
+# against the last layer under the default readout, which is what a user who changes nothing gets
+GAIN_COLUMNS += ["gain_over_default", "default_ci_low", "default_ci_high"]
+
+TaskPart = tuple[str, str, str]
+"""A task, its split and its subset."""
+
+ItemTable = dict[TaskPart, dict[tuple[str, int], Items]]
+"""Per-item contributions by part of a task, then by readout's name and layer."""
 
 
 @dataclass
 class Evaluation:
-    """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items."""
+    """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items.
+
+    `path` is the run's folder; None for a run in memory.
+    """
 
     kind: ClassVar[str] = "evaluation"
 
     scores: pd.DataFrame
     gains: pd.DataFrame
     manifest: dict[str, Any]
-    path: Path
+    path: Path | None = None
+    _items: ItemTable | None = field(default=None, repr=False)
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
         """Read a run's folder."""
         manifest = finished_manifest(path, cls.kind)
         folder = RunFolder(path)
-        gains = rename_old_columns(folder.read_table("gains")).reindex(columns=GAIN_COLUMNS)
-        return cls(rename_old_columns(folder.read_table("scores")), gains, manifest, Path(path))
+        scores, gained = (rename_old_columns(folder.read_table(name)) for name in ("scores", "gains"))
+        return cls(scores, gained.reindex(columns=GAIN_COLUMNS), manifest, Path(path))
 
     @property
     def name(self) -> str:
@@ -47,13 +67,22 @@ class Evaluation:
         """Tasks that could not be scored, and why."""
         return self.manifest["failed"]
 
+    def items(self) -> ItemTable:
+        """What each item of a task contributed to each score, where the task's score is made of items."""
+        if self._items is None:
+            self._items = {} if self.path is None else read_item_table(self.path, self.gains)
+        return self._items
+
+    def in_memory(self) -> Evaluation:
+        """The same evaluation without its folder."""
+        return replace(self, path=None, _items=self.items())
+
     def best(self) -> pd.DataFrame:
         """Per task: the best layer and readout, against the last layer under the same readout and under the default one."""
         rows = []
         for (task, split, subset), group in self.gains.groupby(["task", "split", "subset"], sort=False):
             top = group.iloc[int(group["score"].argmax())]
-            readout = READOUT_COLUMNS
-            same = group[(group[readout] == top[readout]).all(axis=1)]
+            same = group[(group[READOUT_COLUMNS] == top[READOUT_COLUMNS]).all(axis=1)]
             last = same.iloc[int(same["layer"].argmax())]
             rows.append(
                 {
@@ -84,5 +113,89 @@ class Evaluation:
             "undefined": self.manifest["undefined"],
             "failed": self.failed,
             "warnings": self.manifest["warnings"],
-            "run": str(self.path),
+            "run": None if self.path is None else str(self.path),
         }
+
+
+def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
+    """The per-item contributions in a run's folder, for the scores that the table of gains holds."""
+    table: ItemTable = {}
+    columns = gained.assign(readout=pd.Series(readout_names(gained), index=gained.index, dtype=object))
+    names = ["task", "split", "subset", "readout", "layer", "score"]
+    known: dict[Any, float] = {tuple(row[:5]): row[5] for row in columns[names].to_numpy().tolist()}
+    for file in sorted((folder / "results").glob("*/*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        readout = Readout.from_row(result).name
+        for entry in result.get("scores", []):
+            part = (str(result["task"]), str(entry["split"]), str(entry["subset"]))
+            score = known.get((*part, readout, result["layer"]))
+            # a folder may keep results of task data that have changed since
+            if score is None or entry["score"] is None or not math.isclose(score, entry["score"], abs_tol=1e-9):
+                continue
+            arrays = file.with_name(f"{file.stem}.{part[1]}.{part[2]}.npz")
+            if arrays.is_file():
+                table.setdefault(part, {})[readout, int(result["layer"])] = Items.load(arrays)
+    return table
+
+
+def score_table(results: Sequence[Mapping[str, Any]], n_blocks: int) -> pd.DataFrame:
+    """One row per task, split, subset, layer and readout; an undefined readout has no score."""
+    rows = []
+    for result in results:
+        if result["status"] == "failed":
+            continue
+        place = {"task": result["task"], "layer": result["layer"], "site": result["site"], **Readout.from_row(result).columns}
+        place["depth"] = result["layer"] / n_blocks
+        for entry in result["scores"]:
+            facts = {"task_type": result["task_type"], "metric": result["metric"]}
+            value = math.nan if entry["score"] is None else entry["score"]
+            rows.append({**place, **facts, "split": entry["split"], "subset": entry["subset"], "score": value})
+    table = pd.DataFrame(rows, columns=SCORE_COLUMNS)
+    return table.sort_values(["task", *READOUT_COLUMNS, "split", "subset", "layer"], ignore_index=True)
+
+
+def gain_table(
+    scores: pd.DataFrame, items_of: Callable[[tuple[str, Readout, int], str, str], Items | None], seed: int = 0
+) -> pd.DataFrame:
+    """For every task and readout: each layer's gain over the last of the same readout, and over the last of the default one.
+
+    Both on the same resampled items, with the layers that tie for best. `items_of((task, readout, layer), split, subset)` gives
+    the items of one score.
+    """
+    rows = []
+    known = scores.dropna(subset=["score"])
+    for (task, split, subset), of_task in known.groupby(["task", "split", "subset"], sort=False):
+        default = None
+        groups = {Readout(*map(str, key)): group for key, group in of_task.groupby(READOUT_COLUMNS, sort=False)}
+        for readout, group in sorted(groups.items(), key=lambda item: item[0] != Readout()):  # the default first
+            by_layer = dict(zip(group["layer"], group["score"], strict=True))
+            of_layer = {layer: items_of((str(task), readout, layer), str(split), str(subset)) for layer in by_layer}
+            items = {layer: some for layer, some in of_layer.items() if some is not None}
+            last = max(by_layer)
+            draws = resampled(items, seed) if last in items and same_items(list(items.values())) else {}
+            if readout == Readout():
+                default = (by_layer[last], draws.get(last))
+            gained = gains(by_layer, draws, last) if draws else {}
+            tied = set(tied_best(by_layer, draws)) if draws else {max(by_layer, key=lambda k: by_layer[k])}
+            for layer, site in zip(group["layer"], group["site"], strict=True):
+                gain = gained.get(layer)
+                low, high = (gain.low, gain.high) if gain else (math.nan, math.nan)
+                values = [by_layer[layer], by_layer[layer] - by_layer[last], low, high, layer in tied]
+                over = _over_default(by_layer[layer], draws.get(layer), default)
+                rows.append([task, split, subset, *readout.columns.values(), layer, site, *values, *over])
+    return pd.DataFrame(rows, columns=GAIN_COLUMNS).sort_values(
+        ["task", "split", "subset", *READOUT_COLUMNS, "layer"], ignore_index=True
+    )
+
+
+def _over_default(
+    score: float, draws: np.ndarray | None, default: tuple[float, np.ndarray | None] | None
+) -> tuple[float, float, float]:
+    """Gain over the default readout's last layer and its interval: resamples are the same for every readout of a task."""
+    if default is None:
+        return math.nan, math.nan, math.nan
+    value, default_draws = default
+    if draws is None or default_draws is None or len(draws) != len(default_draws):
+        return score - value, math.nan, math.nan
+    low, high = np.nanquantile(draws - default_draws, [0.025, 0.975])
+    return score - value, float(low), float(high)

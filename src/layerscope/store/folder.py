@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.errors import RunFolderError
 from layerscope.store import atomic
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
@@ -19,7 +20,6 @@ from layerscope.version import VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-MANIFEST = "manifest.json"
 SHARDS = "shards"
 
 # What runs of earlier versions, whose manifests do not say it, keep in their folders.
@@ -85,16 +85,7 @@ class RunFolder:
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of whatever run is here, or None in a new folder."""
-        file = self.path / MANIFEST
-        if not file.exists():
-            return None
-        try:
-            manifest = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(manifest, dict):
-                raise ValueError("not a JSON object")
-        except (ValueError, OSError) as error:
-            raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another --out.") from error
-        return manifest
+        return read_manifest(self.path)
 
     @property
     def status(self) -> str:
@@ -105,23 +96,6 @@ class RunFolder:
         if is_complete(manifest):
             return "complete"
         return "stopped" if lock_holder(self.path) is None else "running"
-
-    def load(self, kind: str | None = None) -> dict[str, Any]:
-        """The manifest of a finished run, of one kind where one is given; an error that says what is here instead."""
-        manifest = self.manifest()
-        if manifest is None:
-            raise RunFolderError(f"{self.path} holds no {kind or 'run'}: there is no {MANIFEST} in it.")
-        found = manifest.get("kind")
-        if kind is not None and found != kind:
-            raise RunFolderError(f"{self.path} holds no {kind}: its run is of kind {found!r}.")
-        if not is_complete(manifest):
-            name = found or "run"
-            if (holder := lock_holder(self.path)) is not None:
-                raise RunFolderError(
-                    f"the {name} in {self.path} is not finished: process {holder.get('pid')} on {holder.get('host')} is at it."
-                )
-            raise RunFolderError(f"the {name} in {self.path} is not finished. Run the same command again: it goes on.")
-        return manifest
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Write the manifest."""

@@ -86,7 +86,7 @@ class Step:
         spec = self.models[0]
         common["model_options"] = self.options_of(spec)
         if self.kind == "evaluate":
-            return evaluate(spec.model, **common, **(self.settings if alone else {"workers": 0, **self.settings}))
+            return evaluate(spec.model, **common, **(self.settings if alone else {"scoring_workers": 0, **self.settings}))
         if self.kind == "probe":
             return probe(spec.model, **common, **self.settings)
         return profile(spec.model, self._texts(corpora), **common, **self.settings)

@@ -12,7 +12,7 @@ from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import Choice
-from layerscope.selection.measured.draws import Candidate, stored_items, task_draws, with_readout
+from layerscope.selection.measured.draws import Candidate, task_draws, with_readout
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -47,7 +47,7 @@ def measure(evaluation: Evaluation, readout: str | None = None, seed: int = 0) -
     everywhere: list[Candidate] = sorted((str(name), int(layer)) for name, layer in held)
     if not everywhere:
         raise LayerscopeError("no layer was scored on every task of the evaluation, so layers cannot be compared.")
-    items = stored_items(evaluation.path, table)
+    items = evaluation.items()
     weight = {task: 1 / sum(str(key[0]) == task for key, _ in entries) for task in {str(key[0]) for key, _ in entries}}
     score = np.zeros(len(everywhere))
     draws: Any = 0.0

@@ -1,0 +1,330 @@
+"""Scoring with mteb's own code, from stored vectors: which texts the tasks need, and the score of one layer under one readout.
+
+A `ScoreJob` is small and picklable; worker processes (one BLAS thread each) load a task once and then score many layers of it. A
+result is one JSON file, written whole, so that a run stopped anywhere resumes without repeating finished work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layerscope.core.readout import Readout
+from layerscope.errors import LayerscopeError
+from layerscope.evaluation.encode import readout_vectors
+from layerscope.evaluation.plan import task_config
+from layerscope.evaluation.tasks import TaskSpec, reseed
+from layerscope.evaluation.uncertainty import Items, items_of
+from layerscope.models.fingerprint import files_sha256
+from layerscope.progress import Progress
+from layerscope.store import atomic
+from layerscope.store.embeddings import EmbeddingStore, Space, text_key
+
+
+@dataclass(frozen=True)
+class ScoringContext:
+    """What all jobs of a run share: where vectors and results are, and the model's name."""
+
+    run: str
+    store: str
+    model: str
+    revision: str | None
+    width: int
+    spaces: tuple[tuple[str, str, str], ...]  # (template, description as JSON, dtype)
+    unit: bool = False  # vectors scaled to length 1, after centering
+
+
+@lru_cache(maxsize=256)
+def task_files(spec: TaskSpec) -> str | None:
+    """A fingerprint of a task's local files: scores of other content are other scores. Every job of the task asks for it."""
+    if spec.path is None:
+        return None
+    return files_sha256(file for file in Path(spec.path).rglob("*") if file.is_file())
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """One task at one site under one readout."""
+
+    task: TaskSpec
+    readout: Readout
+    site: str
+    layer: int
+
+    @property
+    def key(self) -> str:
+        """A file name for its result."""
+        text = json.dumps([task_config(self.task), task_files(self.task), self.readout.name, self.site], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def file(self, context: ScoringContext) -> Path:
+        """Where its result is, once it is done."""
+        return Path(context.run) / "results" / self.task.name / f"{self.key}.json"
+
+
+def texts_file(run: str | Path, task: str) -> Path:
+    """Where the keys of a task's texts are kept: what centering averages over."""
+    return Path(run) / "texts" / f"{task}.npy"
+
+
+@lru_cache(maxsize=1)
+def _task(spec: TaskSpec) -> Any:
+    """A task with its data; cached until another task comes."""
+    return spec.load()
+
+
+@lru_cache(maxsize=1)
+def _fingerprint(spec: TaskSpec) -> str:
+    return str(spec.facts(_task(spec))["fingerprint"])
+
+
+@lru_cache(maxsize=8)
+def _space(store: str, description: str, dtype: str) -> Space:
+    return EmbeddingStore(Path(store), budget=None).space(json.loads(description), dtype=dtype)
+
+
+@lru_cache(maxsize=2)
+def _task_keys(file: Path) -> list[bytes]:
+    return [bytes(row) for row in np.load(file, allow_pickle=False)]
+
+
+def clear_caches() -> None:
+    """Drop cached tasks and vectors: another run in this process may have other data under the same names."""
+    for cached in (_task, _fingerprint, _space, _task_keys, task_files):
+        cached.cache_clear()
+
+
+class Undefined(Exception):
+    """A readout that gives every text the same vector: there is nothing to score."""
+
+
+def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.ndarray]:
+    """The vectors of texts for a job, centered if asked; `Undefined` if they are all the same."""
+    description, dtype = next((d, t) for template, d, t in context.spaces if template == job.readout.template)
+    space = _space(context.store, description, dtype)
+    keys = _task_keys(texts_file(context.run, job.task.name))
+    whole = readout_vectors(space, keys, job.readout, job.site)
+    mean = whole.mean(0, dtype=np.float64)
+    spread = float(np.abs(whole - mean).max())
+    if spread <= 1e-6 * max(1e-30, float(np.abs(whole).max())):
+        raise Undefined(f"{job.readout.name} at {job.site} gives every text the same vector")
+    row = {key: i for i, key in enumerate(keys)}
+    vectors = (whole - mean).astype(np.float32) if job.readout.centering == "corpus" else whole
+    if context.unit:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    return lambda texts: vectors[[row[text_key(text)] for text in texts]]
+
+
+def quiet_mteb() -> None:
+    """mteb and what it uses talk a lot; a run has its own progress bar."""
+    for name in ("mteb", "datasets", "sentence_transformers", "fsspec"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    import datasets
+
+    datasets.disable_progress_bars()
+
+
+class Collected(NamedTuple):
+    """The texts and facts of each task, and the tasks that could not be read, with the reason."""
+
+    texts: dict[str, list[str]]
+    facts: dict[str, Any]
+    failed: list[dict[str, str]]
+
+
+def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
+    """The texts that each task encodes: it is scored once with a model that only records them."""
+    import mteb
+
+    from layerscope.evaluation.views import TextCollector
+
+    quiet_mteb()
+    bar.begin("reading tasks|tasks", len(specs))
+    texts: dict[str, list[str]] = {}
+    facts: dict[str, Any] = {}
+    failed: list[dict[str, str]] = []
+    for spec in specs:
+        try:
+            task = spec.load()
+            collector = TextCollector()
+            reseed(task)
+            mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
+            texts[spec.name], facts[spec.name] = list(collector.texts), spec.facts(task)
+        except Exception as error:
+            failed.append({"task": spec.name, "reason": f"{type(error).__name__}: {error}"})
+            continue
+        finally:
+            bar.advance(1)
+        keys = np.frombuffer(b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8).reshape(-1, 32)
+        atomic.write_array(texts_file(run, spec.name), keys)
+    if not texts:
+        raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
+    return Collected(texts, facts, failed)
+
+
+def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
+    """Score a job, write its result, and return it. A failure is a result too: the others go on."""
+    file = job.file(context)
+    if file.exists():
+        return json.loads(file.read_text(encoding="utf-8"))
+    base = {"task": job.task.name, "layer": job.layer, "site": job.site, **job.readout.columns}
+    try:
+        result = {**base, **_score(context, job)}
+    except Exception as error:
+        # a failure may pass (memory, a file in use): it is reported, not written, so that the next run tries again
+        return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    atomic.write_json(file, result)
+    return result
+
+
+def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
+    import mteb
+
+    from layerscope.evaluation.views import LayerView, model_meta
+
+    task = _task(job.task)
+    facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}
+    try:
+        lookup = _lookup(context, job)
+    except Undefined as reason:
+        unscored = [{"split": split, "subset": subset, "score": None} for split in task.eval_splits for subset in task.hf_subsets]
+        return {"status": "undefined", "reason": str(reason), **facts, "scores": unscored}
+    reseed(task)
+    # mteb's cache does not know which data a task was given: without their fingerprint two would share a file
+    experiment = {"layer": job.layer, **job.readout.columns, "unit": context.unit, "data": _fingerprint(job.task)[:12]}
+    view = LayerView(lookup, model_meta(context.model, context.revision, context.width, experiment))
+    cache = mteb.ResultCache(Path(context.run) / "mteb")
+    with tempfile.TemporaryDirectory(prefix="layerscope-") as folder:
+        results = mteb.evaluate(
+            view,
+            task,
+            cache=cache,
+            overwrite_strategy="always",
+            prediction_folder=folder,
+            show_progress_bar=False,
+            co2_tracker=False,
+            encode_kwargs={"batch_size": 4096, "show_progress_bar": False},
+        )
+        result = results.task_results[0]
+        file = Path(folder) / task.prediction_file_name
+        predictions = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    rows = []
+    for split, entries in result.scores.items():
+        for entry in entries:
+            score = float(entry["main_score"])
+            rows.append({"split": split, "subset": entry["hf_subset"], "score": score if math.isfinite(score) else None})
+            items = items_of(task, split, entry, predictions.get(entry["hf_subset"], {}).get(split))
+            if items is not None:
+                items.save(items_file(context, job, split, entry["hf_subset"]))
+    return {
+        "status": "scored",
+        **facts,
+        "dataset_revision": result.dataset_revision,
+        "mteb_version": result.mteb_version,
+        "scores": rows,
+    }
+
+
+def items_file(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> Path:
+    """Where the per-item contributions of a job are."""
+    return job.file(context).with_name(f"{job.key}.{split}.{subset}.npz")
+
+
+def read_items(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> Items | None:
+    """The per-item contributions of a job, or None where its task has none."""
+    file = items_file(context, job, split, subset)
+    return Items.load(file) if file.exists() else None
+
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
+
+
+def _start() -> None:
+    import torch
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    quiet_mteb()
+
+
+def _end_with(parent: Any) -> None:
+    """End this process when the run that started it has ended or was killed: nobody waits for its work any more."""
+    parent.join()
+    os._exit(1)
+
+
+def _run_many(context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
+    return [run_job(context, job) for job in jobs]
+
+
+def score_all(context: ScoringContext, jobs: Sequence[ScoreJob], workers: int) -> Iterator[dict[str, Any]]:
+    """Results of jobs as they are done; with no workers they are scored in this process.
+
+    Workers are spawned, not forked: a fork of a process that has used threads may hang.
+    """
+    if workers == 0 or len(jobs) == 1:
+        from threadpoolctl import threadpool_limits
+
+        quiet_mteb()
+        clear_caches()
+        try:
+            with threadpool_limits(1):
+                for job in jobs:
+                    yield run_job(context, job)
+        finally:
+            clear_caches()
+        return
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))  # read by the children when they load their libraries
+    try:
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start) as pool:
+            futures = [pool.submit(_run_many, context, part) for part in _parts(jobs, workers)]
+            try:
+                for future in as_completed(futures):
+                    yield from future.result()
+            except BrokenProcessPool as error:
+                raise LayerscopeError(
+                    "a scoring process died, most likely for lack of memory. What was scored is kept: run the same command "
+                    "again, with fewer --scoring-workers."
+                ) from error
+            finally:
+                for future in futures:
+                    future.cancel()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _parts(jobs: Sequence[ScoreJob], workers: int) -> list[list[ScoreJob]]:
+    """Small parts of one task each: a worker keeps its task, and no worker waits long for the others at the end."""
+    parts: list[list[ScoreJob]] = []
+    by_task: dict[str, list[ScoreJob]] = {}
+    for job in jobs:
+        by_task.setdefault(job.task.name, []).append(job)
+    for same in by_task.values():
+        size = max(1, min(8, len(same) // (workers * 3)))
+        parts += [same[i : i + size] for i in range(0, len(same), size)]
+    return parts
