@@ -131,7 +131,7 @@ class Readout:
         return cls(template, *(parts or get_template(template).poolings[:1])).check()
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
+    def from_row(cls, row: Mapping[Any, Any]) -> Self:
         """The readout of one row of a table of scores, or of one stored result; also of those written by earlier versions."""
         current = {_OLD_COLUMNS.get(str(name), str(name)): value for name, value in row.items()}
         return cls(*(str(current[name]) for name in READOUT_COLUMNS))

@@ -195,6 +195,8 @@ class Evidence:
                 "say which texts to center on (--center-on FILE)."
             )
         tasks = list(self.run.manifest["tasks"])
+        if self.run.path is None:
+            raise ExportError("this evaluation is in memory only: give --center-on, or evaluate with a folder (out).")
         found = np.concatenate([np.load(texts_file(self.run.path, task), allow_pickle=False) for task in tasks])
         keys = [bytes(row) for row in np.unique(found, axis=0)]
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
