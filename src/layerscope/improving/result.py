@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.runs import finished_manifest
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
@@ -39,7 +40,7 @@ class Improved:
     def load(cls, path: str | Path) -> Improved:
         """Read a finished run from the folder that it exported."""
         folder = RunFolder(path)
-        manifest = folder.load("improve")
+        manifest = finished_manifest(path, "improve")
         choice = Choice(**{key: value for key, value in manifest["choice"].items() if key in Choice.__dataclass_fields__})
         return cls(choice, folder.read_table("candidates"), folder.read_table("neighbors"), manifest, Path(path))
 

@@ -116,12 +116,12 @@ def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
 
 def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
     """A classification task: of the catalogue, of mteb's, or in a folder of one's own."""
-    from layerscope.evaluation.tasks import catalogue
+    from layerscope.evaluation.tasks.catalogue import TASKS
 
-    if name in catalogue.tasks() and catalogue.entry(name).task_type == "Classification":
-        splits = catalogue.entry(name).read(catalogue.fetch(name, offline=offline))
+    if name in TASKS and TASKS.get(name).task_type == "Classification":
+        splits = TASKS.get(name).read(TASKS.fetch(name, offline=offline))
         rows = {part: [(row["text"], row["label"]) for row in found] for part, found in splits.items()}
-        return text_examples(rows, name, {"task": name, **catalogue.entry(name).facts()})
+        return text_examples(rows, name, {"task": name, **TASKS.get(name).facts()})
     from layerscope.evaluation.tasks import resolve_tasks
 
     specs = resolve_tasks([name], data_dir=data_dir, offline=offline)
