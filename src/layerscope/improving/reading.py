@@ -16,8 +16,7 @@ from layerscope.data import load_corpus
 from layerscope.engines import Engine
 from layerscope.engines.recipe import ModelRecipe
 from layerscope.errors import DataError
-from layerscope.evaluation.encode import EncodePass, TextEncoder, open_space, readout_vectors
-from layerscope.evaluation.work import encode_by_workers
+from layerscope.evaluation.encode import EncodePass, TextEncoder, encode_by_workers, open_space, readout_vectors
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
