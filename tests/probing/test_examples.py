@@ -20,7 +20,7 @@ from tests.tiny_images import pictures
 def test_no_text_is_in_two_parts() -> None:
     rows = {"train": [("a", 1), ("b", 0), ("c", 0), ("c", 1)], "test": [("a", 1), ("d", 10), ("e", 2)]}
     found = text_examples(rows, "texts")
-    parts = {part: [found.items[i] for i in where] for part, where in found.parts.items()}
+    parts = {part: [found.items.texts[i] for i in where] for part, where in found.parts.items()}
     assert parts == {"train": ["b"], "test": ["a", "d", "e"]}
     assert found.facts["contradicting_texts"] == 1
     assert found.facts["repeated_texts"] == 2

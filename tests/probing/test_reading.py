@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from layerscope.capture import expand_sites
-from layerscope.probing.reading import ImageSource, ModelReader, PixelSource, TextSource
+from layerscope.data import Corpus
+from layerscope.probing.reading import ModelItems, ModelReader, PixelSource
 from layerscope.probing.states import StateCache, plan_storage, statistics
 from layerscope.progress import Silent
 from tests.tiny import tiny_model
@@ -24,7 +25,7 @@ def hidden_states(model: object, pixels: torch.Tensor) -> tuple[torch.Tensor, ..
 @pytest.mark.parametrize("family", ["vit", "vit_mae", "aim", "dinov2_with_registers"])
 def test_image_states_are_the_models(family: str) -> None:
     model, images = tiny_image_model(family), pictures(5)
-    source = ImageSource(model, images)
+    source = ModelItems(model, images)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "raw", ["tokens", "mean", "summary"]) as reader:
         read = reader.read_all([3, 0, 4])
@@ -61,7 +62,7 @@ def test_prepared_pixels_give_the_same_states() -> None:
     sites = expand_sites(None, model.anatomy)
     pixels = torch.from_numpy(np.stack(_rows(model, images, [0, 1, 2, 3])))
     found = []
-    for source in (ImageSource(model, images), PixelSource(model, pixels)):
+    for source in (ModelItems(model, images), PixelSource(model, pixels)):
         with ModelReader(model, source, sites, "applied", ["tokens"]) as reader:
             found.append(reader.read_all(np.arange(4))["tokens"][0])
         source.close()
@@ -71,7 +72,7 @@ def test_prepared_pixels_give_the_same_states() -> None:
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_text_states_do_not_depend_on_padding(family: str) -> None:
     model = tiny_model(family)
-    source = TextSource(model, TEXTS, 16)
+    source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "applied", ["tokens", "mean", "summary"]) as reader:
         together = reader.read_all(np.arange(5))
@@ -93,7 +94,7 @@ def test_text_states_do_not_depend_on_padding(family: str) -> None:
 @pytest.mark.parametrize("disk", [True, False])
 def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path: object) -> None:
     model = tiny_model("llama")
-    source = TextSource(model, TEXTS, 16)
+    source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
     folder = tmp_path / "kept" if disk else None  # type: ignore[operator]
     plan = plan_storage(["tokens", "mean"], len(sites), source.lengths, model.width, how, 2**30)
@@ -132,7 +133,7 @@ def test_what_is_kept_follows_the_budget() -> None:
 
 def test_statistics_against_numpy() -> None:
     model = tiny_model("llama")
-    source = TextSource(model, TEXTS, 16)
+    source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "raw", ["tokens"]) as reader:
         keeper = StateCache(reader, plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), 5, None)

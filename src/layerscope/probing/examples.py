@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from layerscope.data.corpus import Corpus
+from layerscope.data.items import Items
 from layerscope.errors import DataError, LayerscopeError
 
 PARTS = ("train", "validation", "test")
@@ -21,7 +23,7 @@ class Examples:
 
     kind: Literal["text", "image"]
     name: str
-    items: Any  # a list of texts, or an ImageSet
+    items: Items | Any  # None where prepared pixels are read instead
     labels: np.ndarray
     classes: tuple[str, ...]
     fingerprint: str
@@ -60,7 +62,9 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
     for text, part, label in kept:
         digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
     told = {**(facts or {}), "repeated_texts": repeated, "contradicting_texts": len(contradicting)}
-    return Examples("text", name, [text for text, _, _ in kept], labels, classes, digest.hexdigest(), _given(parts), told)
+    return Examples(
+        "text", name, Corpus.of([text for text, _, _ in kept], name), labels, classes, digest.hexdigest(), _given(parts), told
+    )
 
 
 def image_examples(sets: dict[str, Any]) -> Examples:

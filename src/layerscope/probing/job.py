@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +24,12 @@ from layerscope.probing.fitting import fit, head_count, pooling_of, probes
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.reading import (
     DEFAULT_MAX_LENGTH,
-    ImageSource,
     ItemSource,
+    ModelItems,
     ModelReader,
     Parts,
     Read,
     ReadWork,
-    TextSource,
     read_by_workers,
 )
 from layerscope.probing.run import KIND, ProbeRun
@@ -114,7 +112,7 @@ def probe(
         job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, batch_size)
         with engine_in_use(engine, address) as used, progress_bar(progress) as bar:
             if used.remote:
-                job.remote = _workers(used, job, make_recipe(model, loaded, offline, model_options or {}), max_length, bar)
+                job.remote = _workers(used, job, make_recipe(model, loaded, offline, model_options or {}), max_length)
             return job.run(bar) if folder is None else job.run_in(folder, bar, overwrite)
     finally:
         source.close()
@@ -148,26 +146,20 @@ def _examples(
 
 
 def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:
-    reads = getattr(model, "modality", "text")
-    if reads != examples.kind:
-        hint = "--images DATA" if reads == "image" else "--texts FILE or --task NAME"
-        raise ModelError(f"{model.name} reads {reads}s, and the data are {examples.kind}s. Give {hint}.")
-    return ImageSource(model, examples.items) if examples.kind == "image" else TextSource(model, examples.items, max_length)
+    if model.kind != examples.items.kind:
+        hint = "--images DATA" if model.kind == "images" else "--texts FILE or --task NAME"
+        raise ModelError(f"{model.name} reads {model.kind}, and the data are {examples.items.kind}. Give {hint}.")
+    return ModelItems(model, examples.items, max_length)
 
 
-def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int, bar: Progress) -> Parts:
+def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int) -> Parts:
     """Parts of the items, numbered as the job numbers those it uses, read by an engine's workers."""
-    open_items = partial(_open_items, job.examples.kind, max_length)
 
     def read(parts: list[np.ndarray], poolings: Sequence[str]) -> Iterator[Read]:
-        work = ReadWork(recipe, job.examples.items, open_items, job.sites, job.final_norm, poolings, job.batch_size)
+        work = ReadWork(recipe, job.examples.items, max_length, job.sites, job.final_norm, poolings, job.batch_size)
         return read_by_workers(engine, work, [job.used[part] for part in parts], lambda n: None)
 
     return read
-
-
-def _open_items(kind: str, max_length: int, model: LoadedModel, items: Any) -> ItemSource:
-    return ImageSource(model, items) if kind == "image" else TextSource(model, items, max_length)
 
 
 class ProbeJob:

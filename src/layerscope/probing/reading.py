@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.capture import Batch, Capture, FinalNorm, Site, make_batch
+from layerscope.capture import Batch, Capture, FinalNorm, Site
 from layerscope.capture.reduce import non_finite_error
-from layerscope.data.items import PackedTexts
+from layerscope.data.items import Items
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work
 from layerscope.engines.recipe import ModelRecipe
 from layerscope.models import LoadedModel
+from layerscope.models.inputs import ReadSettings, ViewSettings
 from layerscope.reading import BatchRunner
 
 DEFAULT_MAX_LENGTH = 128
@@ -43,64 +44,43 @@ class ItemSource(Protocol):
         """Let go of what was opened."""
 
 
-class TextSource:
-    """Texts, cut to `max_length` tokens. The class token is the first one of models that see both ways and have such a token."""
+class ModelItems:
+    """Items of any kind as the model itself reads them: texts cut to `max_length` tokens; of images, the patches are the tokens.
 
-    def __init__(self, model: LoadedModel, texts: Sequence[str], max_length: int = DEFAULT_MAX_LENGTH) -> None:
-        self._model = model
-        self.max_length = max_length if model.max_length is None else min(max_length, model.max_length)
-        tokens = model.tokenize(list(texts), self.max_length)
-        self.truncated = sum(tokens.truncated)
-        # a text without a token still needs a state
-        self._ids = [ids or [model.pad_id] for ids in tokens.ids]
-        self.lengths = [len(ids) for ids in self._ids]
-        self.has_class_token = bool(model.identity.get("bidirectional")) and (
-            getattr(model.tokenizer, "cls_token_id", None) is not None
-        )
+    The class token is the first one of image models that have it, and of text models that see both ways and have such a token.
+    """
 
-    def batch(self, items: Sequence[int]) -> Batch:
-        """Padded on the right."""
-        return make_batch([self._ids[i] for i in items], self._model.pad_id, self._model.device)
-
-    def facts(self) -> dict[str, Any]:
-        """Lengths, and how many texts were cut."""
-        return {"max_length": self.max_length, "truncated": self.truncated, "tokens": "all, special tokens included"}
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class ImageSource:
-    """Images as the model's own processor prepares them; the patches are its tokens."""
-
-    def __init__(self, model: Any, images: Any, workers: int | None = None) -> None:
-        from layerscope.data.images import PixelReader
-
-        self._model, self._images = model, images
-        self._reader = PixelReader(model.processor, workers)
-        self._reader.__enter__()
-        first = self._reader.read(images, [0])
-        self.lengths = [int(model.make_batch(first, tokens="patches").lengths[0])] * len(images)
-        self.has_class_token = bool(model.anatomy.class_token)
+    def __init__(self, model: LoadedModel, items: Items, max_length: int = DEFAULT_MAX_LENGTH) -> None:
+        self._model, self._items = model, items
+        self._reader = model.open_items(items, ReadSettings(max_length, tokens="patches"))
+        found = self._reader.survey(np.arange(len(items)))
+        self._rows, self._truncated = found.rows, int(found.truncated.sum())
+        self.lengths = np.maximum(found.lengths, 1).tolist()
+        both_ways = bool(model.identity.get("bidirectional")) and getattr(model.tokenizer, "cls_token_id", None) is not None
+        self.has_class_token = bool(model.anatomy.class_token) or both_ways
 
     def batch(self, items: Sequence[int]) -> Batch:
-        """Prepared pixels."""
-        return self._model.make_batch(self._reader.read(self._images, list(items)), tokens="patches")
+        """Some items as one batch; an item without a token still needs a state."""
+        rows = self._reader.read(items) if self._rows is None else [self._rows[i] for i in items]
+        return self._model.make_batch([row if len(row) else [self._model.pad_id] for row in rows])
 
     def facts(self) -> dict[str, Any]:
-        """How many patches there are, and what was left out."""
-        anatomy = self._model.anatomy
+        """What is read of each item, how many were cut, and what was left out."""
+        told, anatomy = self._reader.conventions(ViewSettings(0)), self._model.anatomy
+        if "tokens" not in told:
+            limit = self._reader.max_length
+            return {"max_length": limit, "truncated": self._truncated, "tokens": "all, special tokens included"}
         return {
             "patches": self.lengths[0] if self.lengths else 0,
-            "tokens": "patches; class and register tokens are left out",
+            "tokens": told["tokens"],
             "class_token": anatomy.class_token,
             "registers": anatomy.registers,
-            "dropped": dict(self._images.dropped),
+            "dropped": dict(self._items.dropped),
         }
 
     def close(self) -> None:
-        """End the worker processes."""
-        self._reader.__exit__(None, None, None)
+        """End the processes that read items."""
+        self._reader.close()
 
 
 class PixelSource:
@@ -240,22 +220,21 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
     def __init__(
         self,
         recipe: ModelRecipe,
-        items: Any,
-        make_source: Callable[[LoadedModel, Any], ItemSource],
+        items: Items,
+        max_length: int,
         sites: Sequence[Site],
         final_norm: FinalNorm,
         poolings: Sequence[str],
         batch_size: int | None,
     ) -> None:
-        self.recipe, self.make_source = recipe, make_source
-        self.items = PackedTexts(items) if isinstance(items, (list, tuple)) else items
+        self.recipe, self.items, self.max_length = recipe, items.packed(), max_length
         self.sites, self.final_norm, self.poolings, self.batch_size = list(sites), final_norm, list(poolings), batch_size
         self.memory = recipe.memory
 
     def open(self) -> None:
         """Load the model and open the items."""
         model = self.recipe.open()
-        self._source = self.make_source(model, self.items)
+        self._source = ModelItems(model, self.items, self.max_length)
         self._reader = ModelReader(model, self._source, self.sites, self.final_norm, self.poolings, self.batch_size)
         self._reader.__enter__()
 
