@@ -12,6 +12,7 @@ import numpy as np
 
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items
+from layerscope.data.rows import read_rows
 from layerscope.errors import DataError, LayerscopeError
 
 PARTS = ("train", "validation", "test")
@@ -164,8 +165,6 @@ def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options
 
 
 def _rows(file: Path, part: str | None) -> dict[str, list[tuple[str, Any]]]:
-    from layerscope.selection.labels.rows import read_rows
-
     columns, rows = read_rows(file)
     named = {column.strip().lower(): column for column in columns}
     text = next((named[n] for n in ("text", "sentence", "content") if n in named), None)

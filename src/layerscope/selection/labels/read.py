@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from layerscope.data.rows import read_rows
 from layerscope.errors import DataError
-from layerscope.selection.labels.rows import read_rows
 
 Kind = Literal["classification", "pairs", "scores"]
 
