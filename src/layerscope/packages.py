@@ -146,7 +146,7 @@ class _Archive:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[_Archive]:
-    """An archive of any supported kind, told by its first bytes."""
+    """An archive of any supported kind, recognized by its first bytes."""
     with path.open("rb") as handle:
         start = handle.read(8)
     try:

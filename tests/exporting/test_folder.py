@@ -57,7 +57,7 @@ def test_template_centering_and_length(family: str, centering: str, unit: bool, 
     np.testing.assert_allclose(encode(tmp_path, TEXTS), wanted, rtol=1e-4, atol=1e-4)
     listed = [module["type"].rsplit(".")[-1] for module in json.loads((tmp_path / "modules.json").read_text())]
     assert listed == ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
-    assert draft.mean is None or draft.centred_on == "some texts"
+    assert draft.mean is None or draft.centered_on == "some texts"
 
 
 def test_fresh_process(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_fresh_process(tmp_path: Path) -> None:
         assert one.texts > 20
         assert one.cut_texts >= 2
         assert set(one.versions) == {"sentence_transformers", "transformers", "torch"}
-    exact = [draft.baked.exact_when_cut for draft in drafts]
+    exact = [draft.framed.exact_when_cut for draft in drafts]
     assert sum(exact) >= 4
     assert not exact[-1]  # the closing quote is lost there, and that is said
     for known, one in zip(exact, found, strict=True):
@@ -151,6 +151,6 @@ def test_the_fresh_process_is_told_a_full_path(tmp_path: Path, monkeypatch: pyte
 def test_a_folder_that_reads_longer_texts_is_verified_on_one_that_it_cuts(tmp_path: Path) -> None:
     model = joining_model()
     draft = draft_of(model, 1, "one-word/last/raw", tmp_path, max_length=90, extend=True)
-    assert (draft.max_length, draft.baked.max_length) == (90, 128)
+    assert (draft.max_length, draft.framed.max_length) == (90, 128)
     assert len(model.tokenizer(draft.texts[-1])["input_ids"]) > 128
-    assert len(draft.baked.ids(draft.texts[-1:])[0]) == 128
+    assert len(draft.framed.ids(draft.texts[-1:])[0]) == 128

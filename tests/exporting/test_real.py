@@ -13,7 +13,7 @@ from layerscope.evaluation.encode import encode_template
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import export, verifying
 from layerscope.exporting.draft import verification_texts
-from layerscope.exporting.tokenizing import bake
+from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.models import load
 from tests.evaluation.support import mteb_score
 from tests.evaluation.tasks.support import shared_data
@@ -34,11 +34,11 @@ CASES = [
 @pytest.mark.parametrize("pattern", ["one-word", "query: {text}", "Summary of {text}:\n", "{text} In short,"])
 def test_templates_on_real_sentences(name: str, pattern: str) -> None:
     model, template = load(name), get_template(pattern)
-    baked = bake(model, template, 256, verification_texts())
+    framed = frame_tokenizer(model, template, 256, verification_texts())
     sentences = [part.strip() + "." for text in load_corpus("lee").texts[:60] for part in text.split(".") if part.strip()]
     wanted = encode_template(model, template, sentences, 256)
     fitting = [i for i, one in enumerate(wanted) if not one.truncated]
-    found = baked.ids(sentences)
+    found = framed.ids(sentences)
     assert len(fitting) > 400
     assert [found[i] for i in fitting] == [wanted[i].ids for i in fitting]
 

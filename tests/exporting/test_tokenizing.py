@@ -11,7 +11,7 @@ from layerscope.core.readout import get_template
 from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import ExportError
 from layerscope.exporting.draft import SHORT, beyond
-from layerscope.exporting.tokenizing import bake
+from layerscope.exporting.tokenizing import frame_tokenizer
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
 
@@ -21,21 +21,21 @@ PATTERN = 'This sentence: "{text}" means in one word: "'
 
 def test_a_suffix_that_joins_the_text_is_added_as_characters() -> None:
     model, template = joining_model(), get_template("one-word")
-    baked = bake(model, template, 120, [*SHORT, LONG])
-    assert (baked.joined, baked.appended) == ('"', ' means in one word: "')
+    framed = frame_tokenizer(model, template, 120, [*SHORT, LONG])
+    assert (framed.joined, framed.appended) == ('"', ' means in one word: "')
     fits = [text for text in (*SHORT, "ends with a stop.") if len(PATTERN.replace("{text}", text).encode()) < 115]
-    for text, row in zip(fits, baked.ids(fits), strict=True):
+    for text, row in zip(fits, framed.ids(fits), strict=True):
         assert row == model.tokenizer(PATTERN.replace("{text}", text))["input_ids"]
     whole = model.tokenizer(PATTERN.replace("{text}", "A stop."))["input_ids"]
     parts = [model.tokenizer(part, add_special_tokens=False)["input_ids"] for part in ("A stop.", '" means')]
     assert whole[17:25] != [*parts[0], *parts[1]][:8]  # the pieces alone would not do
-    assert not baked.exact_when_cut
+    assert not framed.exact_when_cut
 
 
 def test_what_is_cut_is_the_text_never_the_rest_of_the_template() -> None:
     model = joining_model()
-    baked = bake(model, get_template("one-word"), 120, [*SHORT, LONG])
-    row = baked.ids([LONG])[0]
+    framed = frame_tokenizer(model, get_template("one-word"), 120, [*SHORT, LONG])
+    row = framed.ids([LONG])[0]
     assert len(row) == 120
     told = model.tokenizer.decode(row, skip_special_tokens=True)
     assert told.startswith('This sentence: "The harbour')
@@ -47,17 +47,17 @@ def test_without_joins_texts_are_cut_as_the_evaluation_cuts_them(family: str) ->
     model = tiny_model(family)
     for name in ("one-word", "query: {text}", "{text} -- in short"):
         template = get_template(name)
-        baked = bake(model, template, 100, [*SHORT, LONG])
-        assert baked.exact_when_cut
-        assert baked.ids([LONG, "short"]) == [e.ids for e in encode_template(model, template, [LONG, "short"], 100)]
+        framed = frame_tokenizer(model, template, 100, [*SHORT, LONG])
+        assert framed.exact_when_cut
+        assert framed.ids([LONG, "short"]) == [e.ids for e in encode_template(model, template, [LONG, "short"], 100)]
 
 
 def test_plain_texts_and_settings(tmp_path: Path) -> None:
     model = tiny_model("bert")
     model.tokenizer.padding_side = "left"
-    baked = bake(model, get_template("plain"), 50, [*SHORT, LONG])
-    assert baked.ids([LONG])[0] == model.tokenize([LONG], 50).ids[0]
-    baked.tokenizer.save_pretrained(tmp_path)
+    framed = frame_tokenizer(model, get_template("plain"), 50, [*SHORT, LONG])
+    assert framed.ids([LONG])[0] == model.tokenize([LONG], 50).ids[0]
+    framed.tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     found = again(["a text", LONG], truncation=True, padding=True)
     assert list(found) == ["input_ids", "attention_mask"]
@@ -68,29 +68,29 @@ def test_plain_texts_and_settings(tmp_path: Path) -> None:
 
 def test_a_template_survives_saving(tmp_path: Path) -> None:
     model = joining_model()
-    baked = bake(model, get_template("one-word"), 120, SHORT)
-    baked.tokenizer.save_pretrained(tmp_path)
+    framed = frame_tokenizer(model, get_template("one-word"), 120, SHORT)
+    framed.tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     texts = [text for text in SHORT if len(text) < 60]
-    assert again(texts, truncation="longest_first")["input_ids"] == baked.ids(texts)
+    assert again(texts, truncation="longest_first")["input_ids"] == framed.ids(texts)
     assert again.pad_token_id == model.pad_id
 
 
 def test_a_tokenizer_without_padding_gets_the_models() -> None:
     model = tiny_model("gpt2")
     model.tokenizer.pad_token = None
-    baked = bake(model, get_template("plain"), 50, SHORT)
-    assert baked.tokenizer.pad_token_id == model.pad_id
+    framed = frame_tokenizer(model, get_template("plain"), 50, SHORT)
+    assert framed.tokenizer.pad_token_id == model.pad_id
 
 
 def test_special_tokens_before_the_text_are_refused() -> None:
     with pytest.raises(ExportError, match="special token '<s>' before the text"):
-        bake(tiny_model("llama"), get_template("<s>{text}"), 60, SHORT)
+        frame_tokenizer(tiny_model("llama"), get_template("<s>{text}"), 60, SHORT)
 
 
 def test_special_tokens_after_the_text_are_tokens() -> None:
     model = tiny_model("llama")
-    baked = bake(model, get_template("{text}</s>"), 60, SHORT)
-    row = baked.ids(["hello"])[0]
+    framed = frame_tokenizer(model, get_template("{text}</s>"), 60, SHORT)
+    row = framed.ids(["hello"])[0]
     assert row[-1] == model.tokenizer.eos_token_id
     assert len(row) == 7

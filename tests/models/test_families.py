@@ -145,7 +145,7 @@ class _Toy(nn.Module):
 def test_generic_failures_name_the_candidates() -> None:
     with pytest.raises(ModelError, match=r"2 lists could be the blocks.*part0 \(2 × Linear\), part1 \(2 × Linear\)"):
         wrap(_Toy(lists=2))
-    with pytest.raises(ModelError, match=r"final norm of _Toy could not be told.*Norms outside the blocks: norm"):
+    with pytest.raises(ModelError, match=r"final norm of _Toy could not be determined.*Norms outside the blocks: norm"):
         wrap(_Toy())
     config = AlbertConfig(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, embedding_size=8,
                                  intermediate_size=16, vocab_size=32)  # fmt: skip

@@ -1,6 +1,6 @@
 """Cutting a model after some blocks, and finding where the cut model gives the wanted state.
 
-The final norm cannot be taken out: transformers makes it again on loading, and the reloaded model would be silently wrong. A
+The final norm cannot be removed: transformers creates it again on loading, and the reloaded model would be silently wrong. A
 state without it is read from `hidden_states` instead. Where that list holds the state only if another block follows, a block of
 zeros is added: it adds nothing to the stream, so that `last_hidden_state` stays the normed state.
 """
@@ -35,7 +35,7 @@ class Route:
         return self.kept + self.filler
 
     @property
-    def said(self) -> str:
+    def expression(self) -> str:
         """Where the state is, as a user of transformers would write it."""
         return "last_hidden_state" if self.index is None else f"hidden_states[{self.index}]"
 
@@ -106,11 +106,11 @@ def cut(model: LoadedModel, layer: int, filler: bool) -> nn.Module:
 def capture_states(model: LoadedModel, layer: int, norm: str, ids: Tensor) -> Tensor:
     """The states (texts, tokens, D) of unpadded token ids at a layer, as layerscope captures them."""
     site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
-    held: list[Tensor] = []
+    states: list[Tensor] = []
     final = "applied" if norm == "applied" else "raw"
-    with Capture(model.anatomy, [site], final, lambda _i, _raw, state: held.append(state.clone())) as capture:  # type: ignore[arg-type]
+    with Capture(model.anatomy, [site], final, lambda _i, _raw, state: states.append(state.clone())) as capture:  # type: ignore[arg-type]
         capture.run(lambda: model.forward(ids, torch.ones_like(ids)))
-    return held[0]
+    return states[0]
 
 
 def _find(output: Any, wanted: Tensor) -> int | None:

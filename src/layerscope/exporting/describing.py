@@ -1,4 +1,4 @@
-"""What is said about an export: layerscope.json for programs, README.md for people, and the terminal."""
+"""What is written and printed about an export: layerscope.json for programs, README.md for people, and the terminal."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "readout": readout.name,
         "final_norm": readout.final_norm if has_norm else "none",
         "blocks": {"kept": route.kept, "filler": route.filler, "of": model.n_blocks},
-        "state": route.said,
+        "state": route.expression,
         "template": {
             "name": template.name,
             "pattern": template.pattern,
-            "joined": draft.baked.joined,
-            "appended": draft.baked.appended,
-            "exact_when_cut": draft.baked.exact_when_cut,
+            "joined": draft.framed.joined,
+            "appended": draft.framed.appended,
+            "exact_when_cut": draft.framed.exact_when_cut,
         },
-        "max_length": draft.baked.max_length,
+        "max_length": draft.framed.max_length,
         "evaluated_max_length": draft.max_length,
         "unit_length": draft.unit,
         "centered_on": draft.centered_on,
@@ -76,8 +76,8 @@ def _parameters(folder: Path) -> int:
 
     total = 0
     for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as held:
-            total += sum(int(np.prod(held.get_slice(name).get_shape())) for name in held.keys())  # noqa: SIM118 - not a dict
+        with safe_open(file, framework="pt") as tensors:
+            total += sum(int(np.prod(tensors.get_slice(name).get_shape())) for name in tensors.keys())  # noqa: SIM118 - not a dict
     return total
 
 
@@ -89,7 +89,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
         _use(facts),
         _evidence(facts),
         _speed(facts),
-        *(FORMATS.get(name).card(told) for name, told in facts.get("formats", {}).items()),
+        *(FORMATS.get(name).card(written) for name, written in facts.get("formats", {}).items()),
         _verified(facts),
         _conventions(facts),
     ]
@@ -122,7 +122,7 @@ def _title(facts: Mapping[str, Any]) -> str:
         f"# {base['title']} at layer {facts['layer']}",
         "",
         f"Sentence embeddings from layer {facts['layer']} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}),",
-        f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others and any head are gone:",
+        f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others and any head are removed:",
         f"{size}, {facts['bytes'] / 2**20:.0f} MB.",
     ]
     if blocks["filler"]:
@@ -172,7 +172,7 @@ def _evidence(facts: Mapping[str, Any]) -> str:
 
 
 def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A row per task. What the layer gains and what the readout gains are told apart."""
+    """A row per task. What the layer gains and what the readout gains are separate columns."""
     head = ["task", "items", f"layer {layer}", "last layer, same readout", "gain of the layer (95 % interval)"]
     usual = any(row["default_last"] is not None for row in rows)
     if usual:
@@ -224,9 +224,9 @@ def _verified(facts: Mapping[str, Any]) -> str:
     ]
     if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
         evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-        told = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end here"
+        text = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end here"
         lines.append(
-            f"Texts too long for the {evaluated} tokens of an evaluation {told}: they are up to {v['cut_distance']:.1e} away"
+            f"Texts too long for the {evaluated} tokens of an evaluation {text}: they are up to {v['cut_distance']:.1e} away"
         )
         lines.append("from what an evaluation gives them.")
     return "\n".join(lines)
@@ -260,9 +260,9 @@ UNKNOWN = "unknown: check the base model's"
 
 def license_of(model: LoadedModel, spec: Any, offline: bool) -> str:
     """As the catalogue says it, or the card beside the weights, or on the hub the card of the repository."""
-    told = model.identity.get("license")
-    if told:
-        return str(told)
+    text = model.identity.get("license")
+    if text:
+        return str(text)
     if not isinstance(spec, (str, Path)):
         return UNKNOWN
     card = Path(spec) / "README.md"
@@ -290,7 +290,7 @@ def _hub_license(repo: str, revision: str | None, offline: bool) -> str:
 
     try:
         card = hf_hub_download(repo, "README.md", revision=revision, local_files_only=offline)
-    except Exception:  # a card is a courtesy: without it the license is said to be unknown
+    except Exception:  # a card is a courtesy: without it the license is given as unknown
         return UNKNOWN
     return front_matter(Path(card).read_text(encoding="utf-8", errors="replace")).get("license", UNKNOWN)
 
@@ -307,12 +307,12 @@ def print_export(facts: Mapping[str, Any]) -> None:
     console.print(f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}", markup=False)
     evidence = facts.get("evidence") or {"scores": [], "notes": []}
     for row in evidence["scores"]:
-        told = f"{row['task']}: {row['score']:.2f}; layer {_gain(row)} over the last one ({row['last']:.2f})"
+        text = f"{row['task']}: {row['score']:.2f}; layer {_gain(row)} over the last one ({row['last']:.2f})"
         if row["default_last"] is not None:
-            told += f"; readout {row['gain_readout']:+.2f} over {DEFAULT_READOUT} ({row['default_last']:.2f})"
-        console.print(told)
-    for name, told in facts.get("formats", {}).items():
-        for line in FORMATS.get(name).lines(told):
+            text += f"; readout {row['gain_readout']:+.2f} over {DEFAULT_READOUT} ({row['default_last']:.2f})"
+        console.print(text)
+    for name, written in facts.get("formats", {}).items():
+        for line in FORMATS.get(name).lines(written):
             console.print(line, markup=False)
     console.print(
         f"[green]verified[/] in a fresh process: cosine distance ≤ {v['cosine_distance']:.1e} on {v['texts']} texts "
@@ -320,8 +320,8 @@ def print_export(facts: Mapping[str, Any]) -> None:
     )
     if v["cut_distance"] is not None and v["cut_distance"] > v["tolerance"]:
         evaluated, now = facts["evaluated_max_length"], facts["max_length"]
-        told = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end"
-        console.print(f"[yellow]note[/] texts too long for the {evaluated} tokens of an evaluation {told}")
+        text = f"are read up to {now} tokens here" if now > evaluated else "lose a token at the template's end"
+        console.print(f"[yellow]note[/] texts too long for the {evaluated} tokens of an evaluation {text}")
     for note in evidence["notes"]:
         console.print(f"[yellow]note[/] {note}")
 

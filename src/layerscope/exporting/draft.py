@@ -10,7 +10,7 @@ import numpy as np
 
 from layerscope.core.readout import Readout, Template, get_template
 from layerscope.exporting.cutting import Route
-from layerscope.exporting.tokenizing import Baked
+from layerscope.exporting.tokenizing import FramedTokenizer
 from layerscope.models import LoadedModel
 
 
@@ -23,7 +23,7 @@ class Draft:
     layer: int
     readout: Readout
     route: Route
-    baked: Baked
+    framed: FramedTokenizer
     max_length: int
     unit: bool
     mean: np.ndarray | None

@@ -199,12 +199,12 @@ class Evidence:
             raise ExportError("this evaluation is in memory only: give --center-on, or evaluate with a folder (out).")
         found = np.concatenate([np.load(texts_file(self.run.path, task), allow_pickle=False) for task in tasks])
         keys = [bytes(row) for row in np.unique(found, axis=0)]
-        held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
+        opened = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
         conventions = self.run.manifest["conventions"]
         length, dtype = conventions["max_length"], conventions.get("store_dtype", "float32")
         site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
         try:
-            space = open_space(held, model, get_template(readout.template), length, dtype)
+            space = open_space(opened, model, get_template(readout.template), length, dtype)
             vectors = readout_vectors(space, keys, readout, site.name)
         except MissingVectorsError as error:
             raise ExportError(

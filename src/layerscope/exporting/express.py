@@ -30,8 +30,10 @@ def why_not(readout: Readout) -> str | None:
     """
     template = get_template(readout.template)
     if template.copies > 1:
-        held = f"template {template.name!r} holds the text {template.copies} times"
-        return f"{held}, and a tokenizer can add words around a text but not repeat it"
+        return (
+            f"template {template.name!r} repeats the text {template.copies} times, and a tokenizer can add words around a text "
+            "but not repeat it"
+        )
     if readout.sink == "drop":
         return "leaving out the token with the largest norm is not among the standard poolings"
     return None

@@ -21,7 +21,7 @@ from layerscope.exporting.draft import Draft, beyond, verification_texts
 from layerscope.exporting.evidence import Evidence
 from layerscope.exporting.express import ExportError, check_expressible
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
-from layerscope.exporting.tokenizing import bake
+from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
 from layerscope.store.atomic import explained
@@ -155,16 +155,16 @@ def prepare(
     check_cuttable(model)
     template = get_template(readout.template)
     probes = [text for text in dict.fromkeys([*verification_texts(), beyond(max_length), *(texts or ())]) if text.strip()]
-    baked = bake(model, template, max_length, probes)
-    if extend and not baked.exact_when_cut:
-        baked = baked.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
-        probes.append(beyond(baked.max_length))  # a text that this folder, too, has to cut
+    framed = frame_tokenizer(model, template, max_length, probes)
+    if extend and not framed.exact_when_cut:
+        framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
+        probes.append(beyond(framed.max_length))  # a text that this folder, too, has to cut
     mean, centered_on = (None, None)
     if readout.centering == "corpus":
         assert center is not None
-        mean, centered_on = center(baked.ids)
+        mean, centered_on = center(framed.ids)
     route = write_cut(model, layer, readout.final_norm, folder)
-    draft = Draft(folder, model, layer, readout, route, baked, max_length, unit, mean, centered_on, probes)
+    draft = Draft(folder, model, layer, readout, route, framed, max_length, unit, mean, centered_on, probes)
     FORMATS.get(BASE_FORMAT).write(draft, {})
     return draft
 

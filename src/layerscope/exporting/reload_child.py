@@ -26,7 +26,7 @@ def main(path: str) -> None:
     for job in work["jobs"]:
         model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True)
         vectors = model.encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
-        held = {"vectors": np.asarray(vectors, dtype=np.float32)}
+        arrays = {"vectors": np.asarray(vectors, dtype=np.float32)}
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], local_files_only=True)
         module = transformers.AutoModel.from_pretrained(job["folder"], local_files_only=True).eval()
         for i, text in enumerate(job["probes"]):
@@ -34,8 +34,8 @@ def main(path: str) -> None:
             with torch.inference_mode():
                 output = module(**given, output_hidden_states=True)
             state = output.last_hidden_state if job["index"] is None else output.hidden_states[job["index"]]
-            held[f"ids_{i}"], held[f"states_{i}"] = given["input_ids"][0].numpy(), state[0].float().numpy()
-        np.savez(job["out"], **held)  # type: ignore[arg-type]
+            arrays[f"ids_{i}"], arrays[f"states_{i}"] = given["input_ids"][0].numpy(), state[0].float().numpy()
+        np.savez(job["out"], **arrays)  # type: ignore[arg-type]
     facts = {
         "layerscope_loaded": any(name.split(".")[0] == "layerscope" for name in sys.modules),
         "sentence_transformers": sys.modules["sentence_transformers"].__version__,

@@ -1,4 +1,4 @@
-"""The tokenizer of an exported folder: padding and length set, and a template baked in where the readout has one.
+"""The tokenizer of an exported folder: padding and length set, and a template built in where the readout has one.
 
 An evaluation tokenizes the whole filled template, so that words may join at its edges (a full stop and a closing quote are one
 token in many vocabularies). The prefix is therefore put before the text by the tokenizer's normalizer, as characters. Of the
@@ -23,7 +23,7 @@ INPUTS = ["input_ids", "attention_mask"]
 
 
 @dataclass(frozen=True)
-class Baked:
+class FramedTokenizer:
     """A tokenizer for export. `exact_when_cut`: texts too long for `max_length` are cut where the evaluation cuts them."""
 
     tokenizer: Any
@@ -32,7 +32,7 @@ class Baked:
     appended: str = ""
     exact_when_cut: bool = True
 
-    def longer(self, length: int) -> Baked:
+    def longer(self, length: int) -> FramedTokenizer:
         """The same tokenizer, cutting texts later."""
         _set_length(self.tokenizer, length)
         return replace(self, max_length=length)
@@ -43,29 +43,29 @@ class Baked:
         return [list(row) for row in found["input_ids"]]
 
 
-def bake(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> Baked:
+def frame_tokenizer(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:
     """The tokenizer that makes plain `encode(text)` do what the template says; checked on `texts`, which must tokenize alike."""
     if template.pattern == SLOT:
         tokenizer = copy.deepcopy(model.tokenizer)
         _settle(tokenizer, model, max_length)
-        baked = Baked(tokenizer, max_length)
-        wrong = _differing(baked, model, template, texts, max_length)
+        framed = FramedTokenizer(tokenizer, max_length)
+        wrong = _differing(framed, model, template, texts, max_length)
         if wrong:
             raise ExportError(f"the tokenizer of {model.name} does not tokenize {wrong[0][:60]!r} again as it was captured.")
-        return baked
+        return framed
     if not getattr(model.tokenizer, "is_fast", False):
         raise ExportError(f"{model.name} has no fast tokenizer, and only those can hold a template. Use a `plain` readout.")
     return _with_template(model, template, max_length, texts)
 
 
-def _with_template(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> Baked:
+def _with_template(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:
     prefix, suffix = template.pattern.split(SLOT)
     added = model.tokenizer.get_added_vocab()
-    held = [token for token in added if token in prefix]
-    if held:
+    special = [token for token in added if token in prefix]
+    if special:
         raise ExportError(
-            f"template {template.name!r} has the special token {held[0]!r} before the text, where words are added as characters "
-            "and special tokens are not known. Use a template without it before {text}."
+            f"template {template.name!r} has the special token {special[0]!r} before the text, where words are added as "
+            "characters and special tokens are not known. Use a template without it before {text}."
         )
     fits = [
         text
@@ -77,32 +77,36 @@ def _with_template(model: LoadedModel, template: Template, max_length: int, text
         if any(token in suffix[:cut] for token in added):
             break
         tokenizer = _assemble(model, prefix, suffix[:cut], suffix[cut:], max_length)
-        baked = Baked(tokenizer, max_length, suffix[:cut], suffix[cut:])
-        wrong = _differing(baked, model, template, fits, max_length)
+        framed = FramedTokenizer(tokenizer, max_length, suffix[:cut], suffix[cut:])
+        wrong = _differing(framed, model, template, fits, max_length)
         if not wrong:
-            return _length(baked, model, template, max_length, texts)
+            return _length(framed, model, template, max_length, texts)
     shown = f" (for example {wrong[0][:60]!r})" if wrong else ""
     raise ExportError(
-        f"template {template.name!r} cannot be baked into the tokenizer of {model.name}: texts would be tokenized otherwise than "
+        f"template {template.name!r} cannot be built into the tokenizer of {model.name}: texts would be tokenized otherwise than "
         f"the evaluation did{shown}. Use a `plain` readout."
     )
 
 
-def _length(baked: Baked, model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> Baked:
+def _length(
+    framed: FramedTokenizer, model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]
+) -> FramedTokenizer:
     """The length at which long texts are cut as the evaluation cut them, where there is one."""
     for length in (max_length, max_length - 1):
-        _set_length(baked.tokenizer, length)
-        tried = Baked(baked.tokenizer, length, baked.joined, baked.appended)
+        _set_length(framed.tokenizer, length)
+        tried = FramedTokenizer(framed.tokenizer, length, framed.joined, framed.appended)
         if not _differing(tried, model, template, [text for text in texts if text], max_length):
             return tried
-    _set_length(baked.tokenizer, max_length)
-    return Baked(baked.tokenizer, max_length, baked.joined, baked.appended, exact_when_cut=False)
+    _set_length(framed.tokenizer, max_length)
+    return FramedTokenizer(framed.tokenizer, max_length, framed.joined, framed.appended, exact_when_cut=False)
 
 
-def _differing(baked: Baked, model: LoadedModel, template: Template, texts: Sequence[str], max_length: int) -> list[str]:
+def _differing(
+    framed: FramedTokenizer, model: LoadedModel, template: Template, texts: Sequence[str], max_length: int
+) -> list[str]:
     """Texts whose token ids are not those of the evaluation."""
     wanted = encode_template(model, template, texts, max_length)
-    return [text for text, row, e in zip(texts, baked.ids(texts), wanted, strict=True) if row != e.ids] if texts else []
+    return [text for text, row, e in zip(texts, framed.ids(texts), wanted, strict=True) if row != e.ids] if texts else []
 
 
 def _assemble(model: LoadedModel, prefix: str, joined: str, appended: str, max_length: int) -> Any:
@@ -149,7 +153,7 @@ def _settle(tokenizer: Any, model: LoadedModel, max_length: int) -> None:
     tokenizer.init_kwargs.update(padding_side="right", truncation_side="right", model_input_names=list(INPUTS))
     for leftover in ("name_or_path", "is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(leftover, None)
-    tokenizer.chat_template = None  # nothing is said to this model, it reads
+    tokenizer.chat_template = None  # the model embeds texts; it does not chat
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.pad_id)
     _set_length(tokenizer, max_length)
 

@@ -60,38 +60,38 @@ def require_sentence_transformers() -> None:
 def verify(drafts: Sequence[Draft]) -> list[Verification]:
     """Reload all drafts in one fresh process and compare; an `ExportError` where one does not give back what was captured."""
     with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
-        found, facts = reload([d.as_job(_PROBES) for d in drafts], Path(scratch))
+        reloaded, facts = reload([d.as_job(_PROBES) for d in drafts], Path(scratch))
         if facts.pop("layerscope_loaded"):
             raise ExportError("the fresh process loaded layerscope, so the folder was not shown to work without it.")
-        return [_compare(draft, held, facts) for draft, held in zip(drafts, found, strict=True)]
+        return [_compare(draft, arrays, facts) for draft, arrays in zip(drafts, reloaded, strict=True)]
 
 
 def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str, np.ndarray]], dict[str, Any]]:
     """What folders give in a process of their own, offline."""
     for i, job in enumerate(jobs):
         job["out"] = str(scratch / f"{i}.npz")
-    told, listed = scratch / "facts.json", scratch / "jobs.json"
-    work = {"threads": torch.get_num_threads(), "jobs": list(jobs), "facts": str(told)}
-    listed.write_text(json.dumps(work), encoding="utf-8")
+    facts_file, jobs_file = scratch / "facts.json", scratch / "jobs.json"
+    work = {"threads": torch.get_num_threads(), "jobs": list(jobs), "facts": str(facts_file)}
+    jobs_file.write_text(json.dumps(work), encoding="utf-8")
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
     # -P: the script's own folder, which is a part of layerscope, stays out of the search path
-    command = [sys.executable, "-P", str(reload_child.__file__), str(listed)]
+    command = [sys.executable, "-P", str(reload_child.__file__), str(jobs_file)]
     ended = subprocess.run(command, env={**os.environ, **offline}, capture_output=True, text=True, cwd=scratch)  # noqa: S603
     if ended.returncode != 0:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         raise ExportError(f"the exported folder could not be loaded in a fresh process: {last[:400]}")
-    held = []
+    reloaded = []
     for job in jobs:
-        with np.load(str(job["out"]), allow_pickle=False) as arrays:
-            held.append({name: arrays[name] for name in arrays.files})
-    return held, json.loads(told.read_text(encoding="utf-8"))
+        with np.load(str(job["out"]), allow_pickle=False) as stored:
+            reloaded.append({name: stored[name] for name in stored.files})
+    return reloaded, json.loads(facts_file.read_text(encoding="utf-8"))
 
 
-def _compare(draft: Draft, held: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
+def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
     model, readout = draft.model, draft.readout
-    ids = draft.baked.ids(draft.texts)
+    ids = draft.framed.ids(draft.texts)
     wanted = finished(pooled_vectors(model, ids, draft.layer, readout), draft.mean, draft.unit)
-    distances = cosine_distances(wanted, held["vectors"])
+    distances = cosine_distances(wanted, arrays["vectors"])
     tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)
     worst = int(np.argmax(np.where(np.isfinite(distances), distances, np.inf)))
     if not distances[worst] < tolerance:
@@ -99,7 +99,7 @@ def _compare(draft: Draft, held: dict[str, np.ndarray], versions: dict[str, str]
             f"the exported folder does not give back layer {draft.layer} of {model.name} under {readout.name}: the cosine "
             f"distance of {draft.texts[worst][:50]!r} is {distances[worst]:.1e}, more than {tolerance:.0e}."
         )
-    lengths = np.linalg.norm(held["vectors"].astype(np.float64), axis=1) / np.maximum(np.linalg.norm(wanted, axis=1), 1e-30)
+    lengths = np.linalg.norm(arrays["vectors"].astype(np.float64), axis=1) / np.maximum(np.linalg.norm(wanted, axis=1), 1e-30)
     if not np.allclose(lengths, 1, atol=max(1e-3, tolerance)):
         raise ExportError(f"the exported folder's vectors have another length: {lengths.min():.4f} to {lengths.max():.4f} times.")
     evaluated = encode_template(model, draft.template, draft.texts, draft.max_length)
@@ -109,20 +109,20 @@ def _compare(draft: Draft, held: dict[str, np.ndarray], versions: dict[str, str]
         cut_texts=len(cut),
         cosine_distance=float(distances[worst]),
         tolerance=tolerance,
-        state_error=_states(draft, held, tolerance),
+        state_error=_states(draft, arrays, tolerance),
         cut_distance=_cut_distance(draft, [evaluated[i].ids for i in cut], wanted[cut]) if cut else None,
         versions=versions,
     )
 
 
-def _states(draft: Draft, held: dict[str, np.ndarray], tolerance: float) -> float:
+def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> float:
     """The largest relative difference of a token's state, as plain transformers gives it."""
     worst = 0.0
-    for i in range(sum(name.startswith("ids_") for name in held)):
-        ids = torch.tensor(held[f"ids_{i}"])[None].to(draft.model.device)
+    for i in range(sum(name.startswith("ids_") for name in arrays)):
+        ids = torch.tensor(arrays[f"ids_{i}"])[None].to(draft.model.device)
         captured = capture_states(draft.model, draft.layer, draft.readout.final_norm, ids)[0].float().cpu().numpy()
         lengths = np.maximum(np.linalg.norm(captured, axis=1), 1e-30)
-        worst = max(worst, float((np.linalg.norm(captured - held[f"states_{i}"], axis=1) / lengths).max()))
+        worst = max(worst, float((np.linalg.norm(captured - arrays[f"states_{i}"], axis=1) / lengths).max()))
     loose = 1e-3 if tolerance < 1e-4 else 0.1
     if not worst < loose:
         raise ExportError(

@@ -92,5 +92,5 @@ class _NotAdvice(logging.Filter):
 def without_advice() -> None:
     """Keep transformers' advice on kernels for state-space models out of the terminal, once and for all."""
     logger = logging.getLogger("transformers.integrations.hub_kernels")
-    if not any(isinstance(held, _NotAdvice) for held in logger.filters):
+    if not any(isinstance(one, _NotAdvice) for one in logger.filters):
         logger.addFilter(_NotAdvice())

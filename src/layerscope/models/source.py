@@ -150,8 +150,8 @@ def _local_source(
 
 def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
     # By convention the file name says how the weights were quantized.
-    said = re.search(r"(?<![A-Za-z])(I?Q\d\w*|B?F16|F32)(?![A-Za-z])", file.stem, re.IGNORECASE)
-    quantization = said[1].upper() if said else "GGUF"
+    match = re.search(r"(?<![A-Za-z])(I?Q\d\w*|B?F16|F32)(?![A-Za-z])", file.stem, re.IGNORECASE)
+    quantization = match[1].upper() if match else "GGUF"
     return Source("gguf", name, file.parent, (file,), revision, gguf=file.name, quantization=quantization)
 
 

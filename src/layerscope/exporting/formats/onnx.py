@@ -99,7 +99,7 @@ def _silence() -> Iterator[None]:
 
 def _batches(draft: Draft) -> list[tuple[np.ndarray, np.ndarray]]:
     """Padded batches of different shapes; the first, with padding, is what the graph is traced on."""
-    rows = [row for row in draft.baked.ids(draft.texts) if row]
+    rows = [row for row in draft.framed.ids(draft.texts) if row]
     groups = [rows[i : i + 8] for i in range(0, len(rows), 8)]
     if len(groups[-1]) > 1:
         groups.append([min(rows, key=len)])  # one text alone, without padding

@@ -47,7 +47,7 @@ def _write_modules(draft: Draft) -> None:
 
 
 def _write_transformer(draft: Draft) -> None:
-    settings: dict[str, Any] = {"max_seq_length": draft.baked.max_length, "do_lower_case": False}
+    settings: dict[str, Any] = {"max_seq_length": draft.framed.max_length, "do_lower_case": False}
     if draft.route.index is not None:
         output = ["hidden_states", draft.route.index]
         settings["modality_config"] = {"text": {"method": "forward", "method_output_name": output}}
@@ -87,7 +87,7 @@ class SentenceTransformersFolder(ExportFormat):
     def write(self, draft: Draft, options: Mapping[str, Any]) -> None:
         """The tokenizer's files and the modules."""
         with quiet():
-            draft.baked.tokenizer.save_pretrained(draft.folder)
+            draft.framed.tokenizer.save_pretrained(draft.folder)
         _write_modules(draft)
 
 

@@ -50,7 +50,7 @@ def find_blocks(module: nn.Module) -> tuple[str, nn.ModuleList]:
         return next(iter(fitting.items()))
     wanted = "" if expected is None else f" of length num_hidden_layers = {expected}"
     why = f"no list of modules{wanted} was found" if not fitting else f"{len(fitting)} lists{wanted} could be the blocks"
-    raise ModelError(f"the blocks of {what} could not be told: {why}. Lists of modules: {shown}. {_NEXT}")
+    raise ModelError(f"the blocks of {what} could not be determined: {why}. Lists of modules: {shown}. {_NEXT}")
 
 
 def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.Module | None:
@@ -82,7 +82,7 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
         if seen is not None and _same(seen[0], last) and _same(seen[1], output):
             return norm
     raise ModelError(
-        f"the final norm of {what} could not be told: the model's output is neither the last block's output nor a norm "
+        f"the final norm of {what} could not be determined: the model's output is neither the last block's output nor a norm "
         f"of it. Norms outside the blocks: {', '.join(norms) or 'none'}. {_NEXT}"
     )
 
