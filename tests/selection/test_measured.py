@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layerscope.selection import select
-from layerscope.selection.measured.choose import measure, optimism, tied_with
+from layerscope.selection.measured import measure, optimism, tied_with
 from tests.selection.support import READOUT, evaluation
 
 
@@ -18,7 +18,7 @@ def test_a_clear_winner() -> None:
     assert choice.rule == "measured"
     assert (choice.layer, choice.site, choice.readout) == (2, "block.1", "/".join(READOUT))
     assert choice.expected_gain == pytest.approx(20.0, abs=0.5)
-    assert choice.tied == [2]
+    assert choice.tied == (2,)
     assert choice.risk_of_loss is not None
     assert choice.risk_of_loss < 0.01
     assert choice.blocks_saved == 1
@@ -83,7 +83,7 @@ def test_stored_items_pair_the_layers(tmp_path: Path) -> None:
     stored(tmp_path, items)
     made = evaluation({"a": [float(items[k].mean()) for k in range(3)]}, half=0.05, path=tmp_path)
     paired = select(made)
-    assert (paired.layer, paired.tied) == (1, [1])
+    assert (paired.layer, paired.tied) == (1, (1,))
     assert paired.expected_gain == pytest.approx(2.0, abs=1.0)
     assert paired.ci_low is not None
     assert paired.ci_high is not None

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.selection import select
+from layerscope.selection import headline, lines, select
 from layerscope.selection.budget import allowed_blocks, earliest
 from layerscope.selection.choice import KEYS
-from layerscope.selection.describe import headline, lines
 from tests.selection.support import evaluation, profile, valley_curve
 
 TUNED = [0.8] * 20 + [0.1]

@@ -86,7 +86,7 @@ def load_overlay(path: str | Path) -> Overlay:
     return found
 
 
-def labelled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
+def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
     """Overlays by the name a reader sees: a profile and an evaluation of one model are one line, two profiles of it are two."""
     found: dict[str, Overlay] = {}
     for overlay in (o for o in overlays if not o.is_empty):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.atlas.names import AtlasModel, find_model
-from layerscope.atlas.overlay import Overlay, labelled
+from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.probes import probes_or_none
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.atlas.reproduce.base import Panel, Series
@@ -113,7 +113,7 @@ def compare(names: Sequence[str], convention: str = "english", overlays: Sequenc
     """One row per model: best and last layer on the tasks that all of them have at their layers, and the entropy's valley."""
     models = [find_model(name) for name in names]
     tables = {m.name: same_tasks(s) for m in models if (s := scores_or_none(m, convention)) is not None}
-    runs = labelled(overlays)
+    runs = labeled(overlays)
     tables |= {label: same_tasks(run.scores) for label, run in runs.items() if not run.scores.empty}
     shared = set.intersection(*(set(t["task"]) for t in tables.values())) if tables else set()
     rows = []
@@ -163,7 +163,7 @@ def panels(names: Sequence[str], convention: str = "english", overlays: Sequence
     """Mean score and each metric against depth, models and runs on the same axes."""
     models = [find_model(name) for name in names]
     tables = {m.name: same_tasks(s) for m in models if (s := scores_or_none(m, convention)) is not None}
-    runs = labelled(overlays)
+    runs = labeled(overlays)
     tables |= {label: same_tasks(run.scores) for label, run in runs.items() if not run.scores.empty}
     curves = {m.name: v for m in models if (v := metrics_or_none(m)) is not None}
     curves |= {label: run.metrics for label, run in runs.items() if not run.metrics.empty}

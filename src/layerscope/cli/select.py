@@ -45,29 +45,22 @@ def select_command(
     """Choose the layer to read embeddings from: without labels from a profile, from measured scores, or with a few labels."""
     from layerscope.errors import LayerscopeError
 
-    choice: Any
-    if labels is not None:
-        if len(runs or []) != 1 or atlas is not None or rule is not None:
-            raise LayerscopeError("--labels takes one model or the folder of one run, without --atlas and --rule.")
-        from layerscope.selection.labels import select_with_labels
+    from layerscope.selection import select
 
-        choice = select_with_labels(
-            runs[0],
-            labels,
-            readouts=words(readouts),
-            seed=seed,
-            offline=offline,
-            progress=False if as_json or quiet else None,
-            budget=budget,
-            tolerance=tolerance,
-        )
-    else:
-        from layerscope.selection.select import select
-
-        named = words(readouts) or [None]  # type: ignore[list-item]
-        if len(named) > 1:
-            raise LayerscopeError("--readouts takes one readout here; several can be compared with --labels.")
-        choice = select(*(runs or []), atlas=atlas, rule=rule, readout=named[0], budget=budget, tolerance=tolerance, seed=seed)
+    if labels is not None and (len(runs or []) != 1 or atlas is not None or rule is not None):
+        raise LayerscopeError("--labels takes one model or the folder of one run, without --atlas and --rule.")
+    choice = select(
+        *(runs or []),
+        atlas=atlas,
+        rule=rule,
+        labels=labels,
+        readouts=words(readouts),
+        budget=budget,
+        tolerance=tolerance,
+        seed=seed,
+        offline=offline,
+        progress=False if as_json or quiet else None,
+    )
     if as_json:
         print(choice.to_json())
     elif not quiet:
@@ -80,7 +73,7 @@ def _print_choice(choice: Any) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from layerscope.selection.describe import headline, lines
+    from layerscope.selection import headline, lines
 
     console = Console()
     console.print(escape(headline(choice)), highlight=False, style="bold")

@@ -24,7 +24,7 @@ def read_rows(path: Path) -> tuple[list[str], Rows]:
     if suffix is None:
         raise DataError(f"{path} is not a table that can be read. Valid: {', '.join(SUFFIXES)}, each also with .gz.")
     if not path.is_file():
-        raise DataError(f"there is no file {path}. Give the labelled examples as {', '.join(SUFFIXES[:3])}.")
+        raise DataError(f"there is no file {path}. Give the labeled examples as {', '.join(SUFFIXES[:3])}.")
     lines = _decoded(path)
     columns, rows = _json_rows(path, lines) if suffix in (".jsonl", ".ndjson") else _csv_rows(path, lines, suffix)
     if not rows:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from layerscope.core.runs import load_run
-from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.errors import LayerscopeError
 from layerscope.report.correlate import Correlations, correlate
 from layerscope.report.drawing import Style, styles
 from layerscope.report.headline import Headline, headline, marks
@@ -23,17 +22,8 @@ from layerscope.selection import Choice
 def load_any(path: str | Path) -> Any:
     """Whatever run a folder holds, or the choice of a layer in a .json file."""
     if Path(path).is_file() and Path(path).suffix == ".json":
-        return load_choice(Path(path))
+        return Choice.from_json(Path(path))
     return load_run(path)
-
-
-def load_choice(path: Path) -> Any:
-    """A choice of a layer as `select` writes it."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return Choice(**{f.name: held[f.name] for f in fields(Choice) if f.name in held})
-    except (ValueError, TypeError, OSError) as error:
-        raise RunFolderError(f"{path} holds no choice of a layer ({error}). `layerscope select --json` writes one.") from None
 
 
 @dataclass

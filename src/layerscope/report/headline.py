@@ -39,7 +39,7 @@ def best_layer(score: Scores, readout: str) -> int | None:
 
 
 def _of_scores(score: Scores) -> Mark | None:
-    chosen = None if score.run is None else _select(score.run, readout=score.reference)
+    chosen = None if score.run is None else _select(score.run, readouts=[score.reference])
     if chosen is not None:
         return _mark(chosen, score.model, score.n_blocks)
     best = best_layer(score, score.reference)

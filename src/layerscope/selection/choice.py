@@ -1,13 +1,22 @@
-"""What a selection answers: a layer, how it is read, and how sure that is."""
+"""The answer of every selection: a layer, how it is read, what it gains and how sure that is; as a value, as JSON, in words."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
 
-# The keys of the answer that programs read, in this order; `extra` and the rest follow.
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.core.sites import layer_ranges
+from layerscope.core.statistics import Interval
+from layerscope.errors import RunFolderError
+from layerscope.store.atomic import plain
+
+# The keys of the answer that programs read, in this order; the rest follows.
 KEYS = (
     "layer",
     "site",
@@ -20,15 +29,24 @@ KEYS = (
     "rule",
     "blocks_saved",
 )
+NOTHING = Interval(0.0, 0.0, 0.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Choice:
-    """One layer to read, with what it is expected to gain over the last layer, in points (score × 100).
+    """One layer to read and how to read it. Gains are in points (score × 100); None where a rule makes no claim.
 
-    `ci_low` and `ci_high` bound the gain at 95 %; `risk_of_loss` is the chance that the layer scores below the last one;
-    `tied` are the layers that the evidence does not tell from the chosen one. `layers` is the number of blocks of the model,
-    so that `layer == layers` is the last layer. Gains are None where a rule makes no claim about them.
+    Every gain is over what a user has without choosing: the last layer under the default readout. It has two parts that are
+    never told as one: `gain_readout` is the last layer under the chosen readout minus the last layer under the default one, and
+    `gain_layer` is the chosen layer minus the last layer, both under the chosen readout. `expected_gain` (with `ci_low`,
+    `ci_high`, `risk_of_loss`) is their sum.
+
+    `tied` are the layers that the evidence does not tell from the chosen one under the same readout. `layers` is the number of
+    blocks, so that `layer == layers` is the last layer. `metric`, `before` and `after` say what the user's own measure does.
+
+    What an export needs: `identity` (the facts of the model's identity), `readout`, `layer`, `max_length`, `unit_length`, and
+    `center_on` (the run or file whose texts a centered readout subtracts the mean of). `passed_over` names better candidates
+    that could not be used, each with the reason.
     """
 
     layer: int
@@ -38,15 +56,35 @@ class Choice:
     ci_low: float | None
     ci_high: float | None
     risk_of_loss: float | None
-    tied: list[int]
+    tied: tuple[int, ...]
     rule: str
     blocks_saved: int
+    gain_readout: Interval | None = None
+    gain_layer: Interval | None = None
     layers: int = 0
     model: str = ""
     reason: str = ""
-    warnings: list[str] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
     abstained: bool = False
-    extra: dict[str, Any] = field(default_factory=dict)
+    metric: str = ""
+    before: float | None = None
+    after: float | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = field(default=None, compare=False)
+    max_length: int | None = None
+    unit_length: bool | None = None
+    center_on: str | None = None
+    passed_over: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("tied", "warnings", "passed_over"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("gain_readout", "gain_layer"):
+            given = getattr(self, name)
+            if isinstance(given, Mapping):
+                bounds = {key: math.nan if given.get(key) is None else float(given[key]) for key in ("value", "low", "high")}
+                object.__setattr__(self, name, Interval(**bounds, n=int(given.get("n") or 0)))
 
     @property
     def is_last(self) -> bool:
@@ -54,20 +92,144 @@ class Choice:
         return self.layer == self.layers
 
     @property
+    def is_default(self) -> bool:
+        """Whether the answer is what a user has without choosing: the last layer under the default readout."""
+        return self.is_last and self.readout in (None, DEFAULT_READOUT)
+
+    @property
+    def how(self) -> Readout | None:
+        """The readout as a value; None where the rule says nothing about it."""
+        return None if self.readout is None else Readout.parse(self.readout)
+
+    @property
     def compute_saved(self) -> float:
-        """The share of the blocks that need not be run."""
+        """The share of the blocks that need not run."""
         return self.blocks_saved / self.layers if self.layers else 0.0
 
+    @property
+    def model_identity(self) -> ModelIdentity:
+        """Which model the choice is about."""
+        return ModelIdentity.of({"name": self.model, **self.identity})
+
+    def with_warnings(self, *warnings: str) -> Self:
+        """The same with more warnings."""
+        return replace(self, warnings=(*self.warnings, *warnings))
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, the documented keys first."""
-        names = [*KEYS, "layers", "model", "reason", "warnings", "abstained", "extra"]
-        out: dict[str, Any] = {}
-        for name in names:
-            value = getattr(self, name)
-            out[name] = None if isinstance(value, float) and not math.isfinite(value) else value
+        """Plain values for JSON, the documented keys first."""
+        first = [*KEYS, "gain_readout", "gain_layer"]
+        names = [*first, *(f.name for f in fields(Choice) if f.name not in first)]
+        out = {name: _plain(getattr(self, name)) for name in names}
         out["compute_saved"] = self.compute_saved
         return out
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The same as JSON."""
+        """The same as JSON text."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, source: str | Path | Mapping[str, Any]) -> Choice:
+        """A choice from what `to_json` or `layerscope select --json` wrote: a file, text or parsed values.
+
+        What other kinds of choice add (a choice with labels) is in `extra`.
+        """
+        where = "the given text"
+        try:
+            if isinstance(source, Mapping):
+                values = dict(source)
+            else:
+                is_text = isinstance(source, str) and source.lstrip().startswith("{")
+                where = where if is_text else str(source)
+                values = json.loads(source if isinstance(source, str) and is_text else Path(source).read_text(encoding="utf-8"))
+            known = {f.name for f in fields(Choice)}
+            more = {name: value for name, value in values.items() if name not in known and name != "compute_saved"}
+            found = {name: value for name, value in values.items() if name in known}
+            found["extra"] = {**(found.get("extra") or {}), **more}
+            return Choice(**found)
+        except (ValueError, TypeError, AttributeError, OSError) as error:
+            raise RunFolderError(
+                f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."
+            ) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return plain({"value": value.value, "low": value.low, "high": value.high, "n": value.n})
+    return plain(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value)
+
+
+# --- in words ------------------------------------------------------------------------------------------------------------------
+
+
+def headline(choice: Choice) -> str:
+    """One sentence: which layer under which readout, and what each of the two is expected to gain."""
+    where = f"layer {choice.layer} of {choice.layers} ({choice.site})"
+    who = f"{choice.model}: " if choice.model else ""
+    if choice.abstained:
+        return f"{who}keep the last layer, {where}."
+    other = choice.readout not in (None, DEFAULT_READOUT)
+    how = f" with {choice.readout}" if other else ""
+    if choice.expected_gain is None:
+        return f"{who}read {where}{how}; this rule says nothing about what it gains."
+    if choice.is_default and choice.expected_gain == 0:
+        return f"{who}read the last layer, {where}."
+    return f"{who}read {where}{how}: {gains_in_words(choice)}{_measured(choice)}."
+
+
+def gains_in_words(choice: Choice) -> str:
+    """What is expected of the readout and of the layer, told apart; never a sum of both over "the last layer".
+
+    >>> moved = Choice(26, "block.25", "one-word/last/applied/keep/none", 43.5, 40.0, 47.0, 0.0, (26,), "measured", 4,
+    ...     Interval(43.4, 40.0, 46.0), Interval(0.1, -0.5, 0.7), layers=30)
+    >>> gains_in_words(moved)
+    'template +43.4 (+40.0 to +46.0), layer +0.1 (-0.5 to +0.7) points expected, 95 %'
+    """
+    if choice.expected_gain is None:
+        return "nothing is claimed about its gain"
+    whole = Interval(choice.expected_gain, _nan(choice.ci_low), _nan(choice.ci_high))
+    readout, layer = choice.gain_readout, choice.gain_layer
+    if readout is None or layer is None:
+        return f"{_points(whole)} points expected over the last layer under the default readout, 95 %"
+    if readout == NOTHING:
+        return f"{_points(layer)} points expected over the last layer, same readout, 95 %"
+    part = f"{readout_word(choice.readout)} {_points(readout)}"
+    if choice.is_last:
+        return f"{part} points expected, same layer, 95 %"
+    return f"{part}, layer {_points(layer)} points expected, 95 %"
+
+
+def readout_word(readout: str | None) -> str:
+    """What of the default readout was changed, in a word: the template, or the readout at large."""
+    return "readout" if readout is None or readout.startswith(f"{DEFAULT_READOUT.split('/')[0]}/") else "template"
+
+
+def _measured(choice: Choice) -> str:
+    """The user's own measure before and after."""
+    if choice.before is None or choice.after is None or not choice.metric:
+        return ""
+    return f" ({choice.metric} {choice.before:.1f} → {choice.after:.1f}{' %' if choice.metric == 'accuracy' else ''})"
+
+
+def lines(choice: Choice) -> list[tuple[str, str]]:
+    """What stands below the headline: (name, value)."""
+    below = "that it scores below the last layer" + ("" if choice.gain_readout == NOTHING else " under the default readout")
+    risk = "not known" if choice.risk_of_loss is None else f"{choice.risk_of_loss:.0%} {below}"
+    saved = f"{choice.blocks_saved} of {choice.layers} blocks need not run ({choice.compute_saved:.0%} of their compute)"
+    rows = [
+        ("rule", choice.rule),
+        ("why", choice.reason),
+        ("read as", choice.readout or "not said"),
+        ("tied", ", ".join(layer_ranges(choice.tied)) if len(choice.tied) > 1 else "no other layer"),
+        ("risk", "none: it is the last layer" if choice.is_default and not choice.risk_of_loss else risk),
+        ("saves", saved if choice.blocks_saved else "nothing"),
+    ]
+    rows += [("passed over", text) for text in choice.passed_over]
+    return [*rows, *(("note", warning) for warning in choice.warnings)]
+
+
+def _points(gain: Interval) -> str:
+    return gain.format(1) if gain.known else f"{gain.value:+.1f}"
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.core.readout import Readout, all_readouts
-from layerscope.selection.labels.read import Labelled, build
+from layerscope.selection.labels.read import Labeled, build
 
 READOUTS = [readout for readout in all_readouts(["plain"]) if readout.pooling in ("mean", "last")]
 LAYERS = tuple(range(9))
@@ -25,24 +25,24 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], 
     return path
 
 
-def classes(count: int, kinds: int = 3) -> Labelled:
+def classes(count: int, kinds: int = 3) -> Labeled:
     """Texts with classes in turn."""
     return build("classification", [((f"text number {i}",), f"class {i % kinds}") for i in range(count)])
 
 
-def scored_pairs(count: int, seed: int = 0) -> Labelled:
+def scored_pairs(count: int, seed: int = 0) -> Labeled:
     """Pairs with random scores."""
     scores = np.random.default_rng(seed).uniform(0, 5, count)
     return build("scores", [((f"one {i}", f"two {i}"), float(scores[i])) for i in range(count)])
 
 
-def judged_pairs(count: int) -> Labelled:
+def judged_pairs(count: int) -> Labeled:
     """Pairs of which every other one belongs together."""
     return build("pairs", [((f"one {i}", f"two {i}"), i % 2) for i in range(count)])
 
 
 def planted(
-    labelled: Labelled, readout: Readout | None, layer: int = 4, strength: float = 3.0, seed: int = 0
+    labeled: Labeled, readout: Readout | None, layer: int = 4, strength: float = 3.0, seed: int = 0
 ) -> Callable[[Readout], np.ndarray]:
     """Vectors (layers, texts, 24): noise, except that one layer of one readout (and a little of its neighbours) knows the labels.
 
@@ -51,17 +51,17 @@ def planted(
 
     def read(asked: Readout) -> np.ndarray:
         rng = np.random.default_rng([seed, READOUTS.index(asked)])
-        vectors = rng.normal(size=(len(LAYERS), len(labelled.texts), 24)).astype(np.float32)
+        vectors = rng.normal(size=(len(LAYERS), len(labeled.texts), 24)).astype(np.float32)
         if asked != readout:
             return vectors
-        place = {text: i for i, text in enumerate(labelled.texts)}
+        place = {text: i for i, text in enumerate(labeled.texts)}
         for near, share in ((layer, 1.0), (layer - 1, 0.5), (layer + 1, 0.5)):
-            for i, target in enumerate(labelled.targets):
-                if labelled.kind == "classification":
-                    vectors[near, place[labelled.sides[0][i]], int(target)] += strength * share
+            for i, target in enumerate(labeled.targets):
+                if labeled.kind == "classification":
+                    vectors[near, place[labeled.sides[0][i]], int(target)] += strength * share
                 else:
-                    alike = float(target) / float(labelled.targets.max())
-                    first, second = (place[side[i]] for side in labelled.sides)
+                    alike = float(target) / float(labeled.targets.max())
+                    first, second = (place[side[i]] for side in labeled.sides)
                     vectors[near, second] += strength * share * alike * vectors[near, first]
         return vectors
 

@@ -7,50 +7,57 @@ import pytest
 
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
-from layerscope.selection.labels.decide import Decision, decide
-from layerscope.selection.labels.evidence import Evidence, gather
-from layerscope.selection.labels.read import Labelled
-from layerscope.selection.labels.smooth import smooth_layers
-from layerscope.selection.labels.weigh import Weighed, gains_in_rounds, weigh
+from layerscope.selection.labels.decide import (
+    Decision,
+    LabelEvidence,
+    Weighed,
+    decide,
+    gains_in_rounds,
+    gather,
+    smooth_layers,
+    weigh,
+)
+from layerscope.selection.labels.read import Labeled
 from tests.selection.labels.support import LAYERS, READOUTS, classes, judged_pairs, planted, scored_pairs
 
 GOOD = Readout("plain", "last", "raw", "keep", "none")
 KINDS = pytest.mark.parametrize("make", [classes, scored_pairs, judged_pairs])
 
 
-def evidence_of(labelled: Labelled, readout: Readout | None, seed: int = 0, layer: int = 4, strength: float = 3.0) -> Evidence:
-    return gather(labelled, READOUTS, LAYERS, planted(labelled, readout, layer, strength, seed))
+def evidence_of(labeled: Labeled, readout: Readout | None, seed: int = 0, layer: int = 4, strength: float = 3.0) -> LabelEvidence:
+    return gather(labeled, READOUTS, LAYERS, planted(labeled, readout, layer, strength, seed))
 
 
-def decided(evidence: Evidence, **options: float) -> tuple[Decision, Weighed]:
+def decided(evidence: LabelEvidence, **options: float) -> tuple[Decision, Weighed]:
     weighed = weigh(evidence, draws=120)
     return decide(evidence, weighed, **options), weighed
 
 
 @KINDS
-def test_the_layer_and_readout_that_carry_the_labels_are_found(make: Callable[[int], Labelled]) -> None:
+def test_the_layer_and_readout_that_carry_the_labels_are_found(make: Callable[[int], Labeled]) -> None:
     found, _ = decided(evidence_of(make(64), GOOD))
     assert not found.abstained
     assert READOUTS[found.chosen[0]] == GOOD
     assert LAYERS[found.chosen[1]] in (3, 4, 5)
-    assert 0 < found.low < found.gain < found.high
+    assert 0 < found.gain.low < found.gain.value < found.gain.high
     assert found.risk == 0
-    assert found.gain_same_readout > 0.1
+    assert found.by_layer.value > 0.1
+    assert found.by_layer.value + found.by_readout.value == pytest.approx(found.gain.value)
     assert found.tied[found.chosen]
     assert found.tied.sum() < 8
 
 
 @KINDS
-def test_labels_that_mean_nothing_leave_the_reference(make: Callable[[int], Labelled]) -> None:
-    labelled = make(64)
+def test_labels_that_mean_nothing_leave_the_reference(make: Callable[[int], Labeled]) -> None:
+    labeled = make(64)
     kept = 0
     for seed in range(6):
-        evidence = evidence_of(labelled, None, seed)
+        evidence = evidence_of(labeled, None, seed)
         found, _ = decided(evidence)
         kept += found.chosen == evidence.reference
         assert found.tied.mean() > 0.5
         if found.chosen == evidence.reference:
-            assert (found.gain, found.low, found.high, found.risk) == (0, 0, 0, 0)
+            assert (found.gain.value, found.gain.low, found.gain.high, found.risk) == (0, 0, 0, 0)
             assert found.weak in ("chance", "loss") or found.best == evidence.reference
     assert kept >= 5
 
@@ -61,7 +68,7 @@ def first_best(value: np.ndarray) -> tuple[int, int]:
 
 
 @KINDS
-def test_the_gain_is_not_that_of_a_lucky_winner(make: Callable[[int], Labelled]) -> None:
+def test_the_gain_is_not_that_of_a_lucky_winner(make: Callable[[int], Labeled]) -> None:
     """With nothing to find, the best of all candidates looks good, and its gain on examples left out is about nothing."""
     apparent, honest = [], []
     for seed in range(6):
@@ -102,8 +109,8 @@ def test_a_budget_is_a_share(budget: float) -> None:
 
 
 def test_undefined_candidates_are_never_chosen() -> None:
-    labelled = scored_pairs(64)
-    read = planted(labelled, GOOD)
+    labeled = scored_pairs(64)
+    read = planted(labeled, GOOD)
 
     def broken(readout: Readout) -> np.ndarray:
         vectors = read(readout)
@@ -112,7 +119,7 @@ def test_undefined_candidates_are_never_chosen() -> None:
             vectors[4] = np.nan
         return vectors
 
-    found, weighed = decided(gather(labelled, READOUTS, LAYERS, broken))
+    found, weighed = decided(gather(labeled, READOUTS, LAYERS, broken))
     assert np.isnan(weighed.value[READOUTS.index(GOOD), 4])
     assert READOUTS[found.chosen[0]] == GOOD
     assert LAYERS[found.chosen[1]] in (3, 5)

@@ -5,12 +5,8 @@ import pytest
 
 from layerscope.core.statistics import bootstrap_weights
 from layerscope.evaluation.uncertainty import Items as Single
-from layerscope.selection.labels.measures import make_measure
-from layerscope.selection.labels.measures.apart import Neighbours
-from layerscope.selection.labels.measures.folds import stratified_folds
-from layerscope.selection.labels.measures.pairs import Pairs
-from layerscope.selection.labels.measures.ridge import Probe, grams
-from layerscope.selection.labels.measures.scores import Scores
+from layerscope.selection.labels.measures import Pairs, Scores, make_measure
+from layerscope.selection.labels.probes import Neighbours, Probe, grams, stratified_folds
 from tests.selection.labels.support import classes, judged_pairs, scored_pairs
 
 NOWHERE = (np.arange(0), np.arange(0))
@@ -65,11 +61,11 @@ def test_bootstrap_keeps_the_sizes_of_classes() -> None:
 
 
 def test_separable_classes_are_told_and_noise_is_not() -> None:
-    labelled = classes(60)
+    labeled = classes(60)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(2, 60, 30)).astype(np.float32)
-    vectors[1, np.arange(60), labelled.targets] += 8
-    items = make_measure(labelled).items(vectors)
+    vectors[1, np.arange(60), labeled.targets] += 8
+    items = make_measure(labeled).items(vectors)
     assert items.accuracy is not None
     assert items.accuracy[1].mean() == 1
     assert abs(items.accuracy[0].mean() - 1 / 3) < 0.2
@@ -77,11 +73,11 @@ def test_separable_classes_are_told_and_noise_is_not() -> None:
     assert abs(items.judged[0].mean() - 0.5) < 0.15
 
 
-@pytest.mark.parametrize("labelled", [classes(30), scored_pairs(30), judged_pairs(30)], ids=["classes", "scores", "pairs"])
-def test_an_undefined_layer_stays_undefined(labelled: object) -> None:
-    vectors = np.random.default_rng(0).normal(size=(3, len(labelled.texts), 8)).astype(np.float32)  # type: ignore[attr-defined]
+@pytest.mark.parametrize("labeled", [classes(30), scored_pairs(30), judged_pairs(30)], ids=["classes", "scores", "pairs"])
+def test_an_undefined_layer_stays_undefined(labeled: object) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3, len(labeled.texts), 8)).astype(np.float32)  # type: ignore[attr-defined]
     vectors[1] = np.nan
-    items = make_measure(labelled).items(vectors)  # type: ignore[arg-type]
+    items = make_measure(labeled).items(vectors)  # type: ignore[arg-type]
     assert np.isnan(items.judged[1]).all()
     assert np.isfinite(items.judged[[0, 2]]).all()
 
@@ -128,10 +124,10 @@ def test_chance_is_what_random_vectors_score() -> None:
 
 
 def test_a_class_with_one_example_does_not_break_the_probe() -> None:
-    labelled = classes(31, 2)
-    targets = labelled.targets.copy()
+    labeled = classes(31, 2)
+    targets = labeled.targets.copy()
     targets[0] = 2
-    one = type(labelled)("classification", labelled.sides, targets, ("a", "b", "c"))
+    one = type(labeled)("classification", labeled.sides, targets, ("a", "b", "c"))
     vectors = np.random.default_rng(0).normal(size=(1, 31, 8)).astype(np.float32)
     items = make_measure(one).items(vectors)
     assert np.isfinite(items.judged).all()

@@ -84,15 +84,15 @@ def test_errors_of_layout(tmp_path: Path, header: tuple[str, ...], row: tuple[st
 
 
 def test_errors_of_content(tmp_path: Path) -> None:
-    def labelled(labels: list[str], count: int = 40) -> Path:
+    def labeled(labels: list[str], count: int = 40) -> Path:
         return write_csv(tmp_path / "l.csv", ("text", "label"), zip(TEXTS[:count], labels, strict=False))
 
     with pytest.raises(DataError, match="the one label 'a'"):
-        read_labels(labelled(["a"] * 40))
+        read_labels(labeled(["a"] * 40))
     with pytest.raises(DataError, match=f"holds 10 usable examples; at least {LEAST}"):
-        read_labels(labelled(["a", "b"] * 5, 10))
+        read_labels(labeled(["a", "b"] * 5, 10))
     with pytest.raises(DataError, match="40 have one example only"):
-        read_labels(labelled([str(i) for i in range(40)]))
+        read_labels(labeled([str(i) for i in range(40)]))
     with pytest.raises(DataError, match="all scores"):
         build("scores", [((t, t), 1.0) for t in TEXTS])
     with pytest.raises(DataError, match="one example only of a label"):

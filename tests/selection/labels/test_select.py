@@ -12,8 +12,8 @@ from layerscope.evaluation.encode import open_space
 from layerscope.models import LoadedModel
 from layerscope.profiling import profile
 from layerscope.selection.choice import KEYS, Choice
-from layerscope.selection.labels import LabelledChoice, select_with_labels
-from layerscope.selection.labels.vectors import prepare
+from layerscope.selection.labels import LabeledChoice, select_with_labels
+from layerscope.selection.labels.source import prepare
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from tests.evaluation.support import watch
 from tests.selection.labels.support import write_csv
@@ -28,7 +28,7 @@ def sentences(count: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, 4)) + f" {i}" for i in range(count)]
 
 
-def labelled_file(folder: Path, count: int = 48) -> Path:
+def labeled_file(folder: Path, count: int = 48) -> Path:
     """The class is the first word's: every layer of any model carries it somewhere."""
     texts = sentences(count)
     return write_csv(folder / "labels.csv", ("text", "label"), [(text, "early" if text < "e" else "late") for text in texts])
@@ -68,19 +68,19 @@ def test_the_site_that_carries_the_labels_is_found_in_the_store(
     assert found.risk_of_loss == 0
     assert found.expected_score == pytest.approx(found.reference_score + found.expected_gain)
     assert found.gain_same_readout == pytest.approx(found.expected_gain, abs=25)
-    assert found.tied == [2]
+    assert found.tied == (2,)
     early = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", budget=0.4)
     assert early.layer <= 1
 
 
 def test_the_answer_is_whole_and_json(model: LoadedModel, tmp_path: Path) -> None:
-    found = select_with_labels(model, labelled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
-    assert isinstance(found, LabelledChoice)
+    found = select_with_labels(model, labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
+    assert isinstance(found, LabeledChoice)
     assert isinstance(found, Choice)
     told = json.loads(json.dumps(found.to_dict(table=True), allow_nan=False))
     assert list(told)[: len(KEYS)] == list(KEYS)
     assert told["labels"]["n"] == 48
-    assert told["metric"] == "auc"
+    assert told["judged_by"] == "auc"
     assert told["conventions"]["encoded"] == 48
     assert len(told["table"]) == 3 * 4 == found.candidates
     assert found.table.columns[:3].tolist() == ["layer", "site", "readout"]
@@ -90,7 +90,7 @@ def test_the_answer_is_whole_and_json(model: LoadedModel, tmp_path: Path) -> Non
 
 
 def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_path: Path) -> None:
-    file = labelled_file(tmp_path)
+    file = labeled_file(tmp_path)
     one = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
     head, *rows = file.read_text().splitlines()
     file.write_text("\n".join([head, *np.random.default_rng(0).permutation(rows)]) + "\n")
@@ -100,7 +100,7 @@ def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_pa
 
 
 def test_texts_are_encoded_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = labelled_file(tmp_path)
+    file = labeled_file(tmp_path)
     seen = watch(monkeypatch)
     select_with_labels(model, file, store=tmp_path / "store", layers=[1])
     assert len(seen) == 3 * 48
@@ -115,15 +115,15 @@ def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
     rows = [(a, b, i % 2) for i, (a, b) in enumerate(zip(texts, texts[::-1], strict=True))]
     file = write_csv(tmp_path / "p.csv", ("sentence1", "sentence2", "label"), rows)
     pairs = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    assert (pairs.metric, pairs.labels["kind"]) == ("average_precision", "pairs")
+    assert (pairs.judged_by, pairs.metric, pairs.labels["kind"]) == ("average_precision", "average precision", "pairs")
     file = write_csv(tmp_path / "s.tsv", ("sentence1", "sentence2", "score"), rows, "\t")
     scores = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    assert (scores.metric, scores.labels["kind"]) == ("spearman", "scores")
+    assert (scores.judged_by, scores.metric, scores.labels["kind"]) == ("spearman", "Spearman", "scores")
     assert scores.table["score"].between(-100, 100).all()
 
 
 def test_a_run_gives_its_stored_vectors(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, run = labelled_file(tmp_path), tmp_path / "run"
+    file, run = labeled_file(tmp_path), tmp_path / "run"
     run.mkdir()
     conventions = {"max_length": 128, "unit_length": False}
     manifest = {"kind": "evaluation", "status": "complete", "model": model.identity, "conventions": conventions}
@@ -145,7 +145,7 @@ def test_a_run_gives_its_stored_vectors(model: LoadedModel, tmp_path: Path, monk
 
 
 def test_the_label_free_answer_stands_beside_a_profiles(model: LoadedModel, tmp_path: Path) -> None:
-    file, run = labelled_file(tmp_path), tmp_path / "run"
+    file, run = labeled_file(tmp_path), tmp_path / "run"
     profiled = profile(model, sentences(30), out=run, max_length=64, progress=False)
     select_with_labels(model, file, readouts=FEW, max_length=64, store=tmp_path / "store")
     found = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
@@ -156,13 +156,13 @@ def test_the_label_free_answer_stands_beside_a_profiles(model: LoadedModel, tmp_
 
 
 def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:
-    found = select_with_labels(model_folder, labelled_file(tmp_path), readouts=FEW, layers=[0, -1], store=tmp_path / "store")
+    found = select_with_labels(model_folder, labeled_file(tmp_path), readouts=FEW, layers=[0, -1], store=tmp_path / "store")
     assert found.model == model_folder.name
     assert set(found.table["layer"]) == {0, 3}
 
 
 def test_what_cannot_be_asked_for(model: LoadedModel, tmp_path: Path) -> None:
-    file = labelled_file(tmp_path)
+    file = labeled_file(tmp_path)
     with pytest.raises(LayerscopeError, match="layer 9 does not exist"):
         select_with_labels(model, file, layers=[9], store=tmp_path / "store")
     with pytest.raises(LayerscopeError, match="neither a run"):

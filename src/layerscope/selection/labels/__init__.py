@@ -1,8 +1,7 @@
-"""Choosing a layer and readout with a few labelled examples."""
+"""Choosing a layer and readout with a few labeled examples."""
 
 from __future__ import annotations
 
-from layerscope.selection.labels.choice import LabelledChoice
-from layerscope.selection.labels.select import select_with_labels
+from layerscope.selection.labels.select import LabeledChoice, select_with_labels
 
-__all__ = ["LabelledChoice", "select_with_labels"]
+__all__ = ["LabeledChoice", "select_with_labels"]

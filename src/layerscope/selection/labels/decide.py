@@ -1,17 +1,196 @@
-"""Choosing: the best candidate that is allowed, unless the examples do not show that it beats the reference."""
+"""From what the labeled examples say about every layer under every readout to a decision.
+
+With hundreds of candidates on a few dozen examples the best one owes part of its score to chance. What a choice is worth is
+therefore judged by examples that had no part in it: in every round a third of the examples is set aside, the choice is made anew
+with the others, and its gain is measured on those set aside. Where a probe is trained, it is trained without them, too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from layerscope.core.readout import Readout
+from layerscope.core.statistics import Interval, bootstrap_weights
 from layerscope.errors import LayerscopeError
 from layerscope.selection import budget as budgets
-from layerscope.selection.labels.evidence import Evidence
-from layerscope.selection.labels.weigh import Weighed, gains_in_rounds
+from layerscope.selection.labels.measures import Contributions, LabelMeasure, make_measure
+from layerscope.selection.labels.read import Labeled
+
+VectorSource = Callable[[Readout], np.ndarray]
+"""From a readout to vectors (layers, texts, D), the texts in the order of `Labeled.texts`."""
+
+
+@dataclass(frozen=True)
+class LabelEvidence:
+    """Contributions (readouts, layers, n) of every example; NaN where a layer is undefined under a readout.
+
+    `groups` are the examples' classes, where they have any: resampling keeps their sizes. `rounds` (rounds, readouts, layers, n)
+    and `accuracy` (readouts, layers) are those of `Contributions`.
+    """
+
+    readouts: tuple[Readout, ...]
+    layers: tuple[int, ...]
+    judged: np.ndarray
+    measure: LabelMeasure
+    groups: np.ndarray | None = None
+    rounds: np.ndarray | None = None
+    accuracy: np.ndarray | None = None
+
+    @property
+    def defined(self) -> np.ndarray:
+        """(readouts, layers): where there is anything to score."""
+        return np.isfinite(self.judged).all(-1)
+
+    @property
+    def reference(self) -> tuple[int, int]:
+        """Where the default readout's last layer is."""
+        return self.readouts.index(Readout()) if Readout() in self.readouts else 0, len(self.layers) - 1
+
+
+def gather(
+    labeled: Labeled,
+    readouts: Sequence[Readout],
+    layers: Sequence[int],
+    vectors: VectorSource,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    unit: bool = False,
+    advance: Callable[[int], None] = lambda n: None,
+) -> LabelEvidence:
+    """Contributions under every readout; those that a probe cannot tell apart are computed once."""
+    measure = make_measure(labeled, folds, seed)
+    computed: dict[Readout, Contributions] = {}
+    for readout in readouts:
+        same = stands_for(readout, labeled, unit)
+        if same not in computed:
+            computed[same] = measure.items(vectors(same))
+        advance(1)
+    return assemble(labeled, measure, {readout: computed[stands_for(readout, labeled, unit)] for readout in readouts}, layers)
+
+
+def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
+    """The readout that is computed in its place: a probe does not see centering, unless it comes before scaling to length 1."""
+    return replace(readout, centering="none") if labeled.kind == "classification" and not unit else readout
+
+
+def assemble(
+    labeled: Labeled, measure: LabelMeasure, found: Mapping[Readout, Contributions], layers: Sequence[int]
+) -> LabelEvidence:
+    """Contributions under several readouts, put together in the readouts' order."""
+    every = list(found.values())
+    rounds = [one.rounds for one in every if one.rounds is not None]
+    right = [one.accuracy.mean(-1) for one in every if one.accuracy is not None]
+    return LabelEvidence(
+        tuple(found),
+        tuple(layers),
+        np.stack([one.judged for one in every]),
+        measure,
+        None if labeled.kind == "scores" else labeled.targets,
+        np.stack(rounds, axis=1) if rounds else None,
+        np.stack(right) if right else None,
+    )
+
+
+WIDTH = 0.5
+"""Standard deviation of the average over layers, in layers of a 30-block model; less for shallower ones."""
+
+
+def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
+    """A Gaussian average over the layer axis of scores (readouts, layers, draws). What is undefined stays so."""
+    if width <= 0:
+        return scores
+    at = np.arange(scores.shape[1])
+    kernel = np.exp(-0.5 * ((at[:, None] - at[None, :]) / width) ** 2)
+    known = np.isfinite(scores)
+    total = np.einsum("kl,rlb->rkb", kernel, np.where(known, scores, 0.0))
+    weight = np.einsum("kl,rlb->rkb", kernel, known.astype(np.float64))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(known, total / weight, np.nan)
+
+
+DRAWS = 300
+
+Place = tuple[int, int]
+Picker = Callable[[np.ndarray], Place]
+"""From values (readouts, layers) to the place of the choice."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Scores of all candidates (readouts, layers) on all examples, and on every bootstrap draw (readouts, layers, draws).
+
+    `value` is what the choice follows: the score, smoothed over layers.
+    """
+
+    score: np.ndarray
+    drawn_score: np.ndarray
+    value: np.ndarray
+    drawn_value: np.ndarray
+
+
+def weigh(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> Weighed:
+    """Score every candidate on all examples and on resamples of them."""
+    count = evidence.judged.shape[-1]
+    every = np.concatenate([np.ones((1, count)), bootstrap_weights(count, draws, [seed, count, draws], evidence.groups)])
+    scores = _score(evidence, evidence.judged, every)
+    values = smooth(scores)
+    return Weighed(scores[..., 0], scores[..., 1:], values[..., 0], values[..., 1:])
+
+
+def smooth(scores: np.ndarray) -> np.ndarray:
+    """Scores (readouts, layers, draws) averaged over neighbouring layers; less far where there are fewer layers."""
+    return smooth_layers(scores, WIDTH * (scores.shape[1] - 1) / 30)
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Per round, what a choice made without some examples gains on them: over the reference, its own last layer, and chance."""
+
+    over_reference: np.ndarray
+    over_last: np.ndarray
+    over_chance: np.ndarray
+
+
+def gains_in_rounds(evidence: LabelEvidence, pick: Picker) -> Gains:
+    """Choose anew in every round, and measure on the examples that it sets aside."""
+    measure, tested = evidence.measure, evidence.measure.tested
+    values = _without_tested(evidence)
+    chance = measure.chance(tested.astype(np.float64))
+    rows = []
+    for i, test in enumerate(tested):
+        chosen = pick(values[..., i])
+        judged = evidence.judged if evidence.rounds is None else np.where(test, evidence.rounds[i], 0.0)
+        places = np.stack([judged[chosen], judged[evidence.reference], judged[chosen[0], -1]])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mine, reference, own = measure.score(places, test[None].astype(np.float64))[:, 0]
+        rows.append((mine - reference, mine - own, mine - chance[i]))
+    return Gains(*np.array(rows).T)
+
+
+def _without_tested(evidence: LabelEvidence) -> np.ndarray:
+    """Values (readouts, layers, rounds) from the examples that a round does not test."""
+    rest = (~evidence.measure.tested).astype(np.float64)
+    if evidence.rounds is None:
+        return smooth(_score(evidence, evidence.judged, rest))
+    each = [
+        _score(evidence, np.where(weights > 0, held, 0.0), weights[None])
+        for held, weights in zip(evidence.rounds, rest, strict=True)
+    ]
+    return smooth(np.concatenate(each, axis=-1))
+
+
+def _score(evidence: LabelEvidence, items: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(readouts, layers, draws) from (readouts, layers, n) and (draws, n)."""
+    flat = items.reshape(-1, items.shape[-1])
+    found = evidence.measure.score(flat, weights).reshape(*items.shape[:2], len(weights))
+    return np.where(evidence.defined[..., None], found, np.nan)
+
 
 RISK = 0.5
 """A choice that more likely loses against the reference than gains, by examples that had no part in it, is not made."""
@@ -20,24 +199,25 @@ CHANCE = 0.05
 """Nor is one made where the chosen may well do no better than chance: labels that the vectors know nothing of choose nothing."""
 
 Weak = Literal["", "loss", "chance"]
+_NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class Decision:
     """Places (readout, layer) of what was chosen and of the best, and what the choice is worth, as scores from 0 to 1.
 
-    `gain` is judged by examples that had no part in the choice. `tied` (readouts, layers) marks what the examples do not tell
-    from the best. `weak` says why the best was not chosen, if so; `judged` is its gain and risk all the same.
+    `gain` is judged by examples that had no part in the choice, and is the sum of `by_readout` (at the last layer) and `by_layer`
+    (under the chosen readout). `tied` (readouts, layers) marks what the examples do not tell from the best. `weak` says why
+    the best was not chosen, if so; `judged` is its gain and risk all the same.
     """
 
     chosen: tuple[int, int]
     best: tuple[int, int]
     weak: Weak
-    gain: float
-    low: float
-    high: float
+    gain: Interval
+    by_readout: Interval
+    by_layer: Interval
     risk: float
-    gain_same_readout: float
     tied: np.ndarray
     judged: tuple[float, float] = (0.0, 0.0)
 
@@ -47,7 +227,7 @@ class Decision:
         return bool(self.weak)
 
 
-def decide(evidence: Evidence, weighed: Weighed, budget: float | None = None, tolerance: float | None = None) -> Decision:
+def decide(evidence: LabelEvidence, weighed: Weighed, budget: float | None = None, tolerance: float | None = None) -> Decision:
     """Choose. `budget` is the largest share of the blocks to run; `tolerance` (a score) takes the earliest so near."""
     budgets.check(budget, None if tolerance is None else 100 * tolerance)
     if budget is not None and tolerance is None:
@@ -58,20 +238,37 @@ def decide(evidence: Evidence, weighed: Weighed, budget: float | None = None, to
     best = pick(weighed.value)
     gains = gains_in_rounds(evidence, pick)
     gain, same = _mean(gains.over_reference), _mean(gains.over_last)
-    draws = gain + _centred(weighed.drawn_score[best] - weighed.drawn_score[reference])
-    above = _mean(gains.over_chance) + _centred(weighed.drawn_score[best])
+    draws = gain + _centered(weighed.drawn_score[best] - weighed.drawn_score[reference])
+    above = _mean(gains.over_chance) + _centered(weighed.drawn_score[best])
     risk, guessing = _share_below(draws), _share_below(above)
     tied = tied_with_best(weighed, allowed)
     weak: Weak = "chance" if guessing > CHANCE else "loss" if risk >= RISK or gain <= 0 else ""
     if best == reference or not allowed[reference]:
         weak = ""  # nothing is given up, or the reference is not to be had
     if best == reference or weak:
-        return Decision(reference, best, weak, 0.0, 0.0, 0.0, 0.0, 0.0, tied, (gain, risk))
-    low, high = np.nanquantile(draws, [0.025, 0.975])
-    return Decision(best, best, weak, gain, float(low), float(high), risk, same, tied, (gain, risk))
+        return Decision(reference, best, weak, _NOTHING, _NOTHING, _NOTHING, 0.0, tied, (gain, risk))
+    return Decision(
+        best, best, weak, _interval(gain, draws), *_parts(weighed, best, reference, gain, same), risk, tied, (gain, risk)
+    )
 
 
-def _centred(draws: np.ndarray) -> np.ndarray:
+def _parts(weighed: Weighed, best: Place, reference: Place, gain: float, same: float) -> tuple[Interval, Interval]:
+    """What the readout and what the layer gain; all of it is the layer's under the default readout, the readout's at the last."""
+    last = (best[0], weighed.score.shape[1] - 1)
+    by_layer = gain if best[0] == reference[0] else 0.0 if best == last else same
+    drawn = weighed.drawn_score
+    return (
+        _NOTHING if last == reference else _interval(gain - by_layer, drawn[last] - drawn[reference] + gain - by_layer),
+        _NOTHING if best == last else _interval(by_layer, drawn[best] - drawn[last] + by_layer),
+    )
+
+
+def _interval(value: float, draws: np.ndarray) -> Interval:
+    low, high = np.nanquantile(value + _centered(draws), [0.025, 0.975])
+    return Interval(value, float(low), float(high))
+
+
+def _centered(draws: np.ndarray) -> np.ndarray:
     return draws - np.nanmean(draws)
 
 
@@ -81,7 +278,7 @@ def _share_below(draws: np.ndarray) -> float:
     return float(((known < 0) + 0.5 * (known == 0)).mean())
 
 
-def _allowed(evidence: Evidence, budget: float | None) -> np.ndarray:
+def _allowed(evidence: LabelEvidence, budget: float | None) -> np.ndarray:
     allowed = evidence.defined.copy()
     allowed &= np.array(evidence.layers)[None, :] <= budgets.allowed_blocks(budget, evidence.layers[-1])
     if not allowed.any():

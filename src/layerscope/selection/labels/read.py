@@ -1,4 +1,4 @@
-"""Labelled examples from a file: texts with classes, pairs that belong together or not, or pairs with a score.
+"""Labeled examples from a file: texts with classes, pairs that belong together or not, or pairs with a score.
 
 The columns say which: `text,label`; `sentence1,sentence2,label` with two labels; `sentence1,sentence2,score`. Other columns are
 ignored. Examples are put into an order that depends on their content alone, so that the order of the rows changes nothing.
@@ -36,7 +36,7 @@ LAYOUTS = "text,label (classes); sentence1,sentence2,label (0 or 1); sentence1,s
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """Examples in canonical order. `sides` is one list of texts, or the two of pairs; `targets` class numbers, 0/1 or scores."""
 
     kind: Kind
@@ -60,8 +60,8 @@ class Labelled:
         return {"n": len(self), "kind": self.kind, "classes": counts, "texts": len(self.texts), "dropped": dict(self.dropped)}
 
 
-def read_labels(path: str | Path) -> Labelled:
-    """Read a `.csv`, `.tsv` or `.jsonl` file (each also `.gz`) of labelled examples."""
+def read_labels(path: str | Path) -> Labeled:
+    """Read a `.csv`, `.tsv` or `.jsonl` file (each also `.gz`) of labeled examples."""
     file = Path(path)
     columns, rows = read_rows(file)
     named = _find(columns)
@@ -83,7 +83,7 @@ def read_labels(path: str | Path) -> Labelled:
 
 def build(
     kind: Kind, examples: Sequence[tuple[tuple[str, ...], Any]], dropped: Counter[str] | None = None, where: str = "the examples"
-) -> Labelled:
+) -> Labeled:
     """Examples (texts, target) checked, each once, in canonical order."""
     counted = Counter[str]() if dropped is None else dropped
     found: dict[tuple[str, ...], list[Any]] = {}
@@ -117,13 +117,13 @@ def build(
     classes = tuple(sorted({str(value) for value in values}))
     _check_classes(kind, classes, Counter(str(value) for value in values), warnings, where)
     targets = np.array([classes.index(str(value)) for value in values])
-    return Labelled(kind, sides, targets, classes, dict(counted), tuple(warnings))
+    return Labeled(kind, sides, targets, classes, dict(counted), tuple(warnings))
 
 
-def _scored(sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: list[str], where: str) -> Labelled:
+def _scored(sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: list[str], where: str) -> Labeled:
     if len(np.unique(targets)) < 2:
         raise DataError(f"all scores of {where} are the same ({targets[0]:g}): there is nothing to rank.")
-    return Labelled("scores", sides, targets, (), dict(dropped), tuple(warnings))
+    return Labeled("scores", sides, targets, (), dict(dropped), tuple(warnings))
 
 
 def _check_classes(kind: Kind, classes: Sequence[str], counts: Counter[str], warnings: list[str], where: str) -> None:

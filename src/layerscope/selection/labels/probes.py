@@ -1,8 +1,9 @@
-"""A ridge probe in closed form, cross-validated for all layers at once.
+"""A ridge probe in closed form, cross-validated for all layers at once, and how surely it tells classes apart.
 
 With n examples a linear probe lives in the n × n matrix of inner products. From the inverse of that matrix plus the penalty,
 the predictions for any part that was left out follow without fitting again, so that repeated cross-validation of thousands of
-(layer, readout) candidates takes seconds.
+(layer, readout) candidates takes seconds. scikit-learn fits one probe at a time and is no dependency of the core: why this is
+kept by hand is in docs/decisions/a-probe-in-closed-form.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,35 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+
+OUTER = 3
+"""Folds of the rounds that judge a choice: it is made on two thirds of the examples and measured on the third."""
+
+
+def stratified_folds(labels: np.ndarray, folds: int, repeats: int, seed: int) -> list[np.ndarray]:
+    """Fold numbers (n,) for each repetition.
+
+    >>> [int((fold == k).sum()) for fold in stratified_folds(np.array([0, 0, 0, 1, 1, 1]), 3, 1, 0) for k in range(3)]
+    [2, 2, 2]
+    """
+    rng = np.random.default_rng([seed, len(labels), folds])
+    out = []
+    for _ in range(repeats):
+        assigned = np.empty(len(labels), dtype=np.int64)
+        start = 0
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            assigned[members] = (start + np.arange(len(members))) % folds
+            start += len(members)  # the next class goes on where this one ended, so that folds are of one size
+        out.append(assigned)
+    return out
+
+
+def tested_in_rounds(labels: np.ndarray, repeats: int, seed: int) -> np.ndarray:
+    """Which examples each round leaves out (rounds, n): every example in one round of each repetition."""
+    splits = stratified_folds(labels, OUTER, repeats, seed)
+    return np.stack([folds == fold for folds in splits for fold in range(OUTER)])
+
 
 PENALTIES = (0.01, 0.1, 1.0)
 """In units of the mean squared length of the centred vectors; the choice among them is by leave-one-out error."""
@@ -91,3 +121,41 @@ def _cross_validated(inverse: Tensor, goal: Tensor, splits: Sequence[np.ndarray]
             part = torch.from_numpy(np.flatnonzero(folds == fold))
             out[split][:, part] = goal[part] - torch.linalg.solve(inverse[:, part][:, :, part], dual[:, part])
     return out
+
+
+def told_apart(predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """(layers, n) from predictions (repetitions, layers, n, k): the share of the examples of other classes that have less of an
+    example's class than it has itself."""
+    different = targets[:, None] != targets[None, :]
+    count, total = different.sum(0), np.zeros(predicted.shape[1:3])
+    for repetition in predicted:
+        own = np.take_along_axis(repetition, np.broadcast_to(targets[:, None], (*repetition.shape[:-1], 1)), -1)
+        others, mine = repetition[..., targets], own.swapaxes(-1, -2)  # [l, m, n]: what m has of n's class; what n has of it
+        ahead = ((others < mine) + 0.5 * (others == mine)) * different
+        total += (ahead.sum(-2) + 0.5 * (count == 0)) / np.maximum(count, 1)
+    return total / len(predicted)
+
+
+class Neighbours:
+    """Each example's neighbours by cosine, from inner products (layers, n, n), sorted once for any part of the examples."""
+
+    def __init__(self, gram: np.ndarray, targets: np.ndarray) -> None:
+        size = np.sqrt(np.maximum(gram.diagonal(axis1=1, axis2=2), 1e-30))
+        cosines = (gram / (size[:, :, None] * size[:, None, :])).astype(np.float32)
+        self.targets, self._order = targets, np.argsort(cosines, axis=-1, kind="stable")
+
+    def told_apart(self, anchors: np.ndarray, among: np.ndarray) -> np.ndarray:
+        """(layers, anchors): the share of pairs, one of the anchor's class and one of another, in which the former is nearer.
+
+        The pairs are `among` some examples. An anchor alone in its class has none: it takes the others' mean, and so decides
+        nothing.
+        """
+        order, own = self._order[:, anchors], np.flatnonzero(anchors)[:, None]
+        counted, alike = among[order], self.targets[order] == self.targets[own]
+        same, other = alike & counted & (order != own), ~alike & counted
+        pairs = same.sum(-1) * other.sum(-1)
+        with np.errstate(invalid="ignore"):
+            share = np.where(pairs > 0, (np.cumsum(other, axis=-1) * same).sum(-1) / pairs, np.nan)
+        known = np.isfinite(share[0])
+        mean = share[:, known].mean(-1, keepdims=True) if known.any() else np.full((len(share), 1), 0.5)
+        return np.where(known, share, mean)

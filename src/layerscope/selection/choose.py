@@ -1,0 +1,233 @@
+"""One chooser: a run, an evaluation, a model of the atlas or a stored choice in, a layer and readout out.
+
+`select`, `export`, the report, the demo and `improve` all ask `choose`, so that they cannot disagree:
+
+    choice = choose("runs/evaluation")                      # a folder, a Run, an Evaluation, a Choice or a `select --json` file
+    choice = choose(run, evaluation)                        # both: the scores decide
+    choice = choose(folder, usable=why_not)                 # only what can be exported; `choice.passed_over` says what was not
+    choice = choose(folder, layer=12, readouts="plain/mean")  # what was asked for, with what is known about its gain
+
+    choice.layer, choice.how                                # where to read and how: a `Readout`
+    choice.gain_readout, choice.gain_layer                  # two intervals in points; never add them up as "over the last layer"
+    choice.model_identity.difference(ModelIdentity.of(model.identity))  # None, or what tells the two models apart
+    choice.max_length, choice.unit_length, choice.center_on  # what an export needs besides
+
+`headline(choice)`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.core.runs import load_run
+from layerscope.core.sites import site_of
+from layerscope.core.statistics import Interval
+from layerscope.errors import LayerscopeError
+from layerscope.selection import budget as budgets
+from layerscope.selection.choice import NOTHING, Choice
+from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
+from layerscope.selection.measured import WhyNot, choose_measured
+from layerscope.selection.prior import MOST_RISK, Forecast
+from layerscope.selection.rules import get_rule
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.run import Evaluation
+    from layerscope.profiling.run import Run
+
+
+def choose(
+    *sources: Any,
+    atlas: str | None = None,
+    rule: str | None = None,
+    readouts: str | Sequence[str] | None = None,
+    layer: int | None = None,
+    budget: float | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+    usable: WhyNot | None = None,
+) -> Choice:
+    """The layer and readout to use, from whatever is known about a model.
+
+    `sources`: a profile, an evaluation, or one of each (folders or run objects), or a choice (a `Choice`, or a file that
+    `select --json` wrote), which is returned as it is. `readouts` and `layer` restrict the choice. `usable` says why a readout
+    cannot be used (None: it can); better candidates that cannot be are named in `passed_over`. The other options are `select`'s.
+    """
+    budgets.check(budget, tolerance)
+    named = _names(readouts)
+    profiles, evaluations, choices = _sort(sources)
+    if choices:
+        if len(sources) > 1 or atlas is not None:
+            raise LayerscopeError("a choice was given: give nothing else with it, or choose again from the runs.")
+        return _stored(choices[0], named, layer, usable)
+    if (atlas is None) == (not profiles and not evaluations):
+        raise LayerscopeError("give either the folder of a run or atlas=MODEL, and not both.")
+    if len(profiles) > 1 or len(evaluations) > 1:
+        raise LayerscopeError("give at most one profile and one evaluation: a choice is about one model.")
+    if profiles and evaluations:
+        _check_same(profiles[0], evaluations[0])
+    if rule == "measured" and not evaluations:
+        raise LayerscopeError("the rule 'measured' reads an evaluation's folder: make one with `layerscope evaluate`.")
+    if evaluations and rule in (None, "measured"):
+        options = {"budget": budget, "tolerance": tolerance, "seed": seed}
+        return choose_measured(evaluations[0], readouts=named, layer=layer, usable=usable, **options)  # type: ignore[arg-type]
+    if not profiles and atlas is None:
+        raise LayerscopeError(f"the rule {rule!r} reads a profile's folder: make one with `layerscope profile`.")
+    if profiles and "image_tokens" in profiles[0].manifest["conventions"]:
+        raise LayerscopeError(
+            f"{profiles[0].name} is an image model, and rules without labels rest on scores of language models: they say nothing "
+            "about it. Measure its layers with `layerscope probe MODEL --images DATA`."
+        )
+    evidence = from_atlas(atlas) if atlas is not None else from_run(profiles[0])
+    return choose_label_free(
+        evidence,
+        rule or "evidence",
+        budget=budget,
+        tolerance=tolerance,
+        layer=layer,
+        readout=_one_readout(named, usable),
+        facts={} if atlas is not None else _facts(profiles[0]),
+    )
+
+
+def choose_label_free(
+    evidence: Evidence,
+    rule: str,
+    *,
+    budget: float | None = None,
+    tolerance: float | None = None,
+    layer: int | None = None,
+    readout: str = DEFAULT_READOUT,
+    facts: dict[str, Any] | None = None,
+) -> Choice:
+    """A rule's answer on some evidence, brought within a budget; or what is known about a layer that was asked for."""
+    last = need_blocks(evidence)
+    answer = get_rule(rule)(evidence)
+    at, warnings, forecast = answer.layer, list(answer.warnings), answer.forecast
+    if layer is not None:
+        if not 0 <= layer <= last:
+            raise LayerscopeError(f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}.")
+        at = layer
+    elif forecast is not None:
+        at, warning = budgets.earliest(_trusted(forecast, last, budget), at, answer.tied, budget, tolerance)
+        warnings += [warning] if warning else []
+    elif budget is not None and at > (most := budgets.allowed_blocks(budget, last)):
+        at = most
+        warnings.append(
+            f"the budget allows {most} blocks: layer {most} is the nearest to the rule's {answer.layer}; its gain is not known."
+        )
+    gain: Interval | None = None
+    risk: float | None = None
+    if readout != DEFAULT_READOUT:
+        warnings.append(f"rules without labels are about the default readout: nothing is known about {readout}.")
+    elif at == last:
+        gain, risk = NOTHING, 0.0
+    elif forecast is not None and np.isfinite(forecast.gain[at]):
+        gain, risk = Interval(float(forecast.gain[at]), *forecast.interval(at)), forecast.risk(at)
+    return Choice(
+        layer=at,
+        site=site_of(at),
+        readout=readout,
+        expected_gain=None if gain is None else gain.value,
+        ci_low=None if gain is None else gain.low,
+        ci_high=None if gain is None else gain.high,
+        risk_of_loss=risk,
+        tied=tuple(sorted(answer.tied)) if at in answer.tied else (at,),
+        rule=rule,
+        blocks_saved=last - at,
+        gain_readout=None if gain is None else NOTHING,
+        gain_layer=gain,
+        layers=last,
+        model=evidence.model,
+        reason=answer.reason if layer is None else f"layer {layer} was asked for. The rule: {answer.reason}",
+        warnings=tuple(warnings),
+        abstained=answer.abstained and at == last and layer is None,
+        extra={"source": evidence.source, "final_norm": evidence.final_norm, "before_budget": answer.layer},
+        **(facts or {}),
+    )
+
+
+def _trusted(forecast: Forecast, last: int, budget: float | None) -> np.ndarray:
+    """Gains without the layers that lose too often, as long as the budget leaves any other."""
+    safe = np.array([np.isfinite(g) and forecast.risk(k) <= MOST_RISK for k, g in enumerate(forecast.gain)])
+    safe[last] = True
+    return np.where(safe, forecast.gain, -np.inf) if safe[: budgets.allowed_blocks(budget, last) + 1].any() else forecast.gain
+
+
+def _sort(sources: tuple[Any, ...]) -> tuple[list[Run], list[Evaluation], list[Choice]]:
+    from layerscope.evaluation.run import Evaluation
+    from layerscope.profiling.run import Run
+
+    profiles: list[Run] = []
+    evaluations: list[Evaluation] = []
+    choices: list[Choice] = []
+    for given in sources:
+        source = given
+        if isinstance(given, str | Path):
+            source = Choice.from_json(Path(given)) if Path(given).is_file() else load_run(given)
+        if isinstance(source, Run):
+            profiles.append(source)
+        elif isinstance(source, Evaluation):
+            evaluations.append(source)
+        elif isinstance(source, Choice):
+            choices.append(source)
+        elif source is not given:
+            raise LayerscopeError(
+                f"{given} holds a {getattr(source, 'kind', 'run')}; a choice rests on a profile, an evaluation or a choice."
+            )
+        else:
+            raise LayerscopeError(f"expected the folder of a run, a Run, an Evaluation or a Choice, not {type(given).__name__}.")
+    return profiles, evaluations, choices
+
+
+def _check_same(profile: Run, evaluation: Evaluation) -> None:
+    one, other = (ModelIdentity.of(run.manifest["model"]) for run in (profile, evaluation))
+    if (difference := one.difference(other)) is not None:
+        raise LayerscopeError(
+            f"the runs are of different models: {one.name} was profiled, {other.name} evaluated, and they differ in {difference}."
+        )
+
+
+def _stored(choice: Choice, named: list[str] | None, layer: int | None, usable: WhyNot | None) -> Choice:
+    if layer not in (None, choice.layer) or (named is not None and choice.readout not in named):
+        raise LayerscopeError(
+            f"the choice is layer {choice.layer} under {choice.readout}: leave out the layer and the readout, or choose again "
+            "from the runs."
+        )
+    why = usable(choice.how) if usable is not None and choice.how is not None else None
+    if why is not None:
+        raise LayerscopeError(f"the choice is {choice.readout}, which cannot be used: {why}. Choose again from the runs.")
+    return choice
+
+
+def _names(readouts: str | Sequence[str] | None) -> list[str] | None:
+    if readouts is None:
+        return None
+    given = [part for part in readouts.split(",") if part.strip()] if isinstance(readouts, str) else list(readouts)
+    return [Readout.parse(name).name for name in given]
+
+
+def _one_readout(named: list[str] | None, usable: WhyNot | None) -> str:
+    if named is not None and len(named) > 1:
+        raise LayerscopeError("rules without labels compare layers, not readouts: give one readout, or an evaluation.")
+    readout = named[0] if named else DEFAULT_READOUT
+    if usable is not None and (why := usable(Readout.parse(readout))) is not None:
+        raise LayerscopeError(f"{readout} cannot be used: {why}.")
+    return readout
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What a choice says about the run that it rests on."""
+    conventions = run.manifest["conventions"]
+    model = run.manifest["model"]
+    return {
+        "identity": dict(model),
+        "source": None if run.path is None else str(run.path),
+        "max_length": conventions.get("max_length"),
+        "unit_length": bool(model.get("normalizes")) if "normalizes" in model else None,
+    }
