@@ -44,7 +44,6 @@ def select_command(
 ) -> None:
     """Choose the layer to read embeddings from: without labels from a profile, from measured scores, or with a few labels."""
     from layerscope.errors import LayerscopeError
-
     from layerscope.selection import select
 
     if labels is not None and (len(runs or []) != 1 or atlas is not None or rule is not None):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ from layerscope.capture import expand_sites
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
 from layerscope.core.runs import load_run
+from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.scoring import texts_file
 from layerscope.exporting.express import ExportError, why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Run
-from layerscope.selection import Choice, select
+from layerscope.selection import Choice, choose
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
 
 
@@ -40,7 +40,7 @@ class Evidence:
     def load(cls, source: Any) -> Evidence:
         """From a run's folder, a file that `layerscope select --json` wrote, a run or a choice."""
         if isinstance(source, Choice):
-            return cls("the given choice", given=source, about=getattr(source, "identity", {}))
+            return cls("the given choice", given=source, about=source.identity)
         if isinstance(source, (Evaluation, Run)):
             return cls(str(source.path), source, about=source.manifest["model"])
         path = Path(source)
@@ -58,12 +58,10 @@ class Evidence:
     def _from_file(cls, path: Path) -> Evidence:
         """A choice as `layerscope select --json` wrote it; scores come with it where its evaluation is still there."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            known = {name.name for name in fields(Choice)}
-            given = Choice(**{name: value for name, value in values.items() if name in known})
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ExportError(f"{path} holds no choice of a layer ({error}). `layerscope select --json` writes one.") from None
-        return cls(str(path), given=given, about=values.get("identity") or {})
+            given = Choice.from_json(path)
+        except LayerscopeError as error:
+            raise ExportError(str(error)) from None
+        return cls(str(path), given=given, about=given.identity)
 
     def check(self, model: LoadedModel) -> None:
         """Refuse evidence about another model: other weights, settings, precision, attention or adapters."""
@@ -90,19 +88,9 @@ class Evidence:
                     f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out --readout."
                 )
             return self.given, []
-        if not isinstance(self.run, Evaluation):
-            return select(self.run), []
-        best = select(self.run, readout=None if readout is None else readout.name)
-        reason = why_not(Readout.parse(best.readout or ""))
-        if reason is None:
-            return best, []
-        usable = [name for name in self._measured() if why_not(Readout.parse(name)) is None]
-        if not usable:
-            raise ExportError(f"no readout of the run in {self.where} can be exported: {reason}.")
-        others = [select(self.run, readout=name) for name in usable]
-        most = max(others, key=lambda one: (one.expected_gain or 0.0, -one.layer))
-        told = f"{best.readout} at layer {best.layer} is the choice of `layerscope select`, but cannot be exported: {reason}."
-        return most, [told]
+        usable = why_not if readout is None else None
+        choice = choose(self.run, readouts=None if readout is None else [readout.name], usable=usable)
+        return choice, [text.replace("cannot be used", "cannot be exported") for text in choice.passed_over]
 
     def _measured(self) -> dict[str, set[int]]:
         """The layers that were scored, by readout."""
@@ -126,14 +114,14 @@ class Evidence:
         """How many tokens of a text were read."""
         if self.run is not None:
             return int(self.run.manifest["conventions"]["max_length"])
-        return getattr(self.given, "max_length", None)
+        return None if self.given is None else self.given.max_length
 
     @property
     def unit_length(self) -> bool | None:
         """Whether vectors were scaled to length 1; None where no vectors were scored."""
         if isinstance(self.run, Evaluation):
             return bool(self.run.manifest["conventions"]["unit_length"])
-        return getattr(self.given, "unit_length", None)
+        return None if self.given is None else self.given.unit_length
 
     def facts(self, layer: int, readout: Readout, choice: Choice | None, notes: list[str]) -> dict[str, Any]:
         """What layerscope.json and the model card say."""

@@ -35,7 +35,7 @@ from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS, Judgment
-from layerscope.selection.labels.read import Labelled, read_labels
+from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
 from layerscope.store.folder import config_key
@@ -153,7 +153,7 @@ class ImproveJob:
     model: LoadedModel
     given: Any
     sample: Sample
-    labels: Labelled | None
+    labels: Labeled | None
     reader: Reader
     settings: _Settings
     bar: Progress
@@ -330,13 +330,13 @@ class ImproveJob:
             ci_low=None,
             ci_high=None,
             risk_of_loss=None,
-            tied=sorted({self.reader.layers[k] for k in np.flatnonzero(decision.tied[decision.chosen[0]])} | {layer}),
+            tied=tuple(sorted({self.reader.layers[k] for k in np.flatnonzero(decision.tied[decision.chosen[0]])} | {layer})),
             rule="improve",
             blocks_saved=blocks - layer,
             layers=blocks,
             model=self.model.name,
             reason=reason,
-            warnings=list(self.notes),
+            warnings=tuple(self.notes),
             abstained=bool(decision.weak),
             extra={"judge_score": evidence["after"], "judge_score_today": evidence["before"]},
         )
@@ -359,7 +359,7 @@ class ImproveJob:
         reason = "it is a sentence encoder, trained for embeddings, and no other readout of it was found to be better."
         choice = Choice(
             layer=blocks, site=site_of(blocks), readout=readout.name, expected_gain=None, ci_low=None, ci_high=None,
-            risk_of_loss=None, tied=[blocks], rule="improve", blocks_saved=0, layers=blocks, model=self.model.name,
+            risk_of_loss=None, tied=(blocks,), rule="improve", blocks_saved=0, layers=blocks, model=self.model.name,
             reason=reason, abstained=True,
         )  # fmt: skip
         neighbors = neighbor_table(self.sample.texts, vectors, vectors)

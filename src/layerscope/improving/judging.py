@@ -19,7 +19,7 @@ from layerscope.selection.judges.agreement import Agreement
 from layerscope.selection.judges.base import TEXTS, Judgment, combined
 from layerscope.selection.judges.consistency import SelfConsistency, consistency_items, make_views
 from layerscope.selection.judges.few_labels import FewLabels
-from layerscope.selection.labels.read import Labelled
+from layerscope.selection.labels.read import Labeled
 
 NONE = "none"
 CHECKED = 100
@@ -32,7 +32,7 @@ class Panel:
 
     encoder: LoadedModel | None
     encoder_readout: Readout
-    labels: Labelled | None
+    labels: Labeled | None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -89,7 +89,7 @@ class Panel:
 
 
 def make_panel(
-    judge: str | LoadedModel, labels: Labelled | None, model: LoadedModel, texts: Sequence[str], offline: bool
+    judge: str | LoadedModel, labels: Labeled | None, model: LoadedModel, texts: Sequence[str], offline: bool
 ) -> Panel:
     """Open the judge; an error or a note where it cannot judge this model or these texts."""
     if judge == NONE or judge is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from layerscope.selection.judges.base import Candidates, Judgment
-from layerscope.selection.labels.evidence import gather
-from layerscope.selection.labels.read import Labelled
-from layerscope.selection.labels.weigh import weigh
+from layerscope.selection.labels.decide import gather, weigh
+from layerscope.selection.labels.read import Labeled
 
 
 class FewLabels:
@@ -17,7 +16,7 @@ class FewLabels:
     summary = "the score on a few labeled examples"
     views: tuple[str, ...] = ()
 
-    def __init__(self, labeled: Labelled, folds: int = 5) -> None:
+    def __init__(self, labeled: Labeled, folds: int = 5) -> None:
         self.labeled, self.folds = labeled, folds
 
     def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
