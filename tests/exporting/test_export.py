@@ -227,11 +227,11 @@ def test_export_and_select_give_one_answer(whole: Whole, tmp_path: Path) -> None
         assert "cannot be exported" in done.facts["evidence"]["notes"][0]
     only = "plain/mean/raw/keep/none"
     again = export(joining_model(), readout=only, from_run=whole.run, out=tmp_path / "y")
-    assert (again.layer, again.readout) == (select(whole.run, readout=only).layer, select(whole.run, readout=only).readout)
+    assert (again.layer, again.readout) == (select(whole.run, readouts=only).layer, select(whole.run, readouts=only).readout)
 
 
 def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
-    choice = select(whole.run, readout="plain/mean/raw/keep/none")
+    choice = select(whole.run, readouts="plain/mean/raw/keep/none")
     file = tmp_path / "choice.json"
     file.write_text(choice.to_json())
     done = export(joining_model(), from_run=file, out=tmp_path / "x", max_length=64)
