@@ -105,7 +105,7 @@ def test_an_evaluation_has_the_same_scores(engine: RayEngine, model_folder: Path
         "data_dir": data,
         "layers": [0, -1],
         "readouts": ["plain/mean", "one-word/last/raw"],
-        "workers": 0,
+        "scoring_workers": 0,
     }
     here = evaluate(model_folder, out=tmp_path / "here", store=tmp_path / "store-here", **given)
     there = evaluate(model_folder, out=tmp_path / "there", store=tmp_path / "store-there", engine=engine, **given)

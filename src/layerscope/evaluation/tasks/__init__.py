@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from layerscope.evaluation.tasks.catalogue import fetch as fetch_task
 from layerscope.evaluation.tasks.catalogue import tasks as catalogued_tasks
-from layerscope.evaluation.tasks.info import reseed
-from layerscope.evaluation.tasks.paper import PAPER_TASKS, PaperTask
+from layerscope.evaluation.tasks.info import PAPER_TASKS, PaperTask, reseed
 from layerscope.evaluation.tasks.resolve import PRESETS, resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
 

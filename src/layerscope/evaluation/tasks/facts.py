@@ -1,10 +1,12 @@
-"""What exactly a loaded task holds: counts, a fingerprint, and where the data come from."""
+"""What exactly a loaded task holds: counts, a fingerprint, and whether the data are MTEB's own split."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _BATCH = 1000
@@ -63,3 +65,93 @@ def _read_columns(task: Any, part: Any) -> list[str]:
 
 def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, default=str).encode()
+
+
+def agrees_with_published(task: Any) -> tuple[bool | None, str]:
+    """True, False or None (nothing to compare with), and why.
+
+    Rows, characters and labels (or the mean score) are compared for every split in use. The order is not: mteb does
+    not publish it.
+    """
+    published = task.metadata.descriptive_stats
+    if not published:
+        return None, "mteb carries no statistics of this task"
+    train = getattr(task, "train_split", None)
+    for subset in task.hf_subsets:
+        splits = task.dataset.get(subset, task.dataset)
+        for split in (*task.eval_splits, *([train] if train in splits else [])):
+            expected = published.get(split)
+            if expected is not None and task.metadata.is_multilingual:
+                expected = expected.get("hf_subset_descriptive_stats", {}).get(subset)
+            if expected is None:
+                return None, f"mteb carries no statistics of the split {split!r}"
+            for what, found in _statistics(task, splits[split]).items():
+                wanted = _published_value(expected, what)
+                if wanted is not None and not _same(found, wanted):
+                    shown = "" if isinstance(found, dict) else f": {found}, MTEB has {wanted}"
+                    return False, f"split {split!r} differs in its {what}{shown}"
+    return True, "rows, characters and labels equal mteb's statistics"
+
+
+def _statistics(task: Any, data: Any) -> dict[str, Any]:
+    kind = task.metadata.type
+    if isinstance(data, Mapping):
+        return {
+            "queries": len(data["queries"]),
+            "documents": len(data["corpus"]),
+            "query characters": _characters(data["queries"]["text"]),
+        }
+    if kind == "STS":
+        scores = list(data["score"])
+        return _pair(data, *task.column_names) | {"mean score": sum(scores) / len(scores)}
+    if kind == "PairClassification":
+        return _pair(data, task.input1_column_name, task.input2_column_name) | _labels(data[task.label_column_name])
+    if kind not in ("Classification", "Clustering"):
+        return {"rows": len(data)}
+    texts, labels = list(data[task.input_column_name]), list(data[task.label_column_name])
+    if texts and isinstance(texts[0], list):
+        texts, labels = [t for part in texts for t in part], [x for part in labels for x in part]
+    return {"rows": len(texts), "characters": _characters(texts)} | _labels(labels)
+
+
+def _pair(data: Any, first: str, second: str) -> dict[str, Any]:
+    return {"rows": len(data), "characters": _characters(data[first]) + _characters(data[second])}
+
+
+def _labels(labels: Iterable[Any]) -> dict[str, Any]:
+    return {"labels": dict(Counter(str(label) for label in labels))}
+
+
+def _characters(texts: Iterable[str]) -> int:
+    return sum(map(len, texts))
+
+
+def _published_value(stats: Mapping[str, Any], what: str) -> Any:
+    """The same figure in mteb's statistics, whose field names differ between task types and versions."""
+
+    def get(*path: str) -> Any:
+        value: Any = stats
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    if what == "labels":
+        labels = get("label_statistics", "labels") or get("labels_statistics", "labels")
+        return {key: value["count"] for key, value in labels.items()} if labels else None
+    if what == "mean score":
+        found = get("label_statistics", "avg_score")
+        return get("labels_statistics", "avg_score") if found is None else found
+    if what == "characters" and "text_statistics" not in stats:
+        return get("number_of_characters")
+    paths = {
+        "rows": ("num_samples",),
+        "characters": ("text_statistics", "total_text_length"),
+        "queries": ("num_queries",),
+        "documents": ("num_documents",),
+        "query characters": ("queries_text_statistics", "total_text_length"),
+    }
+    return get(*paths[what])
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    return math.isclose(found, wanted, rel_tol=1e-9) if isinstance(found, float) else bool(found == wanted)

@@ -1,13 +1,72 @@
-"""What is scored of a task (type, splits, subsets), and mteb's task objects themselves."""
+"""Which tasks there are, what is scored of each (type, splits, subsets), and mteb's task objects themselves.
+
+The paper's tasks are the 32 English ones of its Table 1, by their names in mteb. Several have a corrected successor in mteb
+(`….v2`, hierarchical arXiv). The originals are kept: they are what the paper's scores were measured on. Every task is scored on
+its English test split only, although mteb would also run the validation split, or other languages, of some.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from layerscope.errors import DataError, MissingExtraError
-from layerscope.evaluation.tasks.paper import MONOLINGUAL, PAPER_TASKS
+
+TaskType = Literal["Classification", "Clustering", "PairClassification", "Reranking", "STS"]
+
+MONOLINGUAL = ("default",)
+"""The one subset of a task whose dataset has no languages to choose from."""
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """One task: its type and what of it is scored."""
+
+    name: str
+    task_type: TaskType
+    subsets: tuple[str, ...] = MONOLINGUAL
+    splits: tuple[str, ...] = ("test",)
+
+
+_TASKS = (
+    # `en-ext` is English as well: more, synthetic, counterfactuals. MTEB's English benchmark uses `en`.
+    PaperTask("AmazonCounterfactualClassification", "Classification", ("en",)),
+    PaperTask("AmazonReviewsClassification", "Classification", ("en",)),
+    PaperTask("Banking77Classification", "Classification"),
+    PaperTask("EmotionClassification", "Classification"),
+    PaperTask("MTOPDomainClassification", "Classification", ("en",)),
+    PaperTask("MTOPIntentClassification", "Classification", ("en",)),
+    PaperTask("MassiveIntentClassification", "Classification", ("en",)),
+    PaperTask("MassiveScenarioClassification", "Classification", ("en",)),
+    PaperTask("ToxicConversationsClassification", "Classification"),
+    PaperTask("TweetSentimentExtractionClassification", "Classification"),
+    PaperTask("ArxivClusteringS2S", "Clustering"),
+    PaperTask("BiorxivClusteringS2S", "Clustering"),
+    PaperTask("MedrxivClusteringS2S", "Clustering"),
+    PaperTask("RedditClustering", "Clustering"),
+    PaperTask("StackExchangeClustering", "Clustering"),
+    PaperTask("TwentyNewsgroupsClustering", "Clustering"),
+    PaperTask("SprintDuplicateQuestions", "PairClassification"),
+    PaperTask("TwitterSemEval2015", "PairClassification"),
+    PaperTask("TwitterURLCorpus", "PairClassification"),
+    PaperTask("AskUbuntuDupQuestions", "Reranking"),
+    PaperTask("MindSmallReranking", "Reranking"),
+    PaperTask("SciDocsRR", "Reranking"),
+    PaperTask("StackOverflowDupQuestions", "Reranking"),
+    PaperTask("BIOSSES", "STS"),
+    PaperTask("SICK-R", "STS"),
+    PaperTask("STS12", "STS"),
+    PaperTask("STS13", "STS"),
+    PaperTask("STS14", "STS"),
+    PaperTask("STS15", "STS"),
+    PaperTask("STS16", "STS"),
+    PaperTask("STS17", "STS", ("en-en",)),
+    PaperTask("STSBenchmark", "STS"),
+)
+
+PAPER_TASKS: dict[str, PaperTask] = {task.name: task for task in _TASKS}
 
 LAYOUT_TYPES = ("Classification", "Clustering", "PairClassification", "Reranking", "STS")
 """The task types whose data can be given as files."""
@@ -84,3 +143,49 @@ def reseed(task: Any) -> None:
     """
     fresh = type(task)(seed=task.seed)
     task.rng_state, task.np_rng = fresh.rng_state, fresh.np_rng
+
+
+_KINDS = {
+    "Classification": ("AbsTaskClassification", "accuracy", "t2c"),
+    "Clustering": ("AbsTaskClusteringLegacy", "v_measure", "t2c"),
+    "PairClassification": ("AbsTaskPairClassification", "max_ap", "t2t"),
+    "Reranking": ("AbsTaskRetrieval", "map_at_1000", "t2t"),
+    "STS": ("AbsTaskSTS", "cosine_spearman", "t2t"),
+}
+
+
+def task_class(
+    name: str,
+    task_type: str,
+    load: Callable[[Any], Any],
+    *,
+    description: str,
+    origin: str,
+    version: str,
+    attributes: Mapping[str, Any] | None = None,
+) -> type:
+    """A task class of mteb whose data come from `load(task)`; `origin` and `version` stand for hub path and revision."""
+    text_tasks()
+    from mteb import abstasks
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    base_name, main_score, category = _KINDS[task_type]
+    metadata = TaskMetadata(
+        name=name,
+        description=description,
+        dataset={"path": origin, "revision": version},
+        type=task_type,
+        category=category,
+        modalities=["text"],
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        main_score=main_score,
+    )
+
+    def load_data(self: Any, *_: Any, **__: Any) -> None:
+        if not self.data_loaded:
+            self.dataset = load(self)
+            self.data_loaded = True
+
+    members = {"metadata": metadata, "load_data": load_data, "__module__": __name__, "__doc__": description}
+    return type(name, (getattr(abstasks, base_name),), members | dict(attributes or {}))

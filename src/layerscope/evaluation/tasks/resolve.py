@@ -10,14 +10,15 @@ from typing import Literal, overload
 
 from layerscope.errors import DataError, OfflineError, UnknownNameError
 from layerscope.evaluation.tasks import catalogue
-from layerscope.evaluation.tasks.custom import own_task_info
-from layerscope.evaluation.tasks.files import find_files
-from layerscope.evaluation.tasks.info import is_mteb_task, task_info, text_tasks
+from layerscope.evaluation.tasks.files import find_files, own_task_info
+from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
 from layerscope.evaluation.tasks.limit import check_limit
-from layerscope.evaluation.tasks.paper import PAPER_TASKS
 from layerscope.evaluation.tasks.spec import TaskSpec
 
 PRESETS = ("paper", "small")
+
+SMALL = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions")
+"""The preset `small`. Tasks that other packages add to the catalogue do not change it."""
 
 
 @overload
@@ -96,7 +97,7 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
     single = [part.strip() for name in given for part in name.split(",") if part.strip()]
     if not single:
         raise DataError(f"no task was named. Valid: {', '.join(PRESETS)}, a catalogued task or any of mteb's text tasks.")
-    presets = {"paper": list(PAPER_TASKS), "small": list(catalogue.tasks())}
+    presets = {"paper": list(PAPER_TASKS), "small": list(SMALL)}
     return list(dict.fromkeys(task for name in single for task in presets.get(name, [name])))
 
 

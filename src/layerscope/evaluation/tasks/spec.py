@@ -10,13 +10,10 @@ from typing import Any, Literal
 from layerscope.data.hub import hub_offline
 from layerscope.errors import DataError, DownloadError, LayerscopeError, OfflineError
 from layerscope.evaluation.tasks import catalogue
-from layerscope.evaluation.tasks.custom import own_task_info, task_class
-from layerscope.evaluation.tasks.facts import counts, fingerprint
-from layerscope.evaluation.tasks.files import SplitFile, find_files
-from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_info
-from layerscope.evaluation.tasks.layouts import build
+from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
+from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
+from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_class, task_info
 from layerscope.evaluation.tasks.limit import apply_limit
-from layerscope.evaluation.tasks.published import agrees_with_published
 from layerscope.packages import sha256_of
 
 Source = Literal["hub", "local", "package"]
@@ -54,9 +51,7 @@ class TaskSpec:
         if self.limit is not None:
             apply_limit(task, self.limit, self.seed)
         if task.metadata.type == "Classification":
-            from layerscope.evaluation.tasks.columns import with_list_columns
-
-            with_list_columns(task)
+            _list_columns(task)
         task.data_notes = notes
         return task
 
@@ -164,3 +159,31 @@ class TaskSpec:
         if self.offline:
             return OfflineError(f"{text}, and downloads are off ({reason}). Run once with downloads on, or {advice}.")
         return DownloadError(f"{text}: {reason}. Check the network, or {advice}.")
+
+
+def _list_columns(task: Any) -> None:
+    """Let the datasets of a loaded classification task give columns as plain lists; rows, their order and scores stay the same.
+
+    A column of `datasets` looks each value up in its table anew. mteb reads the labels one by one for every training draw
+    and every metric, which makes these look-ups nearly all of the time that scoring one layer takes.
+    """
+    from datasets import Dataset, DatasetDict
+
+    class ListColumns(Dataset):
+        """A dataset that gives a column as a list."""
+
+        def __getitem__(self, key: Any) -> Any:
+            rows = super().__getitem__(key)
+            return rows[:] if isinstance(key, str) else rows
+
+    def convert(data: Any) -> Any:
+        plain = data.flatten_indices() if data._indices is not None else data
+        return ListColumns(plain.data, info=plain.info, split=plain.split)
+
+    nested = not isinstance(task.dataset, DatasetDict)
+    for subset, splits in task.dataset.items() if nested else [(None, task.dataset)]:
+        replaced = DatasetDict({split: convert(data) for split, data in splits.items()})
+        if subset is None:
+            task.dataset = replaced
+        else:
+            task.dataset[subset] = replaced

@@ -11,7 +11,7 @@ from typing import Any
 
 from layerscope.catalogue import Catalogue
 from layerscope.evaluation.tasks.catalogue.entry import TaskEntry
-from layerscope.evaluation.tasks.custom import task_class
+from layerscope.evaluation.tasks.info import task_class
 
 TASKS = Catalogue(TaskEntry, "layerscope.tasks", package=__name__)
 
