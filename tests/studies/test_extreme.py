@@ -131,7 +131,8 @@ def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypa
     ("options", "phrase"),
     [
         ({"levels": [2]}, "from 0 to 1"),
-        ({"draws": 0}, "at least 1"),
+        ({"draws": 0}, "1 or more"),
+        ({"levels": []}, "empty list"),
         ({"lengths": [0]}, "1 or more"),
         ({"levels": "x"}, "takes a number"),
     ],

@@ -18,19 +18,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from layerscope.capture import Capture, expand_sites, make_batch
+from layerscope.capture import expand_sites
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import many_intervals, prepare_rows
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
-from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import lists
 from layerscope.studies.shared.drawing import band, new_figure, quiet, sequential, tame
-from layerscope.studies.shared.models import Request, Spec, read_specs
+from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,16 +46,21 @@ class Alpha(Study):
     models: ClassVar[tuple[int, int | None]] = (0, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("exponents", [0.25, 0.5, 1.0, 2.0, 4.0], "β of the power laws λ_i = i^(−β)"),
-        Option("size", 1000, "eigenvalues of each power law"),
-        Option("alphas", [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0], "orders α"),
+        Option("exponents", [0.25, 0.5, 1.0, 2.0, 4.0], "β of the power laws λ_i = i^(−β)", least=0),
+        Option("size", 1000, "eigenvalues of each power law", least=2),
+        Option(
+            "alphas",
+            [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0],
+            "orders α",
+            least=0,
+            filled=True,
+        ),
         Option("layers", [-1], "layers of each model; -1 stands for the first, the middle and the last"),
-        Option("top", 0.1, "the share of the eigenvalues, largest first, whose weight p^α / Σ p^α is reported"),
+        Option("top", 0.1, "the share of the eigenvalues, largest first, whose weight p^α / Σ p^α is reported", least=0, most=1),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Power laws first, then each model's prompts."""
-        _check(request.options)
         options = request.options
         frames = [power_laws(options["exponents"], options["size"], options["alphas"], options["top"])]
         models: dict[str, Any] = {}
@@ -104,15 +108,6 @@ class Alpha(Study):
         return figure
 
 
-def _check(options: dict[str, Any]) -> None:
-    if not options["alphas"] or any(not a >= 0 for a in options["alphas"]):
-        raise LayerscopeError(f"alphas are numbers from 0 on, at least one, not {options['alphas']}.")
-    if options["size"] < 2 or any(beta < 0 for beta in options["exponents"]):
-        raise LayerscopeError("a power law has at least 2 eigenvalues and an exponent of 0 or more.")
-    if not 0 < options["top"] < 1:
-        raise LayerscopeError(f"top is a share between 0 and 1, not {options['top']}.")
-
-
 def top_weight(eigenvalues: Tensor, alpha: float, share: float) -> Tensor:
     """The weight p^α / Σ p^α of the largest `share` of the nonzero eigenvalues (at least one), along the last dimension.
 
@@ -148,16 +143,23 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
     layers = _layers(request.options["layers"], model.n_blocks)
     prompts = [ids for ids in model.tokenize(list(request.texts.texts), request.max_length).ids if len(ids) > 2]
     if not prompts:
-        raise LayerscopeError("every text has fewer than three tokens: there is no spectrum to speak of.")
+        raise LayerscopeError("every text has fewer than three tokens: they have no spectrum.")
     alphas, top = request.options["alphas"], request.options["top"]
     found: dict[tuple[int, float, str, str], list[float]] = {}
     bar.begin(f"{spec.label}|prompts", len(prompts))
-    for spectra in _read(model, layers, prompts, request.final_norm):
-        for (layer, sink), spectrum in spectra.items():
+    sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
+
+    def look(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
+        rows, layer = state.double().cpu(), sites[index].layer
+        others = torch.arange(len(rows)) != int(torch.linalg.vector_norm(raw.double(), dim=-1).argmax())
+        for sink, kept in (("keep", rows), ("drop", rows[others])):
+            spectrum = eigvalsh(smaller_gram(prepare_rows(kept, "centered-unit")))
             for alpha in alphas:
                 found.setdefault((layer, alpha, "entropy", sink), []).append(float(spectrum_entropy(spectrum, alpha)))
                 found.setdefault((layer, alpha, "top_weight", sink), []).append(float(top_weight(spectrum, alpha, top)))
-        bar.advance(1)
+        bar.advance(index == len(sites) - 1)
+
+    read_prompts(model, sites, prompts, request.final_norm, look)
     estimates = [mean_over_prompts(np.array(values), model.width) for values in found.values()]
     ends = many_intervals(estimates, request.seed)
     rows = [
@@ -166,26 +168,6 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
     ]
     rows.sort(key=lambda row: int(str(row[2])))
     return pd.DataFrame(rows, columns=COLUMNS), model.identity
-
-
-def _read(model: LoadedModel, layers: list[int], prompts: list[list[int]], final_norm: Any) -> Any:
-    """For each prompt: eigenvalues of its prepared tokens by layer and sink setting."""
-    sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
-    spectra: dict[tuple[int, str], Tensor] = {}
-
-    def keep(index: int, raw: Tensor, state: Tensor) -> None:
-        rows, layer = state[0].double().cpu(), sites[index].layer
-        sink = int(torch.linalg.vector_norm(raw[0].double(), dim=-1).argmax())
-        others = torch.arange(len(rows)) != sink
-        for name, kept in (("keep", rows), ("drop", rows[others])):
-            spectra[layer, name] = eigvalsh(smaller_gram(prepare_rows(kept, "centered-unit")))
-
-    with Capture(model.anatomy, sites, final_norm, keep) as capture:
-        for ids in prompts:
-            spectra = {}
-            batch = make_batch([ids], model.pad_id, model.device)
-            capture.run(lambda batch=batch: model.run(batch))  # type: ignore[misc]
-            yield spectra
 
 
 def _layers(wanted: list[int], blocks: int) -> list[int]:

@@ -7,7 +7,7 @@ the group `layerscope.studies` that names such an instance, its class, or its mo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +28,8 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 class Option:
     """One setting of one study. A value given as text is read as the default's type; lists are comma-separated.
 
+    `valid` are the names it may have, `least` and `most` the bounds of its numbers; a list that is `filled` must not be empty.
+
     >>> Option("levels", [0.0, 1.0], "shares of tokens").parse("0,0.5,1")
     [0.0, 0.5, 1.0]
     """
@@ -35,6 +37,10 @@ class Option:
     name: str
     default: Any
     help: str
+    valid: Sequence[str] = ()
+    least: float | None = None
+    most: float | None = None
+    filled: bool = False
 
     def parse(self, value: Any) -> Any:
         """A value as this option holds it, from text or from Python."""
@@ -45,7 +51,10 @@ class Option:
             if isinstance(parts, (str, bytes, Mapping)) or not hasattr(parts, "__iter__"):
                 parts = [parts]
             kind = type(self.default[0]) if self.default else str
-            return [self._read(part, kind) for part in parts]
+            found = [self._read(part, kind) for part in parts]
+            if self.filled and not found:
+                raise LayerscopeError(f"option {self.name} is an empty list: give at least one value (default: {self.shown}).")
+            return found
         return value if self.default is None else self._read(value, type(self.default))
 
     def _read(self, value: Any, kind: type) -> Any:
@@ -59,10 +68,20 @@ class Option:
                 raise ValueError
             if kind is int and isinstance(value, float) and value != int(value):
                 raise ValueError
-            return kind(value)
+            return self._checked(kind(value))
         except (TypeError, ValueError):
             what = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
             raise LayerscopeError(f"option {self.name} takes {what}, not {value!r} (default: {self.shown}).") from None
+
+    def _checked(self, value: Any) -> Any:
+        """The value, if it is one of the valid names or within the bounds; NaN is in no bounds."""
+        if self.valid and value not in self.valid:
+            raise UnknownNameError(f"value of the option {self.name}", str(value), self.valid)
+        low, high = self.least, self.most
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            bounds = f"of {low:g} or more" if high is None else f"from {low:g} to {high:g}"
+            raise LayerscopeError(f"option {self.name} takes numbers {bounds}, not {value} (default: {self.shown}).")
+        return value
 
     @property
     def shown(self) -> str:

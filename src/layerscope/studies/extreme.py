@@ -20,11 +20,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from layerscope.capture import Batch, Capture, Reducer, Site, expand_sites
+from layerscope.capture import Batch, Reducer, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
 from layerscope.core.statistics import Interval
 from layerscope.data.items import content_key
-from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+from layerscope.errors import DataError
 from layerscope.metrics import Options, many_intervals
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.models import LoadedModel
@@ -34,12 +34,13 @@ from layerscope.store import atomic
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import in_short, layers, lists, mean_of
 from layerscope.studies.shared.drawing import band, color_key, new_figure, quiet, sequential, subtitle, tame
-from layerscope.studies.shared.models import Request, canonical, read_specs
+from layerscope.studies.shared.models import Request, canonical, read_prompts, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONDITIONS = ("repetition", "randomness", "length")
+_LEVELS = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]
 FIELDS = {"keep": "entropy_keep", "drop": "entropy_drop"}
 COLUMNS = ["model", "condition", "level", "site", "layer", "depth", "metric", "sink", "value", "ci_low", "ci_high", "n"]
 Repeat = Literal["one", "each"]
@@ -61,17 +62,16 @@ class Extreme(Study):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("conditions", list(CONDITIONS), "which of repetition, randomness and length"),
-        Option("levels", [0.0, 0.1, 0.25, 0.5, 0.75, 1.0], "probabilities p with which a token is replaced"),
-        Option("lengths", [8, 16, 32, 64, 128, 256, 512, 1024], "tokens kept; those above max_length are left out"),
-        Option("draws", 1, "how often each prompt is changed, each time with new draws; a prompt's value is the mean"),
-        Option("repeat", "one", "one: repetition draws one token per prompt, so that p = 1 repeats it; each: one per position"),
+        Option("conditions", list(CONDITIONS), "which of repetition, randomness and length", valid=CONDITIONS, filled=True),
+        Option("levels", _LEVELS, "probabilities p with which a token is replaced", least=0, most=1, filled=True),
+        Option("lengths", [8, 16, 32, 64, 128, 256, 512, 1024], "tokens kept; those above max_length are left out", least=1),
+        Option("draws", 1, "how often each prompt is changed, each time with new draws; a prompt's value is the mean", least=1),
+        Option("repeat", "one", "draw one token per prompt, so that p = 1 repeats it, or each position's own", ("one", "each")),
         Option("alpha", 1.0, "order of the entropy"),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Measure the model on the prompts as they are and made extreme."""
-        _check(request.options)
         request = canonical(request)
         spec = read_specs(request.models)[0]
         model = spec.open(request)
@@ -117,23 +117,6 @@ class Extreme(Study):
             color_key(figure, list(axes[:, j]), shown, _KEYS[condition])
         figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
         return figure
-
-
-def _check(options: dict[str, Any]) -> None:
-    for name in options["conditions"]:
-        if name not in CONDITIONS:
-            raise UnknownNameError("condition", name, CONDITIONS)
-    if not options["conditions"]:
-        raise LayerscopeError(f"no condition was chosen. Valid: {', '.join(CONDITIONS)}.")
-    wrong = [p for p in options["levels"] if not 0 <= p <= 1]
-    if wrong or not options["levels"]:
-        raise LayerscopeError(f"levels are probabilities from 0 to 1, not {wrong or 'none at all'}.")
-    if any(length < 1 for length in options["lengths"]):
-        raise LayerscopeError("lengths are numbers of tokens, 1 or more.")
-    if options["draws"] < 1:
-        raise LayerscopeError(f"draws must be at least 1, not {options['draws']}.")
-    if options["repeat"] not in ("one", "each"):
-        raise UnknownNameError("repeat", options["repeat"], ["one", "each"])
 
 
 @dataclass
@@ -339,23 +322,18 @@ class Meter:
     def _equal_states(self, prompts: Sequence[np.ndarray]) -> np.ndarray:
         """(prompts, layers): where the states of one token, repeated, are equal up to rounding.
 
-        A causal model without absolute positions cannot tell such tokens apart (behind a beginning-of-text token: not at layer
-        0). After centering only rounding error is left, or a single direction, and its entropy says nothing.
+        A causal model without absolute positions cannot tell such tokens apart (behind a beginning-of-text token this holds
+        at layer 0 only). After centering only rounding error is left, or a single direction, and its entropy says nothing.
         """
         equal = np.zeros((len(prompts), len(self.sites)), dtype=bool)
-        at = {"row": 0}
         own = [torch.from_numpy(~np.isin(ids, self._special)) for ids in prompts]
 
-        def look(index: int, raw: Tensor, state: Tensor) -> None:
-            z = state[0].float()[own[at["row"]].to(state.device)]
+        def look(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
+            z = state.float()[own[prompt].to(state.device)]
             spread, size = torch.linalg.vector_norm(z - z.mean(0)), torch.linalg.vector_norm(z)
-            equal[at["row"], index] = bool(spread <= torch.finfo(state.dtype).eps ** 0.5 * size)
+            equal[prompt, index] = bool(spread <= torch.finfo(state.dtype).eps ** 0.5 * size)
 
-        with Capture(self.model.anatomy, self.sites, self._final_norm, look) as capture:
-            for row, ids in enumerate(prompts):
-                at["row"] = row
-                batch = self.model.make_batch([ids])
-                capture.run(lambda batch=batch: self.model.run(batch))  # type: ignore[misc]
+        read_prompts(self.model, self.sites, prompts, self._final_norm, look)
         return equal
 
 

@@ -20,9 +20,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from layerscope.capture import Capture, Site, expand_sites, make_batch
+from layerscope.capture import Site, expand_sites
 from layerscope.core.statistics import bootstrap_rows, percentile_interval
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import LayerscopeError
 from layerscope.metrics import many_intervals
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import RESAMPLES
@@ -34,12 +34,11 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
 from layerscope.studies.shared.curves import in_short, lists, mean_of
 from layerscope.studies.shared.drawing import band, model_colors, new_figure, quiet, subtitle, tame
-from layerscope.studies.shared.models import Request, Spec, folder_name, read_specs
+from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CENTERS = ("prompt", "prefix")
 SINKS = ("keep", "drop")
 _WORDS = {1: "higher", -1: "lower", 0: "not clearly different"}
 _THAN = {1: " than that of", -1: " than that of", 0: " from that of"}
@@ -56,16 +55,22 @@ class Reasoning(Study):
     models: ClassVar[tuple[int, int | None]] = (1, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("stride", 1, "measure every so many tokens; the whole prompt is always measured"),
-        Option("rows", "centered-unit", f"what is done to the tokens' states: {', '.join(ROW_PREPARATIONS)}"),
-        Option("center", "prompt", "whose mean is subtracted: that of the whole prompt, or of the prefix itself (slower)"),
-        Option("alpha", 1.0, "order of the entropy; 1 and 2 are updated from prefix to prefix, others are computed anew"),
-        Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third"),
+        Option("stride", 1, "measure every so many tokens; the whole prompt is always measured", least=1),
+        Option("rows", "centered-unit", f"what is done to the tokens' states: {', '.join(ROW_PREPARATIONS)}", ROW_PREPARATIONS),
+        Option(
+            "center",
+            "prompt",
+            "whose mean is subtracted: that of the whole prompt, or of the prefix itself (slower)",
+            ("prompt", "prefix"),
+        ),
+        Option(
+            "alpha", 1.0, "order of the entropy; 1 and 2 are updated from prefix to prefix, others are computed anew", least=0
+        ),
+        Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third", least=1),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Measure each model, one at a time; finished prompts are found again."""
-        _check(request.options)
         measured = [measure(request, spec, bar) for spec in read_specs(request.models)]
         options = request.options
         conventions = {
@@ -110,17 +115,6 @@ class Reasoning(Study):
         _legend(axes[-1], colors)
         figure.suptitle(tame(subtitle(manifest)), fontsize=8)
         return figure
-
-
-def _check(options: dict[str, Any]) -> None:
-    if options["rows"] not in ROW_PREPARATIONS:
-        raise UnknownNameError("rows", options["rows"], ROW_PREPARATIONS)
-    if options["center"] not in CENTERS:
-        raise UnknownNameError("center", options["center"], CENTERS)
-    if options["stride"] < 1 or options["groups"] < 1:
-        raise LayerscopeError("stride and groups are whole numbers of 1 or more.")
-    if not options["alpha"] >= 0:
-        raise LayerscopeError(f"alpha must be a number of 0 or more, not {options['alpha']}.")
 
 
 @dataclass
@@ -176,9 +170,9 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
     """(sink settings, layers, lengths) of one prompt. Each layer's states are let go before the next."""
     out = np.full((len(SINKS), len(sites), len(lengths)), np.nan)
 
-    def follow(index: int, raw: Tensor, state: Tensor) -> None:
-        rows = state[0].double()
-        sink = int(torch.linalg.vector_norm(raw[0].double(), dim=-1).argmax())
+    def follow(prompt: int, index: int, raw: Tensor, state: Tensor) -> None:
+        rows = state.double()
+        sink = int(torch.linalg.vector_norm(raw.double(), dim=-1).argmax())
         others = torch.cat([rows[:sink], rows[sink + 1 :]])
         fewer = np.where(lengths > sink, lengths - 1, lengths)  # what is left of each prefix
         options = request.options
@@ -187,9 +181,7 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
             found = entropies_of_prefixes(kept, distinct.tolist(), options["rows"], options["center"], options["alpha"])
             out[k, index] = found.cpu().numpy()[back]
 
-    batch = make_batch([ids], model.pad_id, model.device)
-    with Capture(model.anatomy, sites, request.final_norm, follow) as capture:  # type: ignore[arg-type]
-        capture.run(lambda: model.run(batch))
+    read_prompts(model, sites, [ids], request.final_norm, follow)
     return out
 
 

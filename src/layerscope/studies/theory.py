@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.statistics import percentile_interval
-from layerscope.errors import LayerscopeError
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
@@ -59,16 +58,19 @@ class Theory(Study):
     models: ClassVar[tuple[int, int | None]] = (0, 0)
     texts: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = (
-        Option("matrices", 10_000, "random cases per statement, spread over its kinds (costly statements take a tenth or less)"),
-        Option("starts", 4, "climbs towards a violation per kind"),
-        Option("steps", 250, "steps of each climb"),
+        Option(
+            "matrices",
+            10_000,
+            "random cases per statement, spread over its kinds (costly statements take a tenth or less)",
+            least=1,
+        ),
+        Option("starts", 4, "climbs towards a violation per kind", least=0),
+        Option("steps", 250, "steps of each climb", least=0),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Try every statement on random cases, then climb."""
         options = request.options
-        if options["matrices"] < 1 or options["starts"] < 0 or options["steps"] < 0:
-            raise LayerscopeError("matrices must be at least 1; starts and steps must not be negative.")
         trials = try_all(options["matrices"], options["starts"], options["steps"], request.seed, bar)
         table = tabulate(trials, request.seed)
         conventions = {

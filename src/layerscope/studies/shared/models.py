@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from layerscope.capture import Capture, Site
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -185,6 +187,25 @@ def profile_of(
         del model
         free_memory()
     return run
+
+
+def read_prompts(
+    model: LoadedModel,
+    sites: Sequence[Site],
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    final_norm: str,
+    look: Callable[[int, int, Tensor, Tensor], None],
+) -> None:
+    """Run prompts through a model one by one; `look(prompt, site, raw states, states)` sees each site's (tokens, width)."""
+    at = 0
+
+    def reduce(index: int, raw: Tensor, state: Tensor) -> None:
+        look(at, index, raw[0], state[0])
+
+    with Capture(model.anatomy, sites, final_norm, reduce) as capture:  # type: ignore[arg-type]
+        for at, ids in enumerate(prompts):  # noqa: B007 - `reduce` reads it
+            batch = model.make_batch([ids])
+            capture.run(lambda batch=batch: model.run(batch))  # type: ignore[misc]
 
 
 def runs_elsewhere(request: Request) -> bool:
