@@ -73,7 +73,9 @@ def test_in_python(texts: list[str], tmp_path: Path) -> None:
     counts = [len(ids) for ids in tiny_model("llama").tokenize(texts[:3]).ids]
     assert run.table["value"].iloc[0] == pytest.approx(2 * sum(counts) / 3)
     assert (tmp_path / "run" / "figure.png").is_file()
-    again = layerscope.StudyRun.load(tmp_path / "run")
+    again = layerscope.load_run(tmp_path / "run")
+    assert isinstance(again, layerscope.StudyRun)
+    assert (again.kind, again.name) == ("study", "lengths")
     assert again.verdict == run.verdict
     assert again.table.equals(run.table)
     assert again.plot().axes

@@ -60,7 +60,9 @@ def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any
 
 
 def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep, tmp_path: Path) -> None:
-    again = Sweep.load(done.path)
+    again = layerscope.load_run(done.path)
+    assert isinstance(again, Sweep)
+    assert (again.kind, again.name) == ("sweep", "sweep")
     assert again.table.equals(done.table)
     assert again.jobs["status"].tolist() == done.jobs["status"].tolist()
     assert again.failed == done.failed
@@ -70,7 +72,7 @@ def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep, tmp_path: Path) -> Non
     old.mkdir()
     (old / "jobs.json").write_text(json.dumps({"layerscope": "0.1", "jobs": again.summary()["jobs"]}), encoding="utf-8")
     (old / "sweep.parquet").write_bytes((done.path / "sweep.parquet").read_bytes())
-    assert Sweep.load(old).table.equals(done.table)
+    assert layerscope.load_run(old).tables()["sweep"].equals(done.table)
     with pytest.raises(RunFolderError, match="not 'sweep'"):
         Sweep.load(done.path / NAMES[0])
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.core.sites import whole_layers
 from layerscope.report.text import number, sparkline
 from layerscope.studies.base import Study, get_study, studies
 from layerscope.studies.run import StudyRun
@@ -100,7 +101,7 @@ def _print_curves(console: Console, run: StudyRun) -> None:
 
 def _whole_layers(table: pd.DataFrame) -> pd.DataFrame:
     """Prompt entropy of whole layers: no states inside blocks, no differences between states."""
-    rows = table[~table["site"].str.match(r"block\.\d+\.")] if "site" in table else table
+    rows = whole_layers(table) if "site" in table else table
     rows = rows.dropna(subset=["layer", "value"])
     rows = rows[rows["metric"] == "prompt_entropy"]
     if "kind" in rows and len(rows):

@@ -42,6 +42,7 @@ _CHARACTERS = 4.2  # of a token, where no tokenizer is at hand
 _SAMPLE = 64  # texts that are tokenized to tell how many tokens all of them have
 _TEXTS = {"lee": 300}  # texts of a corpus that is used whole and is not read for an estimate; others are taken as 1000
 _BATCH_TOKENS, _LENGTH, _REPEATS = 512, 64, 2  # of the timed batch
+_LONG_ENOUGH = 0.02  # seconds of a call that is timed
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,13 @@ class Machine:
     def rate(self, dtype: str) -> float:
         """Operations per second of a large product of matrices."""
         if dtype not in self.flops:
-            size = 8192 if self.kind == "cuda" else 768
-            a = torch.randn(size, size, device=self.device, dtype=getattr(torch, "bfloat16" if dtype == "auto" else dtype))
-            self.flops[dtype] = 2 * size**3 / _seconds(lambda: a @ a, self.device)
+            kind = getattr(torch, "bfloat16" if dtype == "auto" else dtype)
+            for size in (8192,) if self.kind == "cuda" else (96, 192, 384, 768):  # a CPU without the dtype is very slow
+                a = torch.randn(size, size, device=self.device, dtype=kind)
+                took = _seconds(lambda a=a: a @ a, self.device)  # type: ignore[misc]
+                self.flops[dtype] = 2 * size**3 / took
+                if took > _LONG_ENOUGH:
+                    break
         return self.flops[dtype]
 
     def matrix(self, size: int) -> float:
