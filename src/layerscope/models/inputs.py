@@ -136,6 +136,15 @@ class ItemReader(ABC):
         """What a manifest says of how items are read."""
         return {}
 
+    @property
+    def has_class_token(self) -> bool:
+        """Whether the first token stands for the whole item."""
+        return False
+
+    def facts(self, part: Part) -> dict[str, Any]:
+        """What was found about items that have been surveyed."""
+        return {"max_length": self.max_length, "truncated": int(part.truncated.sum())}
+
     def warnings(self) -> list[str]:
         """What a reader of the results must be told about reading the items."""
         return []
@@ -233,6 +242,16 @@ class TextReader(ItemReader):
         """The first tokens of one text."""
         ids = self.model.tokenize([self.texts[number]], min(self.max_length or 64, 64)).ids
         return self.model.make_batch(ids)
+
+    @property
+    def has_class_token(self) -> bool:
+        """Of models that see both ways and have such a token."""
+        sees_ahead = bool(getattr(self.model, "identity", {}).get("bidirectional"))
+        return sees_ahead and getattr(self.model.tokenizer, "cls_token_id", None) is not None
+
+    def facts(self, part: Part) -> dict[str, Any]:
+        """The limit, and how many texts were cut."""
+        return {**super().facts(part), "tokens": "all, special tokens included"}
 
     def warnings(self) -> list[str]:
         """That fewer tokens were read than asked for."""

@@ -214,6 +214,22 @@ class ImageReader(ItemReader):
             **({"notes": model.family.notes} if model.family.notes else {}),
         }
 
+    @property
+    def has_class_token(self) -> bool:
+        """Whether the model has a class token."""
+        return bool(self._model.anatomy.class_token)
+
+    def facts(self, part: Part) -> dict[str, Any]:
+        """How many patches there are, and what was left out."""
+        anatomy = self._model.anatomy
+        return {
+            "patches": int(part.lengths[0]) if len(part.lengths) else 0,
+            "tokens": "patches; class and register tokens are left out",
+            "class_token": anatomy.class_token,
+            "registers": anatomy.registers,
+            "dropped": dict(self.items.dropped),
+        }
+
     def warnings(self) -> list[str]:
         """That the model came without a processor."""
         if "default" not in str(self._model.identity.get("processor_from", "")):
