@@ -28,15 +28,15 @@ SETTINGS: dict[str, Any] = {"metrics": ["prompt_entropy", "curvature", "dataset_
 def timed_passes() -> list[float]:
     """The moments when results came in: the first is when workers were warm, the last when all was done."""
     moments: list[float] = []
-    take = Dispatch._take
+    receive = Dispatch._receive
 
     def noted(self: Dispatch, reference: Any) -> Any:
-        found = take(self, reference)
+        found = receive(self, reference)
         if found is not None:
             moments.append(time.perf_counter())
         return found
 
-    setattr(Dispatch, "_take", noted)  # noqa: B010
+    setattr(Dispatch, "_receive", noted)  # noqa: B010
     return moments
 
 

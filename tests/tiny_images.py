@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers as hf
-from torch import nn
+from torch import Tensor, nn
 
-from layerscope.data.images import ImageSet
+from layerscope.capture import Capture, FinalNorm, Site, expand_sites
+from layerscope.data.images import ImageSet, PixelReader
 from layerscope.models import ImageModel, wrap
 from layerscope.models.architectures.aim import AimConfig, AimModel
 
@@ -90,3 +91,45 @@ def pictures(count: int = 6, seed: int = 0, side: int = SIDE) -> ImageSet:
         noise = rng.normal(0, 0.1, (side, side, 3))
         items.append(np.clip((np.stack(values, -1) + noise + 1) * 127, 0, 255).astype(np.uint8))
     return ImageSet.of(items, labels=np.arange(count) % 3, name="pictures")
+
+
+_BATCH = 32
+
+
+def iterate_states(
+    model: ImageModel,
+    images: ImageSet,
+    *,
+    sites: Sequence[Site] | None = None,
+    final_norm: FinalNorm = "applied",
+    tokens: str = "patches",
+    batch_size: int | None = None,
+    indices: Sequence[int] | None = None,
+    reader: PixelReader | None = None,
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Numbers of some images and their states (sites, images, tokens, D), one batch after the other, in the given order.
+
+    `tokens` is `patches` or `all`. Without `sites`: layer 0 to L. A `reader` of one's own may go through the images repeatedly.
+    """
+    wanted = list(sites) if sites is not None else expand_sites(None, model.anatomy)
+    order = list(range(len(images)) if indices is None else indices)
+    size = batch_size or _BATCH
+    kept: dict[int, Tensor] = {}
+    skip = 0
+
+    def on_state(index: int, _raw: Tensor, state: Tensor) -> None:
+        kept[index] = state[:, skip:]
+
+    own = PixelReader(model.processor) if reader is None else reader
+    try:
+        with Capture(model.anatomy, wanted, final_norm, on_state) as capture:
+            for start in range(0, len(order), size):
+                part = [int(i) for i in order[start : start + size]]
+                batch = model.make_batch(own.read(images, part), tokens)
+                skip = batch.skip
+                capture.run(lambda batch=batch: model.run(batch))  # type: ignore[misc]
+                yield part, torch.stack([kept[i] for i in range(len(wanted))])
+                kept.clear()
+    finally:
+        if reader is None:
+            own.close()

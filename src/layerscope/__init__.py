@@ -16,6 +16,7 @@ from layerscope.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from layerscope import atlas, metrics, training
+    from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
     from layerscope.core.runs import AnyRun, load_run
     from layerscope.correlation import correlate
     from layerscope.data import load_corpus
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AnyRun",
     "Choice",
+    "DataOptions",
+    "EngineOptions",
     "Evaluation",
     "Improved",
     "LayerscopeError",
+    "ModelOptions",
     "ProbeRun",
     "Run",
     "StudyRun",
@@ -70,9 +74,12 @@ __all__ = [
 _HOMES = {
     "AnyRun": "layerscope.core.runs",
     "Choice": "layerscope.selection",
+    "DataOptions": "layerscope.core.options",
+    "EngineOptions": "layerscope.core.options",
     "Evaluation": "layerscope.evaluation.run",
     "Improved": "layerscope.improving",
     "LayerscopeError": "layerscope.errors",
+    "ModelOptions": "layerscope.core.options",
     "ProbeRun": "layerscope.probing",
     "Run": "layerscope.profiling.run",
     "StudyRun": "layerscope.studies.run",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.data import augment, make_views
-from layerscope.data.augment import _NEIGHBOURS, _SPACES, _chosen_words, _edit, _letters, _mistype, _split, views
+from layerscope.data.augment import _NEIGHBORS, _SPACES, _chosen_words, _edit, _letters, _mistype, _split, views
 from layerscope.errors import DataError, MissingExtraError, UnknownNameError
 
 SENTENCE = "several letters make every single word here quite long enough although some words stay short of an"
@@ -123,12 +123,12 @@ def test_short_texts() -> None:
 
 
 def test_keyboard() -> None:
-    assert set(_NEIGHBOURS["g"]) == set("fhtyvb")
-    assert set(_NEIGHBOURS["A"]) == set("QWSZ")
-    for key, near in _NEIGHBOURS.items():
+    assert set(_NEIGHBORS["g"]) == set("fhtyvb")
+    assert set(_NEIGHBORS["A"]) == set("QWSZ")
+    for key, near in _NEIGHBORS.items():
         assert near
         assert key not in near
-        assert all(key in _NEIGHBOURS[other] for other in near if key.islower() and other.islower())
+        assert all(key in _NEIGHBORS[other] for other in near if key.islower() and other.islower())
 
 
 def test_speed() -> None:

@@ -13,8 +13,7 @@ import transformers as hf
 from layerscope.data.images import PixelPreparation, PixelReader
 from layerscope.errors import ModelError
 from layerscope.models import ImageModel, load, wrap
-from layerscope.models.images import iterate_states
-from tests.tiny_images import BLOCKS, IMAGE_FAMILIES, PATCHES, SIDE, WIDTH, build, pictures, processor
+from tests.tiny_images import BLOCKS, IMAGE_FAMILIES, PATCHES, SIDE, WIDTH, build, iterate_states, pictures, processor
 
 _SAVED = [name for name in IMAGE_FAMILIES if not name.startswith("aim") or name == "aimv2"]
 _PIL = {"size": {"height": SIDE, "width": SIDE}}

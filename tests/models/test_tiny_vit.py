@@ -118,7 +118,7 @@ def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.
 def test_real_weights_tell_clothes_apart() -> None:
     """Mean patch states of the last layer, nearest class mean: far above the tenth that chance gives."""
     from layerscope.data.images import load_images
-    from layerscope.models.images import iterate_states
+    from tests.tiny_images import iterate_states
 
     try:
         fetch("mobile-sam")

@@ -1,4 +1,4 @@
-"""Noisy copies ("views") of a text: word split, then random character edit, then keyboard-neighbour substitution.
+"""Noisy copies ("views") of a text: word split, then random character edit, then keyboard-neighbor substitution.
 
 Each step touches 30 % of the words, and in the last two 30 % of a touched word's characters. What comes out depends on
 the text, the seed and the number of the view alone: not on the order of the texts, the batch or the machine.
@@ -35,7 +35,7 @@ _KEYS = ("1234567890", "qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
 def _keyboard() -> dict[str, str]:
-    """Every key's neighbours. Each row sits about half a key to the right of the row above it."""
+    """Every key's neighbors. Each row sits about half a key to the right of the row above it."""
     near: dict[str, str] = {}
     for row, keys in enumerate(_KEYS):
         for column, key in enumerate(keys):
@@ -45,7 +45,7 @@ def _keyboard() -> dict[str, str]:
     return near | {key.upper(): near[key].upper() for key in string.ascii_lowercase}
 
 
-_NEIGHBOURS = _keyboard()
+_NEIGHBORS = _keyboard()
 
 
 def augment(text: str, *, seed: int, view: int, strength: float = DEFAULT_STRENGTH) -> str:
@@ -131,7 +131,7 @@ def _keys(word: str) -> Sequence[int]:
     """Where a word has characters of the QWERTY keyboard."""
     if word.isascii() and word.isalnum():
         return range(len(word))
-    return [i for i, c in enumerate(word) if c in _NEIGHBOURS]
+    return [i for i, c in enumerate(word) if c in _NEIGHBORS]
 
 
 def _chosen_words(
@@ -205,7 +205,7 @@ def _other(char: str, foreign: str, draw: _Draw) -> str:
 def _mistype(word: str, spots: Sequence[int], strength: float, draw: _Draw) -> str:
     chars = list(word)
     for i in _sample(spots, min(_share(strength, len(spots)), _MAX_CHARACTERS), draw):
-        near = _NEIGHBOURS[chars[i]]
+        near = _NEIGHBORS[chars[i]]
         chars[i] = near[int(draw() * len(near))]
     return "".join(chars)
 

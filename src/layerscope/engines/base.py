@@ -17,21 +17,21 @@ Results = Iterator[tuple[int, Result]]
 
 
 def nothing(units: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore progress."""
 
 
 class Work(ABC, Generic[Item, Result]):
-    """One kind of work. It is sent to every worker once, opened there (a model is loaded, say) and run for item after item.
+    """One kind of work. It is sent to every worker once, opened there (which may load a model), and run for each item.
 
-    What it holds before `open` must be picklable. An item must give the same result on every worker: one that is lost with its
-    worker is done again on another.
+    What it holds before `open` must be picklable. An item must give the same result on every worker: if a worker is lost, its
+    items are run on another.
     """
 
-    under_way: int = 1  # items that a worker has at a time; 2 where `prepare` does something: one is run, the next is prepared
-    memory: int = 0  # bytes that one worker needs, as far as that is known: bounds how many are started unasked
+    under_way: int = 1  # items that a worker has at a time; 2 where `prepare` does something: one runs while the next is prepared
+    memory: int = 0  # bytes that one worker needs, if known: limits how many workers are started by default
 
     def open(self) -> Any:
-        """Get ready, once per worker. What the first worker returns here is handed to every `run` as `common`."""
+        """Get ready, once per worker. What the first worker returns is passed to every `run` as `common`."""
         return None
 
     def prepare(self, item: Item) -> Any:
@@ -43,15 +43,15 @@ class Work(ABC, Generic[Item, Result]):
         """The result of one item; `advance(n)` says that n more units are done."""
 
     def close(self) -> None:
-        """Let go of what `open` took."""
+        """Release what `open` took."""
 
     def name(self, item: Item) -> str:
         """What an item is called in a message."""
         return str(item)
 
     def give_up(self, item: Item, reason: str) -> Result:
-        """What stands for the result of an item that failed too often; unless a work says otherwise, all of it ends there."""
-        raise LayerscopeError(f"{self.name(item)} {reason}. What was finished is kept: run the same command again to go on.")
+        """The result of an item that failed too often. By default the whole run stops with an error."""
+        raise LayerscopeError(f"{self.name(item)} {reason}. What was finished is kept: run the same command again to resume.")
 
 
 class MapWork(Work[Item, Result]):
@@ -68,7 +68,7 @@ class MapWork(Work[Item, Result]):
 
 
 class Engine(ABC):
-    """Where work is done. Use it as a context, or `close` it: it may hold workers, or the connection to a cluster."""
+    """Where work is done. Use it as a context, or `close` it: it may have workers, or a connection to a cluster."""
 
     name: str
     remote: bool = False  # whether workers are other processes, to which models and texts must be sent
@@ -96,8 +96,8 @@ class Engine(ABC):
         """What a run's manifest says about where it was computed."""
         return {"name": self.name}
 
-    def close(self) -> None:  # noqa: B027 - many have nothing to let go of
-        """Let go of workers and connections."""
+    def close(self) -> None:  # noqa: B027 - many have nothing to release
+        """Release workers and connections."""
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from layerscope.errors import LayerscopeError
 log = logging.getLogger("layerscope")
 
 _POLL_S = 0.5
-_KEPT = "What was finished is kept: run the same command again to go on."
+_RESUME = "What was finished is kept: run the same command again to resume."
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Placement:
-    """So many workers, each with these cores (0: whatever is there), GPUs and threads."""
+    """How many workers there are, and the cores (0: whatever is free), GPUs and threads of each."""
 
     workers: int
     cpus: float
@@ -44,7 +44,7 @@ class Placement:
 
 
 def place(machines: Sequence[Machine], items: int, workers: int | None, gpus: float | None, memory: int = 0) -> Placement:
-    """Divide a cluster. Unasked, a worker gets a GPU where there are any, else one core, as far as memory goes.
+    """Divide a cluster among workers. By default a worker gets a GPU where there are any, else one core, within memory.
 
     With fewer workers than cores the cores are divided: `threads` is how many of them a worker may use.
 
@@ -79,7 +79,7 @@ def _fits(have: float, want: float) -> int:
 
 
 def check_request(workers: int | None, gpus: float | None) -> None:
-    """Refuse what no cluster could give."""
+    """Refuse a request that no cluster can meet."""
     if workers is not None and workers < 1:
         raise LayerscopeError(f"--workers must be 1 or more, not {workers}.")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
@@ -100,7 +100,7 @@ class Member:
 
 
 class Dispatch:
-    """One piece of work on a cluster, from the first item to the last."""
+    """Runs one piece of work on a cluster, from the first item to the last."""
 
     def __init__(
         self,
@@ -134,14 +134,14 @@ class Dispatch:
             while self.finished < len(self.items):
                 self._assign()
                 for reference in self._ready():
-                    found = self._take(reference)
+                    found = self._receive(reference)
                     if found is not None:
                         self.finished += 1
                         yield found
                 while self.given_up:
                     self.finished += 1
                     yield self.given_up.pop()
-                self._show()
+                self._report_progress()
         finally:
             self._end()
 
@@ -154,14 +154,14 @@ class Dispatch:
         self.members.append(Member(actor, actor.open.remote()))
 
     def _assign(self) -> None:
-        """Items to the workers that have the fewest: near the end nobody waits for one that has two."""
+        """Give items to the workers that have the fewest: near the end nobody waits for a worker that has two."""
         for held in range(self.work.under_way):
             for member in self.members:
                 if member.opening is None and len(member.items) == held and self.waiting:
-                    self._give(member)
+                    self._give_item(member)
 
-    def _give(self, member: Member) -> None:
-        """The next item that this worker may have. One whose worker died is alone with the next: it alone is to blame then."""
+    def _give_item(self, member: Member) -> None:
+        """Give a worker the next item. An item whose worker died is run alone: if the next one dies too, the item is to blame."""
         if self.suspects.intersection(member.items.values()):
             return
         index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
@@ -179,18 +179,18 @@ class Dispatch:
             place = self.placement
             raise LayerscopeError(
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
-                f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. {_KEPT}"
+                f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. {_RESUME}"
             )
         return list(found)
 
-    def _take(self, reference: Any) -> tuple[int, Any] | None:
+    def _receive(self, reference: Any) -> tuple[int, Any] | None:
         member = next((m for m in self.members if reference in m.items or reference is m.opening), None)
         if member is None:  # its worker was found dead a moment ago
             return None
         try:
             outcome: Outcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            self._bury(member, _first_line(error))
+            self._replace_worker(member, _first_line(error))
             return None
         if outcome.refused:
             raise outcome.error()
@@ -202,7 +202,7 @@ class Dispatch:
         self.suspects.discard(index)
         if outcome.reason is not None:
             log.debug("%s", outcome.trace)
-            self._again(index, f"{outcome.reason} (on {member.where})")
+            self._retry(index, f"{outcome.reason} (on {member.where})")
             return None
         self.deaths = 0
         result, units = outcome.result
@@ -212,7 +212,7 @@ class Dispatch:
     def _opened(self, member: Member, outcome: Outcome) -> None:
         if outcome.reason is not None:
             log.debug("%s", outcome.trace)
-            self._bury(member, outcome.reason)
+            self._replace_worker(member, outcome.reason)
             return
         facts, member.opening = outcome.result, None
         member.pid, member.where = facts["pid"], f"{facts['node']}, process {facts['pid']}"
@@ -220,8 +220,8 @@ class Dispatch:
         self.facts["nodes"].add(facts["node"])
         self.facts["torch"].add(facts["torch"])
 
-    def _bury(self, member: Member, reason: str) -> None:
-        """A worker is gone: its items go back to the front, and another takes its place."""
+    def _replace_worker(self, member: Member, reason: str) -> None:
+        """Replace a worker that died. Its items go back to the front of the queue."""
         self.members.remove(member)
         self.ray.kill(member.actor)  # it may be out of reach rather than dead
         self.deaths += 1
@@ -233,10 +233,10 @@ class Dispatch:
         self.facts["replaced"] += 1
         self.suspects.update(member.items.values())
         for index in reversed(member.items.values()):
-            self._again(index, f"its worker died: {reason} ({member.where})")
+            self._retry(index, f"its worker died: {reason} ({member.where})")
         self._start()
 
-    def _again(self, index: int, reason: str) -> None:
+    def _retry(self, index: int, reason: str) -> None:
         self.tried[index] += 1
         if self.tried[index] < self.attempts:
             self.waiting.appendleft(index)
@@ -245,8 +245,8 @@ class Dispatch:
         self.given_up.append((index, result))
         self.deaths = 0
 
-    def _show(self) -> None:
-        """One bar for all workers: what is finished and what they have done of the items under way."""
+    def _report_progress(self) -> None:
+        """One bar for all workers: what is finished, and what is done of the items in progress."""
         for member in self.members:
             if member.poll is None and member.items:
                 member.poll = member.actor.progress.options(concurrency_group="watch").remote()

@@ -18,9 +18,9 @@ log = logging.getLogger("layerscope")
 class RayEngine(Engine):
     """Workers on a Ray cluster, each an actor that opens its work once.
 
-    `address` is a cluster's (`auto`: the one this machine belongs to); without it `RAY_ADDRESS`, a cluster that runs on this
-    machine, or one that is started for the purpose and ended with it. An item that fails or loses its worker is tried `attempts`
-    times. Connecting waits until there is something to do.
+    `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it, `RAY_ADDRESS` is used, or a
+    cluster that runs on this machine, or one that is started here and stopped at the end. An item that fails or loses its worker
+    is tried `attempts` times. The engine connects when there is something to do.
 
         with RayEngine(workers=4, gpus_per_worker=1) as engine:
             layerscope.profile("smollm2-135m", "lee", engine=engine)
@@ -42,8 +42,8 @@ class RayEngine(Engine):
         check_request(workers, gpus_per_worker)
         self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
         self.attempts, self.start_timeout = attempts, start_timeout
-        self._ours = False
-        self._unhush: Callable[[], None] = _already
+        self._connected_here = False
+        self._restore_output: Callable[[], None] = _nothing_to_restore
         self._facts: dict[str, Any] = {}
         self.current: Dispatch | None = None  # the work that is being done
 
@@ -72,15 +72,15 @@ class RayEngine(Engine):
             }
 
     def facts(self) -> dict[str, Any]:
-        """What the last work was done by."""
+        """What did the last work."""
         return {"name": self.name, "ray": require_ray().__version__, **self._facts}
 
     def close(self) -> None:
-        """End the connection, and the cluster where it was started here."""
-        if self._ours:
+        """Close the connection, and stop the cluster if it was started here."""
+        if self._connected_here:
             require_ray().shutdown()
-            self._unhush()
-            self._ours = False
+            self._restore_output()
+            self._connected_here = False
 
     def _connected(self) -> Any:
         ray = require_ray()
@@ -88,17 +88,17 @@ class RayEngine(Engine):
             return ray
         self._check_address()
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
-        self._unhush = _hush()
+        self._restore_output = _redirect_output()
         try:
             ray.init(address=self.address, namespace="layerscope", **quiet)
         except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
-            self._unhush()
+            self._restore_output()
             raise self._no_cluster(error) from error
-        self._ours = True
+        self._connected_here = True
         return ray
 
     def _check_address(self) -> None:
-        """Ray would try for minutes where nobody listens."""
+        """Fail early: Ray would try for minutes to reach an address where nothing listens."""
         host, _, port = (self.address or "").rpartition(":")
         if "//" in host or not host or not port.isdigit():
             return
@@ -120,21 +120,21 @@ class RayEngine(Engine):
         return [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
-def _already() -> None:
-    """Nothing to undo."""
+def _nothing_to_restore() -> None:
+    """There is nothing to restore."""
 
 
-def _hush() -> Callable[[], None]:
-    """What the cluster reports goes to the log until the returned function is called.
+def _redirect_output() -> Callable[[], None]:
+    """Send what the cluster prints to the log, until the returned function is called.
 
-    Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; a worker's death is told by our own
-    warning. Ray has no setting for it, so its function is replaced; where a version has none of that name, nothing is.
+    Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; our own warning says that a worker
+    died. Ray has no setting for this, so its function is replaced; a version without that function is left alone.
     """
     from ray._private import worker
 
     before = getattr(worker, "print_to_stdstream", None)
     if before is None:
-        return _already
+        return _nothing_to_restore
 
     def to_log(data: Any, *_: Any, **__: Any) -> None:
         for line in data.get("lines", ()):

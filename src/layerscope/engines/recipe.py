@@ -66,7 +66,7 @@ def make_recipe(given: Any, loaded: LoadedModel, offline: bool, options: dict[st
 
 
 def driver_options(given: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """How the driver itself loads the model, which only tokenises and plans with it: on its CPU, whatever workers do."""
+    """How the driver itself loads the model, which only tokenizes and plans with it: on its CPU, whatever workers do."""
     if not isinstance(given, (str, Path)):
         return options
     return {**{k: v for k, v in options.items() if k != "device_map"}, "device": "cpu"}

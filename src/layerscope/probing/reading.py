@@ -19,7 +19,7 @@ from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work
 from layerscope.engines.recipe import ModelRecipe
 from layerscope.models import LoadedModel
-from layerscope.models.inputs import ReadSettings, ViewSettings
+from layerscope.models.inputs import ReadSettings
 from layerscope.reading import BatchRunner
 
 DEFAULT_MAX_LENGTH = 128
@@ -51,32 +51,21 @@ class ModelItems:
     """
 
     def __init__(self, model: LoadedModel, items: Items, max_length: int = DEFAULT_MAX_LENGTH) -> None:
-        self._model, self._items = model, items
+        self._model = model
         self._reader = model.open_items(items, ReadSettings(max_length, tokens="patches"))
-        found = self._reader.survey(np.arange(len(items)))
-        self._rows, self._truncated = found.rows, int(found.truncated.sum())
-        self.lengths = np.maximum(found.lengths, 1).tolist()
-        both_ways = bool(model.identity.get("bidirectional")) and getattr(model.tokenizer, "cls_token_id", None) is not None
-        self.has_class_token = bool(model.anatomy.class_token) or both_ways
+        self._part = self._reader.survey(np.arange(len(items)))
+        self.lengths = np.maximum(self._part.lengths, 1).tolist()
+        self.has_class_token = self._reader.has_class_token
 
     def batch(self, items: Sequence[int]) -> Batch:
         """Some items as one batch; an item without a token still needs a state."""
-        rows = self._reader.read(items) if self._rows is None else [self._rows[i] for i in items]
+        kept = self._part.rows
+        rows = self._reader.read(items) if kept is None else [kept[i] for i in items]
         return self._model.make_batch([row if len(row) else [self._model.pad_id] for row in rows])
 
     def facts(self) -> dict[str, Any]:
         """What is read of each item, how many were cut, and what was left out."""
-        told, anatomy = self._reader.conventions(ViewSettings(0)), self._model.anatomy
-        if "tokens" not in told:
-            limit = self._reader.max_length
-            return {"max_length": limit, "truncated": self._truncated, "tokens": "all, special tokens included"}
-        return {
-            "patches": self.lengths[0] if self.lengths else 0,
-            "tokens": told["tokens"],
-            "class_token": anatomy.class_token,
-            "registers": anatomy.registers,
-            "dropped": dict(self._items.dropped),
-        }
+        return self._reader.facts(self._part)
 
     def close(self) -> None:
         """End the processes that read items."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalisation and sink setting."""
+    """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization and sink setting."""
 
     kind: ClassVar[str] = "profile"
 

@@ -34,14 +34,14 @@ _NUMBERS_HELD = 2**21  # influences of per-prompt means: those of a few sites wa
 
 @dataclass(frozen=True)
 class _Measured:
-    """A metric at one site: its raw value, and the value, interval and count under each normalisation."""
+    """A metric at one site: its raw value, and the value, interval and count under each normalization."""
 
     raw: Estimate  # without its influences, which may take much memory
     rows: list[list[Any]]
 
 
 _Site = dict[tuple[str, str], _Measured]  # by metric and sink
-_Estimates = tuple[Estimate, list[Estimate]]  # raw, and under each normalisation
+_Estimates = tuple[Estimate, list[Estimate]]  # raw, and under each normalization
 
 
 class TableBuilder:
@@ -61,7 +61,7 @@ class TableBuilder:
     def build(
         self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None, numbers: PromptNumbers | None = None
     ) -> pd.DataFrame:
-        """The tidy table, one row per site, metric, normalisation and sink setting. `numbers`: what the shards' values are."""
+        """The tidy table, one row per site, metric, normalization and sink setting. `numbers`: what the shards' values are."""
         self._numbers = PromptNumbers.of(shards) if numbers is None else numbers
         self._order = PromptOrder(self._numbers.prompts, self.plan, self.width)
         self._found: dict[Any, Any] = {}  # the order of the vectors, the same at every site

@@ -1,4 +1,4 @@
-"""Views of an image: a crop, a flip, other colours, a blur. Seeded by the image itself, so that order never matters."""
+"""Views of an image: a crop, a flip, other colors, a blur. Seeded by the image itself, so that order never matters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 AREA = (0.35, 1.0)  # share of the image that a crop keeps
 RATIO = (3 / 4, 4 / 3)  # of a crop's width to its height, beside the image's own
 FLIP = 0.5
-JITTER, STRENGTH, HUE = 0.8, 0.4, 0.1  # how often colours change; by how much; hue as a share of the circle
+JITTER, STRENGTH, HUE = 0.8, 0.4, 0.1  # how often colors change; by how much; hue as a share of the circle
 BLUR, SIGMA = 0.5, (0.1, 2.0)  # how often an image is blurred; by how many pixels of 224
 
 RECIPE = (
@@ -29,12 +29,12 @@ def view_rng(key: int, view: int, seed: int) -> np.random.Generator:
 
 
 def augment(image: Image, rng: np.random.Generator) -> Image:
-    """One view, of the same size; grey images stay grey."""
+    """One view, of the same size; gray images stay gray."""
     from PIL import Image as pil
     from PIL import ImageEnhance, ImageFilter
 
-    grey = image.mode in ("L", "1", "I", "I;16", "F")
-    view = image.convert("L" if grey else "RGB")
+    gray = image.mode in ("L", "1", "I", "I;16", "F")
+    view = image.convert("L" if gray else "RGB")
     size = view.size
     view = view.resize(size, pil.Resampling.BILINEAR, box=_crop(size, rng))
     if rng.random() < FLIP:
@@ -43,7 +43,7 @@ def augment(image: Image, rng: np.random.Generator) -> Image:
     if jitter:
         view = ImageEnhance.Brightness(view).enhance(float(factors[0]))
         view = ImageEnhance.Contrast(view).enhance(float(factors[1]))
-        if not grey:
+        if not gray:
             view = _turned(ImageEnhance.Color(view).enhance(float(factors[2])), float(hue))
     blur, sigma = rng.random() < BLUR, rng.uniform(*SIGMA)
     if blur:

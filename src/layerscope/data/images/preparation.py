@@ -25,7 +25,7 @@ class PixelPreparation:
     """Resize, crop, scale to 0 … 1, subtract `mean` and divide by `std`.
 
     `size` is (height, width). With `resize` the shorter side is first brought to that many pixels and the middle cut out;
-    without it the image is stretched to `size`. One channel means grey.
+    without it the image is stretched to `size`. One channel means gray.
 
     >>> PixelPreparation((2, 2), channels=1).prepare(__import__("PIL.Image").Image.new("RGB", (4, 4), "white")).tolist()
     [[[1.0, 1.0], [1.0, 1.0]]]
@@ -42,7 +42,7 @@ class PixelPreparation:
         if self.resample not in _RESAMPLE:
             raise UnknownNameError("resample", self.resample, _RESAMPLE)
         if self.channels not in (1, 3):
-            raise ModelError(f"images have 1 channel (grey) or 3 (colour), not {self.channels}.")
+            raise ModelError(f"images have 1 channel (gray) or 3 (color), not {self.channels}.")
 
     def prepare(self, image: Image) -> np.ndarray:
         """One image as (channels, height, width) float32."""

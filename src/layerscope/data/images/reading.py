@@ -51,7 +51,7 @@ def prepare(image: Image, processor: Any) -> np.ndarray:
     own = getattr(processor, "prepare", None)
     if own is not None:
         return own(image)
-    # transformers' processors want colour; a grey image becomes three equal channels
+    # transformers' processors want color; a gray image becomes three equal channels
     found = processor(images=[image.convert("RGB")], return_tensors="np")
     values = found["pixel_values"] if "pixel_values" in found else found["input_ids"]
     return np.ascontiguousarray(np.asarray(values)[0])

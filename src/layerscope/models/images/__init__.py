@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from layerscope.data.images.preparation import PixelPreparation, default_preparation
 from layerscope.models.images.model import ImageModel
-from layerscope.models.images.states import iterate_states
 
-__all__ = ["ImageModel", "PixelPreparation", "default_preparation", "iterate_states"]
+__all__ = ["ImageModel", "PixelPreparation", "default_preparation"]

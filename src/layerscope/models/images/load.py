@@ -179,7 +179,7 @@ def default_processor(module: Any) -> PixelPreparation:
     require_pillow()
     config = getattr(module, "config", None)
     if getattr(config, "model_type", None) == "imagegpt":
-        raise ModelError("ImageGPT reads colours of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap().")
+        raise ModelError("ImageGPT reads colors of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap().")
     return default_preparation(config)
 
 
