@@ -65,7 +65,7 @@ def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> No
     assert (mark.layer, mark.kind, mark.rule, mark.readout) == (2, "chosen", "measured", READOUTS[0])
     (mark,) = gather([synthetic_run()]).marks
     assert mark.rule == "evidence"
-    choice = Choice(4, "block.3", READOUTS[0], 1.0, 0.0, 2.0, 0.1, [4], "mine", 2, 6, "small", "because")
+    choice = Choice(4, "block.3", READOUTS[0], 1.0, 0.0, 2.0, 0.1, [4], "mine", 2, layers=6, model="small", reason="because")
     (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).marks
     assert (mark.layer, mark.rule, mark.text) == (4, "mine", "because")
     with pytest.raises(LayerscopeError, match="which is none of the runs: other"):
@@ -73,7 +73,7 @@ def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> No
 
 
 def test_a_choice_is_read_from_a_file(tmp_path: Path) -> None:
-    choice = Choice(4, "block.3", None, None, None, None, None, [4], "mine", 2, 6, "small", "because")
+    choice = Choice(4, "block.3", None, None, None, None, None, [4], "mine", 2, layers=6, model="small", reason="because")
     path = tmp_path / "choice.json"
     path.write_text(choice.to_json(), encoding="utf-8")
     assert load_any(path) == choice

@@ -6,8 +6,10 @@ import math
 
 import pytest
 
-from layerscope import Evaluation
+from layerscope import Evaluation, select
+from layerscope.report.contents import gather
 from layerscope.report.headline import gain_of, headline
+from layerscope.report.headline import marks as find_marks
 from layerscope.report.sections.evaluation import from_evaluation
 from layerscope.report.sections.profile import from_run
 from layerscope.report.sources import Mark, Scores
@@ -17,12 +19,12 @@ from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 def said(*runs: object, marks: list[Mark] | None = None) -> str:
     curves = [from_run(r) for r in runs if not isinstance(r, Evaluation)]  # type: ignore[arg-type]
     scores = [from_evaluation(r) for r in runs if isinstance(r, Evaluation)]
-    return headline(curves, scores, marks or []).sentence
+    return headline(curves, scores, find_marks(curves, scores) if marks is None else marks).sentence
 
 
 def test_a_clear_gain_with_its_interval_and_blocks() -> None:
     text = said(synthetic_evaluation(best=2, blocks=12))
-    assert text == "Layer 2 of 12: +10.0 ± 1.0 on STSBenchmark over the last layer with 6 × fewer blocks."
+    assert text == "Layer 2 of 12: +9.8 on STSBenchmark over the last layer (95 %: +8.9 to +10.9) with 6 × fewer blocks."
 
 
 def test_fewer_blocks_in_words() -> None:
@@ -38,18 +40,23 @@ def test_several_tasks_are_averaged_and_their_intervals_put_together() -> None:
     assert gain is not None
     assert gain.gain == pytest.approx(10.0)
     assert gain.half == pytest.approx(0.5)  # four independent halves of 1: 1 / √4
-    assert "+10.0 ± 0.5 on average over 4 tasks" in said(run)
+    assert "+10.0 on average over 4 tasks" in said(run)
 
 
 def test_an_unclear_gain_is_not_called_one() -> None:
     text = said(synthetic_evaluation(best=2, half=0.2))
-    assert text.startswith("No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0")
+    assert text.startswith("No layer is clearly better than the last, 6 of 6, on STSBenchmark: layer 2 is best of 7 on 1 task")
+    assert "the last layer is kept" in text
+    elsewhere = from_evaluation(synthetic_evaluation(best=2, half=0.2))
+    elsewhere.run = None  # scores from elsewhere, which the selection cannot read
+    text = headline([], [elsewhere]).sentence
+    assert text == "No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0."
 
 
 def test_a_last_layer_that_was_kept_is_not_called_the_best() -> None:
     run = synthetic_evaluation(best=2, half=0.2)
-    kept = Mark(from_evaluation(run).model, 6, 6, "chosen", "kept")
-    assert said(run, marks=[kept]).startswith("No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0")
+    assert select(run).abstained
+    assert "is the best" not in said(run)
 
 
 def test_without_intervals_it_says_so() -> None:
@@ -62,20 +69,42 @@ def test_without_intervals_it_says_so() -> None:
 def test_the_last_layer_is_best() -> None:
     run = synthetic_evaluation(best=6)
     assert said(run) == "The last layer, 6 of 6, is the best on STSBenchmark (30.0), and no earlier one ties with it."
-    run.gains.loc[run.gains["layer"] == 2, "tied_best"] = True
-    assert "; layer 2 ties with it with 3 × fewer blocks" in said(run)
+    (mark,) = find_marks([], [from_evaluation(run)])
+    mark.tied = [2, 6]
+    assert "; layer 2 ties with it with 3 × fewer blocks" in said(run, marks=[mark])
 
 
-def test_another_readout_is_compared_with_the_default_last_layer() -> None:
-    run = synthetic_evaluation(readouts=READOUTS, best=2)
-    # layer 2: 30 with the default, 45 with the fourth readout; the default's last layer: 20
-    assert "+25.0 over that last layer with the one-word template (last pooling, raw, centered) at layer 2" in said(run)
-    same_template = synthetic_evaluation(readouts=READOUTS[:2], best=2)
-    assert "+15.0 over that last layer with reading it by mean pooling, raw at layer 2" in said(same_template)
+def test_a_gain_is_told_by_its_causes() -> None:
+    # layer 2: 30 with the default, 45 with the fourth readout; the last layer: 20 and 35
+    text = said(synthetic_evaluation(readouts=READOUTS, best=2))
+    assert text.startswith("Layer 2 of 6, read with the one-word template (last pooling, raw, centered): +25.0 on STSBenchmark")
+    assert text.endswith("with 3 × fewer blocks: template +15.0, layer +10.0.")
+    same_template = said(synthetic_evaluation(readouts=READOUTS[:2], best=2))
+    assert "read by mean pooling, raw: +15.0" in same_template
+    assert "readout +5.0, layer +10.0" in same_template
     worse = synthetic_evaluation(readouts=READOUTS[:2], best=2)
     for table in (worse.scores, worse.gains):
         table.loc[table["final_norm"] == "raw", "score"] -= 0.2
-    assert "reading it" not in said(worse)
+    assert "read by" not in said(worse)
+
+
+def test_the_page_says_what_select_chooses() -> None:
+    """Under the default readout no layer is clearly better; under another one a layer is, and that is what both say."""
+    run = synthetic_evaluation(readouts=[READOUTS[0], READOUTS[3]], best=5, half=0.2)
+    other = run.gains["template"] == "one-word"
+    for table in (run.scores, run.gains):
+        table.loc[table["template"] == "one-word", "score"] += 0.4
+    middle = (run.gains.loc[other, "ci_low"] + run.gains.loc[other, "ci_high"]) / 2
+    for column, sign in (("ci_low", -1), ("ci_high", 1)):
+        run.gains.loc[other, column] = middle + sign * 0.005
+    choice = select(run)
+    assert choice.readout == READOUTS[3]
+    assert not choice.abstained
+    (mark,) = gather([run]).marks
+    assert (mark.layer, mark.readout, mark.expected_gain) == (choice.layer, choice.readout, choice.expected_gain)
+    text = gather([run]).headline.lead
+    assert text.startswith(f"Layer {choice.layer} of 6, read with the one-word template")
+    assert f"{choice.expected_gain:+.1f} on STSBenchmark (95 %: {choice.ci_low:+.1f} to {choice.ci_high:+.1f})" in text
 
 
 def test_the_valley_and_the_sink() -> None:
@@ -119,7 +148,7 @@ def test_a_choice_without_labels() -> None:
 def test_nothing_to_say() -> None:
     run = synthetic_run()
     run.table = run.table[run.table["metric"] == "dime"]
-    assert said(run) == "small: no metric here has a headline of its own; the curves are below."
+    assert said(run, marks=[]) == "small: no metric here has a headline of its own; the curves are below."
 
 
 def test_undefined_scores_do_not_count() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
 from layerscope.profiling.valley import EntropyValley
+from layerscope.report.sections.evaluation import gain_parts
 from layerscope.report.sources import Block, Curves, Mark, Scores
+from layerscope.selection import Choice, choose
 
 
 def marks(curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Any] = ()) -> list[Mark]:
@@ -39,7 +41,7 @@ def best_layer(score: Scores, readout: str) -> int | None:
 
 
 def _of_scores(score: Scores) -> Mark | None:
-    chosen = None if score.run is None else _select(score.run, readouts=[score.reference])
+    chosen = None if score.run is None else _select(score.run)
     if chosen is not None:
         return _mark(chosen, score.model, score.n_blocks)
     best = best_layer(score, score.reference)
@@ -51,20 +53,33 @@ def _of_scores(score: Scores) -> Mark | None:
 
 def _select(run: Any, **options: Any) -> Any:
     """What a selection makes of a run; None where it cannot tell (a curve is missing, an evaluation of one layer)."""
-    from layerscope.selection import select
-
     try:
-        return select(run, **options)
+        return choose(run, **options)
     except LayerscopeError:
         return None
 
 
-def _mark(choice: Any, model: str, n_blocks: int) -> Mark:
-    gain = {name: getattr(choice, name, None) for name in ("expected_gain", "ci_low", "ci_high", "risk_of_loss")}
+def _mark(choice: Choice, model: str, n_blocks: int) -> Mark:
+    of_readout, of_layer = choice.gain_readout, choice.gain_layer
     return Mark(
-        model, int(choice.layer), n_blocks, "chosen", str(choice.reason), choice.readout, str(choice.rule),
-        [str(w) for w in choice.warnings], abstained=bool(getattr(choice, "abstained", False)), **gain,
-    )  # fmt: skip
+        model,
+        choice.layer,
+        n_blocks,
+        "chosen",
+        choice.reason,
+        choice.readout,
+        choice.rule,
+        list(choice.warnings),
+        choice.expected_gain,
+        choice.ci_low,
+        choice.ci_high,
+        choice.risk_of_loss,
+        choice.abstained,
+        choice.extra.get("score"),
+        None if of_readout is None else of_readout.value,
+        None if of_layer is None else of_layer.value,
+        list(choice.tied),
+    )
 
 
 @dataclass
@@ -111,11 +126,9 @@ def headline(
         parts: list[str] = []
         weight = 0.0
         if own_scores:
-            gains = [reference_gain(s) for s in own_scores]
-            best = max(range(len(gains)), key=lambda i: -math.inf if (g := gains[i]) is None else g.gain)
-            parts += score_words(own_scores[best], chosen)
-            gain = gains[best]
-            weight = 1.0 + (gain.gain if gain is not None and gain.clear else 0.0)
+            parts += score_words(own_scores[0], chosen)
+            gain = chosen.expected_gain if chosen is not None and not chosen.abstained else None
+            weight = 1.0 + (gain or 0.0)
         parts += _valley_words(own_curves, with_numbers=not own_scores)
         if chosen is not None and not own_scores:
             parts.append(_choice_words(chosen))
@@ -170,31 +183,72 @@ def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | Non
 
 
 def score_words(score: Scores, chosen: Mark | None = None) -> list[str]:
-    """The layer, then what another way of reading the same weights gives."""
-    known = None if chosen is None or chosen.readout not in (None, score.reference) else chosen.layer
-    gain = reference_gain(score, known)
+    """What the selection chose from these scores; where nothing could be chosen (published scores), what the means show."""
+    if chosen is not None and chosen.rule == "measured":
+        return [chosen_words(chosen, score.reference, _where(score))]
+    gain = reference_gain(score, chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None)
     if gain is None:
         return []
-    if gain.layer == gain.last:  # kept, perhaps, because nothing is clearly better: then the best is named with its gain
-        gain = reference_gain(score) or gain
-    where = f"on {score.tasks[0]}" if len(score.tasks) == 1 else f"on average over {score.mean_says}"
-    spread = f" ± {gain.half:.1f}" if math.isfinite(gain.half) else ""
     if gain.layer == gain.last:
-        alone = _alone(gain, len(score.tasks) > 1)
-        parts = [f"the last layer, {gain.layer} of {score.n_blocks}, is the best {where} ({gain.score:.1f}){alone}"]
-    elif gain.clear:
-        parts = [f"layer {gain.layer} of {score.n_blocks}: {gain.gain:+.1f}{spread} {where} over the last layer{_blocks(gain)}"]
-    elif not math.isfinite(gain.half) and gain.gain > 0:
-        parts = [
-            f"layer {gain.layer} of {score.n_blocks}: {gain.gain:+.1f} {where} over the last layer{_blocks(gain)}, "
-            "without an interval to judge it by"
-        ]
-    else:
-        parts = [
-            f"no layer is clearly better than the last {where}: layer {gain.layer} of {score.n_blocks} has "
-            f"{gain.gain:+.1f}{spread}"
-        ]
-    return parts + _readout_words(score, gain)
+        return [f"the last layer, {gain.layer} of {score.n_blocks}, is the best {_where(score)} ({gain.score:.1f})"]
+    sure = f" ± {gain.half:.1f}" if math.isfinite(gain.half) else ""
+    if sure and not gain.clear:
+        told = f"layer {gain.layer} of {score.n_blocks} has {gain.gain:+.1f}{sure}"
+        return [f"no layer is clearly better than the last {_where(score)}: {told}"]
+    told = f"layer {gain.layer} of {score.n_blocks}: {gain.gain:+.1f}{sure} {_where(score)} over the last layer"
+    return [f"{told}{_blocks_of(gain.layer, gain.last)}" + ("" if sure else ", without an interval to judge it by")]
+
+
+def _where(score: Scores) -> str:
+    return f"on {score.tasks[0]}" if len(score.tasks) == 1 else f"on average over {score.mean_says}"
+
+
+def chosen_words(mark: Mark, reference: str, where: str) -> str:
+    """A choice from measured scores, in the numbers of the selection itself."""
+    blocks = mark.n_blocks
+    if mark.abstained:
+        return f"no layer is clearly better than the last, {blocks} of {blocks}, {where}: {mark.text.removesuffix('.')}"
+    same = mark.readout in (None, reference)
+    if mark.layer == blocks and same:
+        number = "" if mark.score is None else f" ({mark.score:.1f})"
+        earlier = [layer for layer in mark.tied if layer != blocks]
+        tied = f"; layer {min(earlier)} ties with it{_blocks_of(min(earlier), blocks)}" if earlier else ""
+        return f"the last layer, {blocks} of {blocks}, is the best {where}{number}{tied or ', and no earlier one ties with it'}"
+    gain = "" if mark.expected_gain is None else f"{mark.expected_gain:+.1f} "
+    interval = ", without an interval to judge it by"
+    if mark.ci_low is not None and mark.ci_high is not None and mark.ci_low < mark.ci_high:
+        interval = f" (95 %: {mark.ci_low:+.1f} to {mark.ci_high:+.1f})"
+    saved = _blocks_of(mark.layer, blocks)
+    if same:
+        return f"layer {mark.layer} of {blocks}: {gain}{where} over the last layer{interval}{saved}"
+    parts = gain_words(mark)
+    read = how_read(str(mark.readout), reference)
+    return f"layer {mark.layer} of {blocks}, {read}: {gain}{where}{interval}{saved}{f': {parts}' if parts else ''}"
+
+
+def gain_words(mark: Mark) -> str:
+    """Where a gain comes from.
+
+    >>> mark = Mark("m", 26, 30, "chosen", "", "one-word/last/raw/keep/none", readout_gain=43.4, layer_gain=0.4)
+    >>> gain_words(mark)
+    'template +43.4, layer +0.4'
+    """
+    if mark.readout_gain is None or mark.layer_gain is None or mark.readout is None:
+        return ""
+    return gain_parts(mark.readout, mark.readout_gain, mark.layer_gain)
+
+
+def how_read(readout: str, reference: str) -> str:
+    """A way of reading texts, told by what differs from the reference.
+
+    >>> how_read("one-word/last/raw/keep/corpus", "plain/mean/applied/keep/none")
+    'read with the one-word template (last pooling, raw, centered)'
+    """
+    parsed = Readout.parse(readout)
+    how = f"{parsed.pooling} pooling, {parsed.final_norm}"
+    how += (", sink dropped" if parsed.sink == "drop" else "") + (", centered" if parsed.centering == "corpus" else "")
+    same_template = parsed.template == Readout.parse(reference).template
+    return f"read by {how}" if same_template else f"read with the {parsed.template} template ({how})"
 
 
 def _choice_words(mark: Mark) -> str:
@@ -210,20 +264,6 @@ def _choice_words(mark: Mark) -> str:
     return text
 
 
-def _alone(gain: Gain, several: bool) -> str:
-    """What else ties with the last layer, where it is the best."""
-    each = " on every task" if several else ""
-    earlier = [layer for layer in gain.tied if layer != gain.last]
-    if not earlier:
-        return f", and no earlier one ties with it{each}" if gain.tied else ""
-    first = min(earlier)
-    return f"; layer {first} ties with it{each}{_blocks_of(first, gain.last)}"
-
-
-def _blocks(gain: Gain) -> str:
-    return _blocks_of(gain.layer, gain.last)
-
-
 def _blocks_of(layer: int, last: int) -> str:
     if layer <= 0:
         return " with no block at all"
@@ -231,23 +271,6 @@ def _blocks_of(layer: int, last: int) -> str:
     if ratio < 1.15:
         return ""
     return f" with {ratio:.0f} × fewer blocks" if ratio >= 2.95 else f" with {ratio:.1f} × fewer blocks"
-
-
-def _readout_words(score: Scores, gain: Gain) -> list[str]:
-    """The readout with the highest score of all, against the last layer of the reference."""
-    others = {name: found for name in score.readouts if (found := gain_of(score, name)) is not None}
-    if len(others) < 2:
-        return []
-    best = max(others, key=lambda name: others[name].score)
-    own = gain_of(score, score.reference)
-    if best == score.reference or own is None or others[best].score <= own.score:
-        return []
-    more = others[best].score - (gain.score - gain.gain)
-    readout = Readout.parse(best)
-    same_template = readout.template == Readout.parse(score.reference).template
-    how = f"{readout.pooling} pooling, {readout.final_norm}" + (", centered" if readout.centering == "corpus" else "")
-    name = f"reading it by {how}" if same_template else f"the {readout.template} template ({how})"
-    return [f"{more:+.1f} over that last layer with {name} at layer {others[best].layer}"]
 
 
 def _valley_words(curves: Sequence[Curves], with_numbers: bool) -> list[str]:

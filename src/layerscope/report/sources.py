@@ -131,9 +131,10 @@ class Section:
 
 @dataclass
 class Mark:
-    """A layer of a model that is pointed out in every view. `kind` is chosen (by a rule) or best (by labelled scores).
+    """A layer of a model that is pointed out in every view. `kind` is chosen (by a rule) or best (by labeled scores).
 
-    Gains over the last layer are in points (score × 100), None where nothing is claimed.
+    Gains are in points (score × 100), None where nothing is claimed. `expected_gain` is over the last layer read the default way;
+    of it, `readout_gain` comes from reading texts in another way and `layer_gain` from reading another layer.
     """
 
     model: str
@@ -149,6 +150,10 @@ class Mark:
     ci_high: float | None = None
     risk_of_loss: float | None = None
     abstained: bool = False
+    score: float | None = None
+    readout_gain: float | None = None
+    layer_gain: float | None = None
+    tied: list[int] = field(default_factory=list)
 
 
 def weights_text(model: dict[str, Any]) -> str:

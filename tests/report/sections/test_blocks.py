@@ -60,7 +60,7 @@ def test_a_sweep_says_how_its_jobs_ended() -> None:
     report = gather([synthetic_sweep()])
     (block,) = report.blocks
     assert block.words == ["2 jobs in night: 1 complete, 1 failed."]
-    assert [chart.title for chart in block.charts] == ["Prompt entropy", "Dataset entropy", "Curvature"]
+    assert [chart.title for chart in block.charts] == ["Prompt entropy", "Curvature", "Dataset entropy"]
     assert block.charts[0].lines[0].name == "small--lee"
     assert any("large--lee failed: no memory" in notice.text for notice in report.notices)
     extremes = block.tables["Lowest and highest of every job"]

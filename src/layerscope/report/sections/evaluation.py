@@ -13,11 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names
+from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
 from layerscope.report.sources import Scores, Section, weights_text
 from layerscope.report.text import sparkline
+from layerscope.selection.choice import readout_word
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -160,6 +161,15 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
 
 
+def gain_parts(readout: str, of_readout: float, of_layer: float) -> str:
+    """A gain over the last layer of the default readout, told by its causes, in points.
+
+    >>> gain_parts("one-word/last/raw/keep/none", 43.4, 0.4)
+    'template +43.4, layer +0.4'
+    """
+    return f"{readout_word(readout)} {of_readout:+.1f}, layer {of_layer:+.1f}"
+
+
 def _best(run: Evaluation, wide: bool) -> Table:
     """The best layer of each task. With several readouts the gain is over what a user has who changes nothing: the last layer,
     read the default way. In a narrow terminal the readout stands below the task's name, the ties below the gain."""
@@ -181,6 +191,10 @@ def _best(run: Evaluation, wide: bool) -> Table:
         name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
         gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}{escape(interval)}"
         numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
+        if against and row["readout"] != DEFAULT_READOUT:
+            of_layer = 100 * row["gain"]
+            parts = gain_parts(row["readout"], 100 * row["gain_over_default"] - of_layer, of_layer)
+            gained += f"\n[dim]{parts}[/]"
         tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
         if many and not wide:
             table.add_row(f"{name}\n[dim]{readout}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
