@@ -27,7 +27,7 @@ def test_a_saved_model_is_the_same_model(tmp_path: Path, name: str) -> None:
     prepares.save_pretrained(tmp_path)
     model = load(tmp_path)
     assert isinstance(model, ImageModel)
-    assert model.modality == "image"
+    assert model.kind == "images"
     assert model.identity["family"] == name.split("_class")[0].split("_unscaled")[0]
     assert model.identity["processor_from"] == "preprocessor_config.json"
     assert "torchvision" not in str(type(model.processor)).lower()

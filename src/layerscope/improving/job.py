@@ -111,7 +111,7 @@ def _name(judge: str | LoadedModel) -> str:
 
 
 def _check_readable(model: LoadedModel) -> None:
-    if model.modality != "text":
+    if model.kind != "texts":
         raise LayerscopeError(f"{model.name} reads images; improve is for models that read texts.")
     if model.tokenizer is None:
         raise LayerscopeError(f"{model.name} has no tokenizer. Give one: improve(module, texts, tokenizer=…).")

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,11 +45,6 @@ class LoadedModel:
         self._tokenizer = copy.deepcopy(self.tokenizer)
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
-
-    @property
-    def modality(self) -> Literal["text", "image"]:
-        """What the model reads."""
-        return "text"
 
     @property
     def kind(self) -> str:

@@ -146,6 +146,7 @@ class TableBuilder:
             name, level = metric.info.name, metric.info.level
             for sink in metric.info.sinks:
                 if level == "tokens" and index is not None:
+                    assert isinstance(metric, PromptMean)
                     made[name, sink] = self._estimates(metric, self._prompt_values(metric, sink, index))
                 elif level != "tokens" and vectors is not None:
                     made[name, sink] = self._estimates(metric, vectors[level == "views"])

@@ -15,7 +15,7 @@ from layerscope.data.hub import HubSpec, load_hub_dataset, parse_hub_spec
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
 from layerscope.data.images.reading import ImageWorkers, Request, split_into
-from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+from layerscope.errors import DataError, UnknownNameError
 from layerscope.progress import progress_bar
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -138,15 +138,6 @@ def _checked(
 
 def _draw_key(digest: bytes, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}|".encode() + digest).digest()
-
-
-def open_images(images: Any, offline: bool = False, limit: int | None = None, split: str | None = None) -> ImageSet:
-    """An image set from whatever the user gave."""
-    if isinstance(images, ImageSet):
-        if limit is not None or split is not None:
-            raise LayerscopeError("limit and split go with images that are yet to be read: pass them to load_images instead.")
-        return images
-    return load_images(images, offline=offline, limit=limit, split=split, progress=None)
 
 
 def from_folder(folder: Path) -> ListedImages:

@@ -43,11 +43,6 @@ class ImageModel(LoadedModel):
     pooling: ImagePooling = "mean"
 
     @property
-    def modality(self) -> Literal["text", "image"]:
-        """What the model reads."""
-        return "image"
-
-    @property
     def kind(self) -> str:
         """The model reads images."""
         return "images"
