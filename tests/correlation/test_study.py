@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from layerscope.atlas import correlation_tables
 from layerscope.core.readout import Readout
-from layerscope.correlation import Correlations, correlate, from_atlas, from_runs, mean_by_layer, same_tasks
+from layerscope.correlation import Correlations, correlate, from_runs, mean_by_layer, same_tasks
 from layerscope.correlation.maths import association
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
@@ -57,7 +58,7 @@ def test_what_is_constant_is_counted_and_never_nan() -> None:
     assert "flat" not in set(found.layers["metric"])
     assert {(u["metric"], u["reason"]) for u in found.undefined} == {("flat", "the metric is constant")}
     assert len(found.undefined) == 5  # the mean and each of four tasks
-    assert found.layers.drop(columns="task").notna().all(axis=None)
+    assert found.layers.drop(columns=["task", "smooth_95"]).notna().all(axis=None)
     text = json.dumps(found.as_dict())
     assert "NaN" not in text
 
@@ -99,19 +100,19 @@ def test_wrong_input_is_told() -> None:
 
 
 def test_the_atlas_gives_its_conventions() -> None:
-    found = from_atlas("Pythia-410m")
+    found = correlation_tables("Pythia-410m")
     assert found.facts["metrics_on"] == "mteb"
     assert any("different vectors" in note for note in found.notes)
-    assert from_atlas("mamba-370m").facts["metrics_on"] == "wikitext"
-    assert from_atlas("bert-base").notes == []  # no final norm: the same vectors
+    assert correlation_tables("mamba-370m").facts["metrics_on"] == "wikitext"
+    assert correlation_tables("bert-base").notes == []  # no final norm: the same vectors
     with pytest.raises(LayerscopeError, match="no scores"):
-        from_atlas("Llama3-8B")
+        correlation_tables("Llama3-8B")
     with pytest.raises(UnknownNameError):
-        from_atlas("Pythia-410m", metrics_on="lee")
+        correlation_tables("Pythia-410m", metrics_on="lee")
 
 
 def test_within_tasks_is_weaker_than_between_means_on_the_atlas() -> None:
-    tables_ = from_atlas("Pythia-410m")
+    tables_ = correlation_tables("Pythia-410m")
     found = correlate(tables_.metrics, tables_.scores, measures=["dcor"], **FEW)
     within = found.within().set_index("metric")
     layers = found.layers.set_index("metric")
@@ -159,7 +160,7 @@ def test_runs_of_the_same_model(tmp_path: Any) -> None:
 def test_another_final_norm_is_a_warning_and_another_model_an_error(tmp_path: Any) -> None:
     assert "different vector" in from_runs(_run("raw"), _evaluation(tmp_path)).notes[0]
     assert from_runs(_run("raw", module=None), _evaluation(tmp_path)).notes == []  # no norm to differ by
-    with pytest.raises(LayerscopeError, match="weights_sha256 differ"):
+    with pytest.raises(LayerscopeError, match="differ in weights_sha256"):
         from_runs(_run(), _evaluation(tmp_path, weights_sha256="b" * 64))
     with pytest.raises(UnknownNameError, match="plain/mean/applied/keep/none"):
         from_runs(_run(), _evaluation(tmp_path), readout="plain/mean/raw/keep/none")
@@ -174,3 +175,35 @@ def test_a_template_with_slashes_is_not_taken_for_the_final_norm(tmp_path: Any) 
     assert tables.facts["final_norm"] == {"metrics": "raw", "scores": "raw"}
     assert tables.notes == []
     assert "final_norm=applied, the scores with raw" in from_runs(_run(), evaluation, readout.name).notes[0]
+
+
+def test_runs_and_folders_are_taken_like_the_command_takes_them(tmp_path: Any) -> None:
+    run, evaluation = _run(), _evaluation(tmp_path)
+    found = from_runs(run, evaluation)
+    by_tables = correlate(found.metrics, found.scores, measures=["spearman"], **FEW)
+    for given in ((run, evaluation), (evaluation, run)):
+        by_runs = correlate(*given, measures=["spearman"], **FEW)  # type: ignore[arg-type]
+        pd.testing.assert_frame_equal(by_runs.layers, by_tables.layers)
+        assert by_runs.facts["model"] == "tiny"
+    dropped = correlate(run, evaluation, sink="drop", measures=["spearman"], **FEW)
+    assert dropped.layers.set_index("metric").loc["prompt_entropy", "value"] == -1.0
+    with pytest.raises(LayerscopeError, match="a profile and an evaluation"):
+        correlate(run, run)  # type: ignore[arg-type]
+
+
+def test_the_page_and_the_command_state_one_chance_level() -> None:
+    """The page once had a chance level of its own, which the command did not know."""
+    from layerscope.report.contents import gather
+    from tests.report.synthetic import synthetic_evaluation, synthetic_run
+
+    run, evaluation = synthetic_run(), synthetic_evaluation(tasks=["a", "b"])
+    (page,) = gather([run, evaluation]).correlations
+    command = correlate(run, evaluation, measures=["spearman", "kendall"], **FEW)
+    assert command.tasks["smooth_95"].notna().tolist() == (command.tasks["measure"] == "spearman").tolist()
+    own = command.tasks[command.tasks["measure"] == "spearman"]
+    for row in own.to_dict(orient="records"):
+        shown = page.table[(page.table["metric"] == row["metric"]) & (page.table["task"] == row["task"])]
+        shown = shown[(shown["sink"] == "keep") & (shown["readout"] == "plain/mean/applied/keep/none")].iloc[0]
+        assert shown["rho"] == pytest.approx(row["value"], abs=1e-12)
+        assert shown["noise"] == pytest.approx(row["smooth_95"], abs=1e-12)
+    assert len(own) > 4

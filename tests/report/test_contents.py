@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerscope.correlation.maths import RankedCurve, rank_correlation, shuffled_noise
 from layerscope.errors import LayerscopeError
 from layerscope.report.contents import gather, load_any
-from layerscope.report.correlate import MEAN, _Series, rank_correlation, shuffled_noise
+from layerscope.report.correlate import MEAN
 from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
 from layerscope.report.notices import convention_rows
 from layerscope.selection import Choice
@@ -100,7 +101,7 @@ def test_spearman_is_scipys(ties: bool) -> None:
         x, y = draw.normal(size=n), draw.normal(size=n)
         if ties:
             x, y = x.round(), y.round()
-        rho, noise, used = rank_correlation(_Series(x), _Series(y))
+        rho, noise, used = rank_correlation(RankedCurve(x), RankedCurve(y))
         assert rho == pytest.approx(stats.spearmanr(x, y).statistic)
         assert used == n
         assert 0 < noise <= 1
@@ -109,10 +110,10 @@ def test_spearman_is_scipys(ties: bool) -> None:
 def test_undefined_layers_are_left_out_of_a_correlation() -> None:
     x, y = np.arange(8.0), np.arange(8.0) ** 2
     y[3] = np.nan
-    rho, _, used = rank_correlation(_Series(x), _Series(y))
+    rho, _, used = rank_correlation(RankedCurve(x), RankedCurve(y))
     assert (rho, used) == (pytest.approx(1.0), 7)
-    assert np.isnan(rank_correlation(_Series(x[:3]), _Series(y[:3]))[0])
-    assert np.isnan(rank_correlation(_Series(x), _Series(np.ones(8)))[0])
+    assert np.isnan(rank_correlation(RankedCurve(x[:3]), RankedCurve(y[:3]))[0])
+    assert np.isnan(rank_correlation(RankedCurve(x), RankedCurve(np.ones(8)))[0])
 
 
 def test_chance_gives_smooth_curves_more_than_shuffled_ones() -> None:
@@ -122,11 +123,11 @@ def test_chance_gives_smooth_curves_more_than_shuffled_ones() -> None:
     shuffled = shuffled_noise(n)
     assert shuffled == pytest.approx(1.96 / np.sqrt(n - 1), abs=0.03)
     for _ in range(300):
-        walks = _Series(draw.normal(size=n).cumsum()), _Series(draw.normal(size=n).cumsum())
+        walks = RankedCurve(draw.normal(size=n).cumsum()), RankedCurve(draw.normal(size=n).cumsum())
         rho, noise, _ = rank_correlation(*walks)
         beyond_smooth += abs(rho) > noise
         beyond_shuffled += abs(rho) > shuffled
-        rho, noise, _ = rank_correlation(_Series(draw.normal(size=n)), _Series(draw.normal(size=n)))
+        rho, noise, _ = rank_correlation(RankedCurve(draw.normal(size=n)), RankedCurve(draw.normal(size=n)))
         white += abs(rho) > noise
     assert beyond_shuffled > 0.4 * 300  # the naive band is far too narrow for curves over layers
     assert beyond_smooth < 0.1 * 300

@@ -12,12 +12,13 @@ come from and under which conventions they were made.
 from layerscope.atlas.coverage import models
 from layerscope.atlas.names import AtlasModel, find_model
 from layerscope.atlas.probes import probe_accuracies
-from layerscope.atlas.queries import CONVENTIONS, metric_values, select_scores
+from layerscope.atlas.queries import CONVENTIONS, correlation_tables, metric_values, select_scores
 from layerscope.atlas.tables import metrics, problems, scores, tasks, vision
 
 __all__ = [
     "CONVENTIONS",
     "AtlasModel",
+    "correlation_tables",
     "find_model",
     "metric_values",
     "metrics",

@@ -8,6 +8,7 @@ import pandas as pd
 
 from layerscope.atlas.names import AtlasModel, find_model
 from layerscope.atlas.tables import as_text, coded
+from layerscope.correlation.study import Tables
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 CONVENTIONS = {
@@ -114,3 +115,30 @@ def _only(table: pd.DataFrame, column: str, value: str, model: AtlasModel) -> pd
     if rows.empty:
         raise UnknownNameError(f"{column} of {model.name}", value, set(table[column]))
     return rows
+
+
+def correlation_tables(model: str, convention: str = "english", metrics_on: str | None = None) -> Tables:
+    """Published metrics and scores, ready for `correlate`.
+
+    `metrics_on`: `mteb` (each task's own dataset) or `wikitext`; None: mteb where there is.
+    """
+    known = find_model(model)
+    scores = select_scores(known, convention)
+    if metrics_on not in (None, "mteb", "wikitext"):
+        raise UnknownNameError("place of the metrics", str(metrics_on), ["mteb", "wikitext"])
+    values = metric_values(known)
+    on_mteb = values["dataset"].str.startswith("mteb/")
+    # one dataset is no basis for a mean over tasks
+    where = metrics_on or ("mteb" if values.loc[on_mteb, "dataset"].nunique() > 5 else "wikitext")
+    values = values[on_mteb if where == "mteb" else values["dataset"] == "wikitext"]
+    if values.empty:
+        raise LayerscopeError(f"the atlas has no metrics of {known.name} on {where}.")
+    facts = {"model": known.name, "source": "atlas", "convention": convention, "metrics_on": where}
+    notes = []
+    if not known.family.startswith("bert"):
+        notes.append(
+            "metrics: final norm at the last layer only; scores: at every layer. They describe different vectors below it."
+        )
+    if (where == "mteb" and known.family.startswith("LLM2Vec")) or (values["split"] == "train(unrecorded)").any():
+        notes.append("these metrics are from the older generation of the released code.")
+    return Tables(values[["metric", "task", "layer", "value"]], scores[["task", "layer", "score"]], facts, notes)

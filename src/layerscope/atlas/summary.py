@@ -14,7 +14,7 @@ from layerscope.atlas.probes import probes_or_none
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.atlas.reproduce.base import Panel, Series
 from layerscope.atlas.reproduce.curves import TITLES, highest, valley
-from layerscope.correlation.panel import same_tasks
+from layerscope.correlation import same_tasks
 from layerscope.errors import LayerscopeError
 
 METRICS = ["entropy_prompt", "entropy_sentence", "curvature", "entropy_dataset", "infonce", "lidar", "dime"]

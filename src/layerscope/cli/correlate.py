@@ -44,12 +44,13 @@ def correlate_command(
     quiet: bool = shared.QUIET,
 ) -> None:
     """Associate each metric with the scores across layers, beside what independent data would give."""
-    from layerscope.correlation import correlate, from_atlas
+    from layerscope.atlas import correlation_tables
+    from layerscope.correlation import correlate
     from layerscope.errors import LayerscopeError, UnknownNameError
 
     if (model is None) == (not runs):
         raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
-    tables = from_atlas(model, convention, metrics_on) if model is not None else _from_folders(runs, readout, sink)
+    tables = correlation_tables(model, convention, metrics_on) if model is not None else _from_folders(runs, readout, sink)
     chosen = words(metric)
     if chosen is not None:
         held = set(tables.metrics["metric"])

@@ -1,26 +1,27 @@
 """Measures of association between two short series, their permutation null and their bootstrap: numpy only.
 
-Every measure here is one of Daniels' generalised correlations: turn each series into a matrix over pairs of points, a and b, and
+Every measure here is one of Daniels' generalized correlations: turn each series into a matrix over pairs of points, a and b, and
 take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix:
 
 | measure | a_ij | value |
 |---|---|---|
-| `dcor` | distances, double-centred (Székely, Rizzo & Bakirov 2007: the biased V-statistic) | √Γ, in [0, 1] |
-| `dcor_corrected` | distances, U-centred (Székely & Rizzo 2013) | Γ, a squared correlation: 0 on average if independent |
+| `dcor` | distances, double-centered (Székely, Rizzo & Bakirov 2007: the biased V-statistic) | √Γ, in [0, 1] |
+| `dcor_corrected` | distances, U-centered (Székely & Rizzo 2013) | Γ, a squared correlation: 0 on average if independent |
 | `spearman` | differences of ranks | Γ = ρ |
 | `kendall` | signs of differences | Γ = τ-b |
 
-So one permutation of the layers is one re-indexing of b: matrices are centred once, whatever the number of permutations.
+So one permutation of the layers is one re-indexing of b: matrices are centered once, whatever the number of permutations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from layerscope.core.statistics import Array, bootstrap_rows, mean_ranks
 
@@ -52,19 +53,19 @@ def _distances(x: Array) -> Array:
     return np.abs(x[..., :, None] - x[..., None, :])
 
 
-def _double_centred(x: Array) -> Array:
+def _double_centered(x: Array) -> Array:
     d = _distances(x)
     row = d.mean(axis=-1, keepdims=True)
     return d - row - np.swapaxes(row, -1, -2) + row.mean(axis=-2, keepdims=True)
 
 
-def _u_centred(x: Array) -> Array:
+def _u_centered(x: Array) -> Array:
     d = _distances(x)
     n = d.shape[-1]
     row = d.sum(axis=-1, keepdims=True)
-    centred = d - row / (n - 2) - np.swapaxes(row, -1, -2) / (n - 2) + row.sum(axis=-2, keepdims=True) / ((n - 1) * (n - 2))
-    centred[..., np.arange(n), np.arange(n)] = 0.0
-    return centred
+    centered = d - row / (n - 2) - np.swapaxes(row, -1, -2) / (n - 2) + row.sum(axis=-2, keepdims=True) / ((n - 1) * (n - 2))
+    centered[..., np.arange(n), np.arange(n)] = 0.0
+    return centered
 
 
 def _signs(x: Array) -> Array:
@@ -79,8 +80,8 @@ def _rank_differences(x: Array) -> Array:
 MEASURES = {
     m.name: m
     for m in (
-        Measure("dcor", _double_centred, 3, signed=False, root=True),
-        Measure("dcor_corrected", _u_centred, 4, signed=False),
+        Measure("dcor", _double_centered, 3, signed=False, root=True),
+        Measure("dcor_corrected", _u_centered, 4, signed=False),
         Measure("spearman", _rank_differences, 3, signed=True),
         Measure("kendall", _signs, 3, signed=True),
     )
@@ -174,3 +175,58 @@ def bootstrap_interval(
     tail = normal.inv_cdf((1 + level) / 2)
     low, high = (float(np.quantile(drawn, normal.cdf(2 * shift + side * tail))) for side in (-1, 1))
     return min(low, observed), max(high, observed)
+
+
+# --- what chance gives for curves over layers: one function for the command, the page and the atlas ---------------------------
+
+
+def _smoothness(ranks: np.ndarray) -> np.ndarray:
+    """Autocorrelations from lag 1 to half the length."""
+    n = len(ranks)
+    return np.array([ranks[lag:] @ ranks[:-lag] for lag in range(1, n // 2)]) / (ranks @ ranks)
+
+
+class RankedCurve:
+    """A curve over layers; what its rank correlations need is computed once for each set of layers used."""
+
+    def __init__(self, values: ArrayLike) -> None:
+        self.values = np.asarray(values, dtype=float)
+        self.known = np.isfinite(self.values)
+        self._cached: dict[bytes, tuple[np.ndarray, np.ndarray] | None] = {}
+
+    def at(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Ranks and autocorrelations on some layers; None where the curve is constant."""
+        key = mask.tobytes()
+        if key not in self._cached:
+            ranks = mean_ranks(self.values[mask])
+            ranks = ranks - ranks.mean()
+            self._cached[key] = (ranks, _smoothness(ranks)) if ranks.any() else None
+        return self._cached[key]
+
+
+def rank_correlation(x: RankedCurve, y: RankedCurve) -> tuple[float, float, int]:
+    """(Spearman's ρ, the |ρ| that chance reaches in 95 % of cases, layers used); undefined below four layers or for a constant.
+
+    Neighboring layers are alike, so the number of independent points is smaller than the number of layers: Bartlett's
+    n / (1 + 2 Σ r_x(k) r_y(k)), with both curves' own autocorrelations.
+    """
+    mask = x.known & y.known
+    n = int(mask.sum())
+    first, second = (x.at(mask), y.at(mask)) if n >= 4 else (None, None)
+    if first is None or second is None:
+        return math.nan, math.nan, n
+    (a, smooth_a), (b, smooth_b) = first, second
+    rho = float(a @ b / math.sqrt(float((a @ a) * (b @ b))))
+    lags = np.arange(1, n // 2)
+    total = 1 + 2 * float(((1 - lags / n) * smooth_a * smooth_b).sum())
+    independent = min(float(n), max(3.0, n / max(total, 1.0)))
+    return rho, min(1.0, 1.96 / math.sqrt(independent - 1)), n
+
+
+def shuffled_noise(n: int) -> float:
+    """The |ρ| that n layers in random order reach in 95 % of cases, by permutation; not a number below five layers."""
+    if n < 5:
+        return math.nan
+    layers = np.arange(n, dtype=float)
+    drawn = null_values("spearman", layers[None], layers, draw_permutations(n, 1999, 0))
+    return float(np.quantile(np.abs(drawn), 0.95))

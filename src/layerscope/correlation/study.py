@@ -1,21 +1,90 @@
-"""Metrics against scores across layers: one point per layer, and within each task."""
+"""Metrics against scores across layers, from two tables or from two runs: one point per layer, and within each task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from layerscope.core.identity import ModelIdentity
+from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
+from layerscope.core.runs import load_run
+from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import benjamini_hochberg, holm
 from layerscope.correlation import maths
-from layerscope.correlation.panel import same_tasks
 from layerscope.errors import LayerscopeError, UnknownNameError
+
+if TYPE_CHECKING:
+    from layerscope.evaluation.run import Evaluation
+    from layerscope.profiling.run import Run
 
 MIN_LAYERS = 5
 DEFAULT_MEASURES = ("dcor", "dcor_corrected", "spearman", "kendall")
+
+
+MIN_SHARE = 0.6  # a layer takes part if at least this share of the tasks was scored there
+
+
+def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFrame:
+    """The rows of layers with at least `min_share` of the tasks, and of tasks present at all of those layers.
+
+    `table` has `task` and `layer`. A mean over "whatever tasks are there" moves when a hard task is missing; this one does not.
+    """
+    present = table.groupby("layer")["task"].nunique()
+    layers = present.index[present >= min_share * table["task"].nunique()]
+    kept = table[table["layer"].isin(layers)]
+    count = kept.groupby("task")["layer"].nunique()
+    return kept[kept["task"].isin(count.index[count == len(layers)])]
+
+
+def mean_by_layer(table: pd.DataFrame, value: str) -> pd.Series:
+    """Mean over tasks at every layer, on the same tasks."""
+    return same_tasks(table).groupby("layer")[value].mean()
+
+
+@dataclass
+class Tables:
+    """Metrics and scores of one model, ready for `correlate`; what they are, and what a reader must know."""
+
+    metrics: pd.DataFrame
+    scores: pd.DataFrame
+    facts: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep") -> Tables:
+    """A profile's curves and an evaluation's scores, of the same model."""
+    one, other = (ModelIdentity.of(each.manifest["model"]) for each in (run, evaluation))
+    if (difference := one.difference(other)) is not None:
+        raise LayerscopeError(
+            f"the profile is of {one.name} and the evaluation of {other.name}, and they differ in {difference}. "
+            "Give two runs of the same model."
+        )
+    measured = evaluation.scores
+    names = pd.Series(readout_names(measured), index=measured.index)
+    if sink not in ("keep", "drop"):
+        raise UnknownNameError("sink setting", sink, ["keep", "drop"])
+    if readout not in set(names):
+        raise UnknownNameError("readout of this evaluation", readout, set(names))
+    # subsets of a task are one score of it
+    scores = measured[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
+    curves = whole_layers(run.table[run.table["normalization"] == "raw"])
+    has_it = set(curves.loc[curves["sink"] == sink, "metric"])  # metrics over prompts know no sink
+    curves = curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
+    norms = {"metrics": run.manifest["conventions"]["final_norm"], "scores": Readout.parse(readout).final_norm}
+    facts = {"model": run.name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
+    notes = []
+    has_norm = run.manifest["conventions"].get("final_norm_module") is not None
+    if has_norm and norms["metrics"] != norms["scores"]:
+        notes.append(
+            f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
+            "different vector in the two. Profile with --final-norm " + norms["scores"] + " to compare like with like."
+        )
+    return Tables(curves[["metric", "layer", "value"]].reset_index(drop=True), scores, facts, notes)
 
 
 @dataclass
@@ -54,9 +123,11 @@ class Correlations:
 
 
 def correlate(
-    metrics: pd.DataFrame,
-    scores: pd.DataFrame,
+    metrics: pd.DataFrame | Run | str | Path,
+    scores: pd.DataFrame | Evaluation | str | Path,
     *,
+    readout: str = DEFAULT_READOUT,
+    sink: str = "keep",
     measures: Sequence[str] = DEFAULT_MEASURES,
     permutations: int = 9999,
     task_permutations: int = 1999,
@@ -66,13 +137,19 @@ def correlate(
 ) -> Correlations:
     """Association of each metric with the scores across layers.
 
-    `metrics`: metric, layer, value, and `task` where each task has its own values (None or absent: the same for all tasks).
-    `scores`: task, layer, score. A layer counts where both are known.
+    Give a profile and an evaluation of the same model (runs or their folders; `readout` and `sink` say which scores and values
+    are used), or two tables. `metrics`: metric, layer, value, and `task` where each task has its own values (None or absent: the
+    same for all tasks). `scores`: task, layer, score. A layer counts where both are known.
 
     The p-values are by permutation of the layers (seeded). Neighbouring layers are alike, so layers are not exchangeable: read
     them as a lower limit. `p_adjusted` is Holm's over the metrics for the layer means, Benjamini and Hochberg's over all metrics
-    and tasks within tasks.
+    and tasks within tasks. `smooth_95` is what unrelated curves as smooth as these two reach in 95 % of cases, for Spearman's ρ:
+    the report shows the same number.
     """
+    facts: dict[str, Any] = {}
+    if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
+        tables = from_runs(*_runs(metrics, scores), readout, sink)
+        metrics, scores, facts = tables.metrics, tables.scores, {**tables.facts, "notes": tables.notes}
     for name in measures:
         if name not in maths.MEASURES:
             raise UnknownNameError("measure", name, maths.MEASURES)
@@ -91,8 +168,20 @@ def correlate(
         else []
     )
     found = Correlations(_adjusted(layers, holm), _adjusted(rows, benjamini_hochberg), job.undefined)
-    found.facts = {"permutations": permutations, "task_permutations": task_permutations, "bootstrap": bootstrap, "seed": seed}
+    draws = {"permutations": permutations, "task_permutations": task_permutations, "bootstrap": bootstrap}
+    found.facts = {**facts, **draws, "seed": seed}
     return found
+
+
+def _runs(profile: Any, evaluation: Any) -> tuple[Run, Evaluation]:
+    """The two runs, in either order, opened where folders were given."""
+    runs = {run.kind: run for run in (load_run(x) if isinstance(x, str | Path) else x for x in (profile, evaluation))}
+    if set(runs) != {"profile", "evaluation"}:
+        raise LayerscopeError(
+            f"a profile and an evaluation of the same model are needed; given: {', '.join(sorted(map(str, runs)))}. "
+            "`layerscope profile` and `layerscope evaluate` make them."
+        )
+    return runs["profile"], runs["evaluation"]  # type: ignore[return-value]
 
 
 _COLUMNS = [
@@ -106,6 +195,7 @@ _COLUMNS = [
     "p_adjusted",
     "null_mean",
     "null_95",
+    "smooth_95",
     "layers",
     "tasks",
 ]
@@ -178,6 +268,7 @@ class _Job:
         # single tasks are many: their spread is the interval that matters, so they get none of their own
         interval = maths.bootstrap_interval(measure, x, y, self.bootstrap, self.seed) if task is None else None
         strength = maths.MEASURES[measure].strength(null)
+        smooth = maths.rank_correlation(maths.RankedCurve(x), maths.RankedCurve(y))[1] if measure == "spearman" else None
         return {
             "metric": metric,
             "measure": measure,
@@ -188,6 +279,7 @@ class _Job:
             "p": maths.p_value(measure, value, null),
             "null_mean": float(strength.mean()),
             "null_95": float(np.quantile(strength, 0.95)),
+            "smooth_95": smooth,
             "layers": len(y),
             "tasks": tasks,
         }

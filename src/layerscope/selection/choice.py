@@ -59,13 +59,14 @@ class Choice:
     tied: tuple[int, ...]
     rule: str
     blocks_saved: int
-    gain_readout: Interval | None = None
-    gain_layer: Interval | None = None
     layers: int = 0
     model: str = ""
     reason: str = ""
     warnings: tuple[str, ...] = ()
     abstained: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    gain_readout: Interval | None = None
+    gain_layer: Interval | None = None
     metric: str = ""
     before: float | None = None
     after: float | None = None
@@ -75,7 +76,6 @@ class Choice:
     unit_length: bool | None = None
     center_on: str | None = None
     passed_over: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("tied", "warnings", "passed_over"):
@@ -179,8 +179,8 @@ def headline(choice: Choice) -> str:
 def gains_in_words(choice: Choice) -> str:
     """What is expected of the readout and of the layer, told apart; never a sum of both over "the last layer".
 
-    >>> moved = Choice(26, "block.25", "one-word/last/applied/keep/none", 43.5, 40.0, 47.0, 0.0, (26,), "measured", 4,
-    ...     Interval(43.4, 40.0, 46.0), Interval(0.1, -0.5, 0.7), layers=30)
+    >>> moved = Choice(26, "block.25", "one-word/last/applied/keep/none", 43.5, 40.0, 47.0, 0.0, (26,), "measured", 4, layers=30,
+    ...     gain_readout=Interval(43.4, 40.0, 46.0), gain_layer=Interval(0.1, -0.5, 0.7))
     >>> gains_in_words(moved)
     'template +43.4 (+40.0 to +46.0), layer +0.1 (-0.5 to +0.7) points expected, 95 %'
     """

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import pandas as pd
 
+from layerscope.atlas.queries import correlation_tables
 from layerscope.atlas.reproduce.base import Panel, Series
-from layerscope.correlation.sources import from_atlas
-from layerscope.correlation.study import correlate
+from layerscope.correlation import correlate
 
 ORDER = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]
 SHORT = {
@@ -23,7 +23,7 @@ SHORT = {
 @lru_cache(maxsize=16)
 def layer_correlations(model: str, convention: str, measures: tuple[str, ...]) -> pd.DataFrame:
     """One row per metric and measure: one point per layer, means over the same tasks. Not to be changed by callers."""
-    tables = from_atlas(model, convention, "mteb")
+    tables = correlation_tables(model, convention, "mteb")
     return correlate(tables.metrics, tables.scores, measures=measures, within=False).layers
 
 

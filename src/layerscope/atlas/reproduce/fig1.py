@@ -7,7 +7,7 @@ import pandas as pd
 from layerscope.atlas.queries import select_scores
 from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge
 from layerscope.atlas.reproduce.curves import highest, score_means
-from layerscope.correlation.panel import same_tasks
+from layerscope.correlation import same_tasks
 
 MODELS = {
     "Pythia-410m": "Pythia-410m",

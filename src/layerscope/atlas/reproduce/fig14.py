@@ -8,7 +8,7 @@ from layerscope.atlas.queries import metric_values
 from layerscope.atlas.reproduce.base import NO_SCORES, UNCHECKED, Item, Panel, Row, Series, judge
 from layerscope.atlas.reproduce.curves import curve, metric_panel, trend, valley
 from layerscope.atlas.tables import as_text, coded
-from layerscope.correlation.maths import Array
+from layerscope.core.statistics import Array
 
 PROBED = ["aim", "aimv2", "beit", "clip", "dinov2", "mae", "vit"]
 BIDIRECTIONAL = ["vit", "clip", "mae", "dinov2", "beit"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from layerscope.atlas.reproduce.base import NO_SCORES, Item, Panel, Row, judge
 from layerscope.atlas.reproduce.curves import curve, metric_panel, middle, trend
-from layerscope.correlation.maths import Array
+from layerscope.core.statistics import Array
 
 STEPS = [1, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000]
 METRICS = ["entropy_prompt", "curvature", "lidar"]
