@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
 from layerscope.exporting.describing import UNKNOWN, front_matter, license_of
 from layerscope.exporting.express import why_not
+from layerscope.report.contents import gather
+from layerscope.selection import gains_in_words
 from tests.evaluation.support import mteb_score, write_tasks
 from tests.exporting.support import joining_model
 from tests.tiny import tiny_model
@@ -237,7 +240,11 @@ def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
     done = export(joining_model(), from_run=file, out=tmp_path / "x", max_length=64)
     assert (done.layer, done.readout) == (choice.layer, choice.readout)
     assert done.facts["evidence"]["choice"]["rule"] == "measured"
-    assert choice.reason in (done.path / "README.md").read_text()
+    assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(100 * score_of(whole.run, done.layer, done.readout))
+    assert done.facts["evaluated_max_length"] == 64
+    card = (done.path / "README.md").read_text()
+    assert choice.reason in card
+    assert gains_in_words(choice) in card or choice.abstained
     assert export(joining_model(), from_run=choice, out=tmp_path / "y", max_length=64).layer == choice.layer
     file.write_text('{"a": 1}')
     with pytest.raises(ExportError, match="holds no choice of a layer"):
@@ -268,3 +275,42 @@ def test_evidence_of_another_adapter_is_refused(tmp_path: Path, texts: list[str]
     model.identity["settings_sha256"] = "3" * 64
     with pytest.raises(ExportError, match="settings_sha256"):
         export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+
+
+def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
+    """A centered readout subtracts the mean over the labeled texts, as the choice did."""
+    words = ["good", "bad", "fine", "poor", "nice", "awful", "great", "sad"]
+    rows = [{"text": f"{words[i % 8]} film number {i}", "label": i % 2} for i in range(40)]
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text("\n".join(json.dumps(row) for row in rows))
+    model = tiny_model("llama")
+    told = select(model, labels=labels, store=tmp_path / "store", max_length=100, progress=False)
+    # a choice as it is where the labels favor a centered readout, which a model of random weights need not give
+    choice = replace(told, layer=2, readout="plain/mean/raw/keep/corpus", center_on=str(labels))
+    file = tmp_path / "choice.json"
+    file.write_text(choice.to_json())
+    done = export(model, from_run=file, out=tmp_path / "x")
+    assert (done.layer, done.readout) == (choice.layer, choice.readout)
+    assert done.facts["centered_on"] == "the 40 texts of labels.jsonl"
+    vectors = st.SentenceTransformer(str(done.path), device="cpu").encode(
+        [row["text"] for row in rows], normalize_embeddings=False
+    )
+    if not done.facts["unit_length"]:
+        assert np.abs(vectors.mean(0)).max() < 1e-4
+    with pytest.raises(ExportError, match="about another model"):
+        export(tiny_model("llama", seed=5), from_run=file, out=tmp_path / "y")
+    labels.unlink()
+    with pytest.raises(ExportError, match=r"labels\.jsonl, which is not there"):
+        export(model, from_run=file, out=tmp_path / "y")
+
+
+def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
+    usable = ["plain/mean/applied", "plain/mean/raw", "one-word/last/raw/keep/corpus"]
+    run = evaluate(
+        joining_model(), ["Pairs"], data_dir=whole.data, out=tmp_path / "run", store=whole.store, readouts=usable, workers=0,
+        max_length=100, progress=False,
+    )  # fmt: skip
+    choice = select(run)
+    done = export(joining_model(), from_run=run.path, store=whole.store, out=tmp_path / "x")
+    (mark,) = [mark for mark in gather([run]).marks if mark.kind == "chosen"]
+    assert (done.layer, done.readout) == (choice.layer, choice.readout) == (mark.layer, mark.readout)

@@ -15,7 +15,7 @@ from layerscope.capture import expand_sites
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
 from layerscope.core.runs import load_run
-from layerscope.errors import LayerscopeError
+from layerscope.errors import RunFolderError
 from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.scoring import texts_file
@@ -23,6 +23,7 @@ from layerscope.exporting.express import ExportError, why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Run
 from layerscope.selection import Choice, choose
+from layerscope.selection.labels.read import read_labels
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
 
 
@@ -40,12 +41,15 @@ class Evidence:
     def load(cls, source: Any) -> Evidence:
         """From a run's folder, a file that `layerscope select --json` wrote, a run or a choice."""
         if isinstance(source, Choice):
-            return cls("the given choice", given=source, about=source.identity)
+            return cls._of_choice("the given choice", source)
         if isinstance(source, (Evaluation, Run)):
             return cls(str(source.path), source, about=source.manifest["model"])
         path = Path(source)
         if path.is_file():
-            return cls._from_file(path)
+            try:
+                return cls._of_choice(str(path), Choice.from_json(path))
+            except RunFolderError as error:
+                raise ExportError(str(error)) from None
         run = load_run(path)
         if isinstance(run, (Evaluation, Run)):
             return cls(str(path), run, about=run.manifest["model"])
@@ -55,13 +59,12 @@ class Evidence:
         )
 
     @classmethod
-    def _from_file(cls, path: Path) -> Evidence:
-        """A choice as `layerscope select --json` wrote it; scores come with it where its evaluation is still there."""
-        try:
-            given = Choice.from_json(path)
-        except LayerscopeError as error:
-            raise ExportError(str(error)) from None
-        return cls(str(path), given=given, about=given.identity)
+    def _of_choice(cls, where: str, choice: Choice) -> Evidence:
+        """A choice that was made earlier; scores come with it where the evaluation that it rests on is still there."""
+        run = None
+        if choice.rule == "measured" and choice.source is not None and Path(choice.source).is_dir():
+            run = Evaluation.load(choice.source)
+        return cls(where, run, choice, choice.identity)
 
     def check(self, model: LoadedModel) -> None:
         """Refuse evidence about another model: other weights, settings, precision, attention or adapters."""
@@ -174,6 +177,19 @@ class Evidence:
                 }
             )
         return rows
+
+    def center_texts(self) -> tuple[list[str], str] | None:
+        """The texts whose mean a choice with labels subtracts, and what they are; None where an evaluation has the mean."""
+        file = None if self.given is None else self.given.center_on
+        if file is None or isinstance(self.run, Evaluation):
+            return None
+        if not Path(file).is_file():
+            raise ExportError(
+                f"{self.where} centers on the texts of {file}, which is not there. "
+                "Say which texts to center on (--center-on FILE)."
+            )
+        texts = read_labels(file).texts
+        return texts, f"the {len(texts)} texts of {Path(file).name}"
 
     def mean(self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None) -> tuple[np.ndarray, str]:
         """The mean over all distinct texts of the run's tasks, from the vectors in the embedding store; and what it is over."""

@@ -234,6 +234,8 @@ def _mean(
         corpus = load_corpus(center_on, offline=offline)
         vectors = pooled_vectors(model, ids_of(list(corpus.texts)), layer, readout)
         return vectors.mean(0, dtype=np.float64), f"the {len(corpus)} texts of {corpus.name}"
+    if evidence is not None and (known := evidence.center_texts()) is not None:
+        return pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64), known[1]
     if evidence is not None:
         return evidence.mean(model, layer, readout, store)
     uncentered = replace(readout, centering="none").name

@@ -193,8 +193,8 @@ def _notes(labeled: Labeled, opened: Opened, decision: Decision, facts: dict[str
     for template, cut in facts["truncated"].items():
         if cut:
             out.append(f"{cut} of {facts['texts']} texts were cut to {opened.max_length} tokens under template {template!r}.")
-    if opened.identity.get("quantisation"):
-        out.append(f"the weights were quantised ({opened.identity['quantisation']}) in their source.")
+    if opened.identity.get("quantization"):
+        out.append(f"the weights were quantized ({opened.identity['quantization']}) in their source.")
     if decision.gain.low < 0 < decision.gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
     if facts["budget"] is not None and decision.gain.value < 0:
