@@ -169,8 +169,8 @@ def _find(source: Any) -> list[Study]:
     """The study of a module (its `STUDY`), or of a class that an entry point names."""
     if isinstance(source, type):
         return [source()] if issubclass(source, Study) else []
-    held = getattr(source, "STUDY", None)
-    return [held] if isinstance(held, Study) else []
+    study = getattr(source, "STUDY", None)
+    return [study] if isinstance(study, Study) else []
 
 
 STUDIES: Registry[Study] = Registry(

@@ -65,7 +65,7 @@ class Scale(Study):
         return Result(table, _verdict(valleys, sizes, means, request.seed), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """A panel per metric, a colour per size."""
+        """A panel per metric, a color per size."""
         sizes = table.drop_duplicates("model").sort_values("parameters").set_index("model")["parameters"]
         labels = [str(label) for label in sizes.index]
         return draw_ordered(table, labels, [f"{label}\n{sizes[label] / 1e6:.3g} M" for label in labels], "model", manifest)

@@ -191,9 +191,9 @@ def _sentence(trials: Sequence[Trial]) -> str:
 def _counts(trials: Sequence[Trial], broken: bool = False) -> str:
     parts = []
     for search in ("random", "adversarial"):
-        held = [t for t in trials if t.search == search]
-        if held:
-            checks, wrong = sum(t.checks for t in held), sum(t.violations for t in held)
+        chosen = [t for t in trials if t.search == search]
+        if chosen:
+            checks, wrong = sum(t.checks for t in chosen), sum(t.violations for t in chosen)
             parts.append(f"{wrong:,} of {checks:,} {search} cases" if broken else f"{checks:,} {search} cases")
     return " and ".join(parts)
 
@@ -236,13 +236,13 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     looks: dict[str, dict[str, Any]] = {"printed": {"linestyle": ":", "linewidth": 1.3}, "trace divided": {"linewidth": 1.6}}
     for color, (theorem, label) in zip(COLORS, names.items(), strict=False):
         for version, look in looks.items():
-            held = rows[(rows["theorem"] == theorem) & (rows["version"] == version)]
+            chosen = rows[(rows["theorem"] == theorem) & (rows["version"] == version)]
             # the two solid curves lie on each other: one is drawn as marks on the other
             mark: dict[str, Any] = (
                 {"marker": "o", "markersize": 4, "linestyle": "none"} if theorem == "Theorem 6" and version != "printed" else look
             )
             tail = ", as printed: no trace" if version == "printed" else ", trace divided out"
-            band(axis, held, color, x="x", label=label + tail, **mark)
+            band(axis, chosen, color, x="x", label=label + tail, **mark)
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(rows["x"].unique()), [f"{n:g}" for n in sorted(rows["x"].unique())])
     axis.axhline(0, color="grey", linewidth=0.8)

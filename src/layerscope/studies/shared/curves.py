@@ -70,7 +70,7 @@ class Dip:
 def dip_of(values: np.ndarray, seed: int) -> Dip:
     """The dip of the mean over prompts (rows) along layers (columns).
 
-    Its place and shoulders are those of the mean curve; the interval is over prompts, with the places held. A curve without a
+    Its place and shoulders are those of the mean curve; the interval is over prompts, with the places fixed. A curve without a
     dip has depth 0.
     """
     whole = np.isfinite(values).all(axis=1)

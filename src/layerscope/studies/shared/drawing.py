@@ -37,17 +37,17 @@ def subtitle(manifest: dict[str, Any]) -> str:
 
 def wanted_panels(table: pd.DataFrame) -> list[tuple[str, str, str]]:
     """The panels that a table has values for, in reading order."""
-    held, known = set(zip(table["metric"], table["sink"], strict=True)), metrics()
-    shown = [series for series in shown_series(table["metric"]) if series in held]
+    measured, known = set(zip(table["metric"], table["sink"], strict=True)), metrics()
+    shown = [series for series in shown_series(table["metric"]) if series in measured]
     return [(name, sink, known[name].info.title if sink == "keep" else "… without the sink token") for name, sink in shown]
 
 
 def draw_panel(axis: Any, table: pd.DataFrame, panel: tuple[str, str, str], by: str, colors: Mapping[Any, Any]) -> None:
     """One metric over depth, a line with its band per value of `by`."""
     metric, sink, title = panel
-    held = table[(table["metric"] == metric) & (table["sink"] == sink) & (table["normalization"] == "raw")]
+    chosen = table[(table["metric"] == metric) & (table["sink"] == sink) & (table["normalization"] == "raw")]
     for name, color in colors.items():
-        rows = held[held[by] == name].dropna(subset=["value"])
+        rows = chosen[chosen[by] == name].dropna(subset=["value"])
         if len(rows):
             band(axis, rows, color, alpha=0.13)
     known = metrics().get(metric)

@@ -157,8 +157,8 @@ def profile_of(
 ) -> Run:
     """The profile of one model, from the study's work folder if it is finished there."""
     folder = request.work / folder_name(spec.label)
-    held = RunFolder(folder).manifest()
-    if held is not None and held.get("status") == "complete":
+    manifest = RunFolder(folder).manifest()
+    if manifest is not None and manifest.get("status") == "complete":
         return Run.load(folder)  # the folder belongs to this very study: its key was checked before
     assert request.texts is not None
     remote = runs_elsewhere(request)
