@@ -1,10 +1,9 @@
 // Studies, probes, sweeps and whatever another package shows: sentences, charts over the layers, drawn figures.
 const DASHES = ["", "9 4", "2 4", "9 3 2 3", "14 4"];
-const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 
 function blockLines(chart) {
   return chart.lines.map((line, i) => ({
-    key: line.name, name: line.name, color: i, dash: DASHES[Math.floor(i / 7) % 5], marker: SHAPES[i % 5],
+    key: line.name, name: line.name, color: i, dash: DASHES[Math.floor(i / 7) % 5], marker: Object.keys(SHAPES)[i % 5],
     x: line.layers.map((k) => position(k, line.blocks)), layers: line.layers, y: line.v, lo: line.lo, hi: line.hi,
   }));
 }
