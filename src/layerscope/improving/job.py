@@ -159,6 +159,13 @@ class ImproveJob:
     bar: Progress
     offline: bool = False
     notes: list[str] = field(default_factory=list)
+    screened: dict[str, float] = field(default_factory=dict)
+    estimated: float = 0.0
+
+    @property
+    def prompts(self) -> list[str]:
+        """The templates that a blend averages."""
+        return prompts_among(self.settings.templates)
 
     def run(self, judge: str | LoadedModel, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
@@ -173,7 +180,6 @@ class ImproveJob:
             return self._left_alone(out, overwrite)
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
-        self.prompts = prompts_among(self.settings.templates)
         grid = self._grid()
         self._estimate(panel, grid)
         readouts = self._screen(panel, grid)
@@ -216,8 +222,6 @@ class ImproveJob:
         kept = {"plain", *rest[:KEPT]}
         return [readout for readout in grid if readout.template in kept]
 
-    screened: dict[str, float] = field(default_factory=dict)
-
     def _estimate(self, panel: Panel, grid: Sequence[Readout]) -> None:
         """How long it will take, said before anything long begins."""
         names = list(dict.fromkeys(name for r in grid for name in (self.prompts if r.template == BLEND else [r.template])))
@@ -235,8 +239,6 @@ class ImproveJob:
             f"about {said_time(self.estimated)}: {len(grid) * len(self.reader.layers)} layers × readouts of {self.model.name} on "
             f"{many} of {self.sample.total} texts, judged by {panel.name}",
         )
-
-    estimated: float = 0.0
 
     def _costs(self, readouts: Sequence[Readout]) -> np.ndarray:
         names = list(dict.fromkeys(["plain", *self.settings.templates]))

@@ -35,7 +35,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         lines.append(("today", evidence["today"]))
         lines.append(("cost per text", evidence["cost"]))
     lines.append(("judged", f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"))
-    if evidence["tied"] > 1:
+    if evidence["tied"] > 1 and not evidence["kept_default"]:
         lines.append(("tied", f"{evidence['tied']} candidates cannot be told from the best; this is the cheapest of them"))
     return lines
 

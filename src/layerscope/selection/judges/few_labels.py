@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from layerscope.selection.judges.base import Candidates, Judgment
+from layerscope.selection.judges.base import DRAWS, Candidates, Judgment
 from layerscope.selection.labels.decide import gather, weigh
 from layerscope.selection.labels.read import Labeled
 
@@ -25,6 +25,6 @@ class FewLabels:
             self.labeled, candidates.readouts, candidates.layers, candidates.vectors,
             folds=self.folds, seed=seed, advance=advance,
         )  # fmt: skip
-        weighed = weigh(evidence, seed=seed)
+        weighed = weigh(evidence, draws=DRAWS, seed=seed)
         facts = {"metric": evidence.measure.name, "examples": len(self.labeled), "accuracy": evidence.accuracy}
         return Judgment(self.name, weighed.value, weighed.drawn_value, facts)

@@ -1,0 +1,221 @@
+"""`improve` on tiny models: the whole way, bad input, and what is left alone."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.core.readout import Readout
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+from layerscope.improving.stages import StageLines
+from tests.tiny import tiny_model
+
+WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass")
+
+
+def some_texts(count: int = 60, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, 7)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return tiny_model("llama")
+
+
+@pytest.fixture(scope="module")
+def judge():
+    encoder = tiny_model("bert", seed=3)
+    encoder.identity["sentence_encoder"] = True
+    return encoder
+
+
+def quick(model, texts, **options):
+    settings = {"max_length": 96, "progress": False, "templates": ["one-word"], **options}
+    return layerscope.improve(model, texts, **settings)
+
+
+def test_every_candidate_is_judged_and_the_result_encodes(llama, judge):
+    texts = some_texts()
+    result = quick(llama, texts, judge=judge)
+    assert len(result.table) == 4 * (1 + 3 * 4 - 1 + 4)  # layers × (plain: three poolings, norms, centerings; one-word: norms, …)
+    assert result.table["chosen"].sum() == 1
+    vectors = result.encode(texts[:3])
+    assert vectors.shape == (3, 32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert np.allclose(result.encode(texts[1]), vectors[1], atol=1e-5)
+    assert result.folder is None
+    assert set(result.neighbors["which"]) == {"before", "after"}
+    assert len(result.neighbors) == 5 * 3 * 2
+    assert not (result.neighbors["text"] == result.neighbors["neighbor"]).any()
+    plain = json.loads(result.to_json())
+    assert plain["choice"]["layer"] == result.choice.layer
+    assert str(result.choice.readout) in str(result)
+    assert "<pre" in result._repr_html_()
+
+
+def test_the_same_texts_in_another_order_give_the_same_choice(llama, judge):
+    texts = some_texts()
+    first, second = quick(llama, texts, judge=judge), quick(llama, texts[::-1], judge=judge)
+    assert (first.choice.layer, first.choice.readout) == (second.choice.layer, second.choice.readout)
+    assert first.table.equals(second.table)
+
+
+def test_a_second_run_reads_everything_from_the_store(llama, judge, monkeypatch):
+    texts = some_texts()
+    quick(llama, texts, judge=judge)
+
+    class Counting:
+        todo: dict[str, int] = {}  # noqa: RUF012 - one test
+
+        def begin(self, label, total, done=0):
+            if label.endswith("|texts"):
+                self.todo[label] = total - done
+
+        def advance(self, units):
+            pass
+
+    quick(llama, texts, judge=judge, progress=Counting())
+    assert Counting.todo
+    assert not any(Counting.todo.values())
+
+
+def test_without_a_judge_the_model_judges_itself(llama):
+    result = quick(llama, some_texts(), judge="none")
+    assert "consisten" in result.manifest["evidence"]["judge"]
+    assert result.table["score"].notna().any()
+
+
+def test_labels_judge_alone_or_beside_an_encoder(llama, judge, tmp_path):
+    file = tmp_path / "labels.csv"
+    rows = [f"{text},{'river' in text}" for text in some_texts(80, seed=1)]
+    file.write_text("text,label\n" + "\n".join(rows) + "\n")
+    alone = quick(llama, some_texts(), judge="none", labels=file)
+    assert alone.manifest["evidence"]["score_name"] == "score on your labels"
+    both = quick(llama, some_texts(), judge=judge, labels=file)
+    assert "labeled examples and agreement" in both.manifest["evidence"]["judge"]
+
+
+def test_a_blend_costs_as_many_passes_as_it_has_prompts(llama, judge):
+    options = {"templates": ["one-word", "topic"], "judge": judge}
+    assert not quick(llama, some_texts(), **options).table["readout"].str.startswith("blend/").any()
+    result = quick(llama, some_texts(), max_cost=2, **options)
+    assert result.table["readout"].str.startswith("blend/").any()
+    with pytest.raises(LayerscopeError, match="1 or more"):
+        quick(llama, some_texts(), max_cost=0.5, judge=judge)
+
+
+def test_exported_folder_is_the_result(llama, judge, tmp_path):
+    texts = some_texts()
+    result = quick(llama, texts, judge=judge, out=tmp_path / "better")
+    loaded = layerscope.load_run(tmp_path / "better")
+    assert loaded.kind == "improve"
+    assert np.allclose(loaded.encode(texts[:4]), result.encode(texts[:4]), atol=1e-4)
+    assert loaded.table.shape == result.table.shape
+    assert loaded.choice.as_dict() == result.choice.as_dict()
+    again = quick(llama, texts, judge=judge, out=tmp_path / "better")  # finished: read back, nothing is written
+    assert again.manifest["seconds"] == loaded.manifest["seconds"]
+    with pytest.raises(LayerscopeError, match="exists and is not empty"):
+        quick(llama, texts, judge=judge, out=tmp_path / "better", seed=1)
+
+
+def test_a_sentence_encoder_is_left_alone(judge):
+    result = quick(judge, some_texts())
+    assert result.choice.layer == judge.n_blocks
+    assert result.choice.readout == Readout().name
+    assert result.choice.abstained
+    assert "sentence encoder" in result.choice.reason
+    assert result.encode("river stone").shape == (32,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["one text"], "1 different text"),
+        (["the same"] * 50, "50 texts, of which 1 differ"),
+        (some_texts(19), "at least 20"),
+        (["", "  "], "no usable text"),
+    ],
+)
+def test_too_few_texts_are_refused_before_anything_is_loaded(texts, told):
+    with pytest.raises(DataError, match=told):
+        layerscope.improve("a-model-that-does-not-exist", texts)
+
+
+def test_texts_of_one_word_get_an_answer(llama):
+    texts = [a[:3] + b for a in WORDS for b in WORDS[:4]]
+    result = quick(llama, texts, judge="none")
+    assert result.choice.readout
+
+
+def test_a_judge_that_is_the_model_itself_is_refused(llama):
+    with pytest.raises(LayerscopeError, match="is the model itself"):
+        quick(llama, some_texts(), judge=tiny_model("llama"))
+
+
+def test_an_unknown_judge_is_named(llama):
+    with pytest.raises(UnknownNameError, match="Did you mean 'minilm-l6'"):
+        quick(llama, some_texts(), judge="minilm-l7")
+
+
+def test_a_judge_that_does_not_know_the_words_is_not_asked(llama, judge, monkeypatch):
+    monkeypatch.setattr("layerscope.improving.judging.unknown_share", lambda *given: 0.6)
+    monkeypatch.setattr("layerscope.improving.judging.knows_language", lambda *given: False)
+    result = quick(llama, some_texts(), judge=judge)
+    assert any("does not know 60%" in note for note in result.warnings)
+    assert "consisten" in result.manifest["evidence"]["judge"]
+
+
+def test_templates_are_screened_on_a_part_of_many_texts(llama, judge, monkeypatch):
+    monkeypatch.setattr("layerscope.improving.job.SCREEN", 40)
+    result = quick(llama, some_texts(90), judge=judge, templates=["one-word", "topic", "feeling"])
+    kept = set(result.table["readout"].str.split("/").str[0])
+    assert "plain" in kept
+    assert len(kept) == 2
+    assert set(result.manifest["evidence"]["screened"]) == {"plain", "one-word", "topic", "feeling"}
+
+
+def test_a_budget_keeps_to_early_layers(llama, judge):
+    assert quick(llama, some_texts(), judge=judge, budget=0.4).choice.layer <= 1
+
+
+def test_off_a_terminal_every_stage_is_one_line_or_two():
+    stream = io.StringIO()
+    lines = StageLines(stream)
+    lines.begin("reading|texts", 10, 4)
+    lines.advance(3)
+    lines.advance(3)
+    lines.begin("judging|readouts", 2, 2)
+    told = stream.getvalue().splitlines()
+    assert told[0] == "reading: 6 texts to do, 4 are there already"
+    assert told[1].startswith("reading: done in")
+    assert told[2] == "judging: all 2 readouts are there already"
+
+
+def test_the_time_is_estimated_before_anything_long(llama, judge, capsys):
+    quick(llama, some_texts(), judge=judge, progress=None)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("about ")
+    assert "60 of 60 texts" in first
+
+
+@pytest.mark.real
+def test_a_real_model_reads_better_by_one_word(tmp_path):
+    """Twenty questions about batteries and twenty about trains: neighbors are of the same kind afterwards."""
+    kinds = {
+        "battery": ("lasts all day", "dies within two hours", "does not charge any more", "is empty by noon", "drains too fast"),
+        "train": ("was an hour late", "leaves at six", "to Paris was full", "was canceled again", "stops at every station"),
+    }
+    starts = ("The {} {}.", "My {} {}.", "I think the {} {}.", "They say this {} {}.")
+    texts = [start.format(noun, rest) for noun, rests in kinds.items() for rest in rests for start in starts]
+    result = layerscope.improve("smollm2-135m", texts, templates=["one-word"], max_length=48, offline=True, progress=False)
+    assert not result.manifest["evidence"]["kept_default"]
+    vectors = result.encode(texts)
+    cosines = vectors @ vectors.T - 2 * np.eye(len(texts))
+    same = ["battery" in text for text in texts]
+    nearest = cosines.argmax(1)
+    assert np.mean([same[i] == same[j] for i, j in enumerate(nearest)]) > 0.9
