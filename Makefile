@@ -30,7 +30,7 @@ browser: ## Debian's chromium for the report's tests, where it can be had
 	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { timeout 120 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 400 apt-get install -y -qq --no-install-recommends chromium; } </dev/null >/dev/null 2>&1; } \
 	|| echo "no chromium here, and it could not be installed: the report's browser tests are skipped"
 
-demo: $(STAMP) ## profile and score two real models at every layer, and write a report to open
+demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, and write a report to open
 	$(BIN)/python -m layerscope.demo --out $(DEMO_OUT)
 
 test: $(STAMP) browser ## lint, type-check and run all tests

@@ -301,7 +301,8 @@ class ImproveJob:
         choice = self._choice(readout, layer, decision, evidence, kept)
         table = _table(readouts, layers, judgment, decision, costs)
         mean = candidates.mean(readout, layer) if readout.centering == "corpus" and readout.template != BLEND else None
-        return self._finish(choice, table, neighbor_table(sample, before, after), evidence, readout, layer, mean, out, overwrite)
+        sampled = {"texts": list(sample), "before": before, "after": after}
+        return self._finish(choice, table, sampled, evidence, readout, layer, mean, out, overwrite)
 
     def _choice(self, readout: Readout, layer: int, decision: Decision, evidence: dict[str, Any], kept: bool) -> Choice:
         blocks = self.model.n_blocks
@@ -364,15 +365,15 @@ class ImproveJob:
             risk_of_loss=None, tied=(blocks,), rule="improve", blocks_saved=0, layers=blocks, model=self.model.name,
             reason=reason, abstained=True,
         )  # fmt: skip
-        neighbors = neighbor_table(self.sample.texts, vectors, vectors)
+        sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
         table = pd.DataFrame(columns=_COLUMNS)
-        return self._finish(choice, table, neighbors, evidence, readout, blocks, None, out, overwrite)
+        return self._finish(choice, table, sampled, evidence, readout, blocks, None, out, overwrite)
 
     def _finish(
         self,
         choice: Choice,
         table: pd.DataFrame,
-        neighbors: pd.DataFrame,
+        sampled: dict[str, Any],
         evidence: dict[str, Any],
         readout: Readout,
         layer: int,
@@ -383,6 +384,7 @@ class ImproveJob:
         def save(place: Path, replace_old: bool) -> Path:
             return self._export(place, readout, layer, mean, replace_old)
 
+        neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
         manifest = {
             "kind": "improve",
             "key": config_key(self.config),
@@ -406,7 +408,7 @@ class ImproveJob:
             "warnings": choice.warnings,
             "seconds": {"estimated": self.estimated, "taken": time.perf_counter() - self.clock},
         }
-        result = Improved(choice, table, neighbors, manifest, None, self._encoder(readout, layer, mean), save)
+        result = Improved(choice, table, neighbors, manifest, None, sampled, self._encoder(readout, layer, mean), save)
         if out is not None:
             self.bar.begin(f"writing {out}|folder", 1)
             result.save(out, overwrite)

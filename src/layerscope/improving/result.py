@@ -33,6 +33,8 @@ class Improved:
     neighbors: pd.DataFrame
     manifest: dict[str, Any]
     folder: Path | None = None
+    sampled: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    """The texts that were read, and their vectors `before` and `after`; in memory only."""
     _encode: Encoder | None = field(default=None, repr=False, compare=False)
     _save: Callable[[Path, bool], Path] | None = field(default=None, repr=False, compare=False)
 
