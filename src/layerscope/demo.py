@@ -37,9 +37,8 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 60) -> list[Path]:
     console.print(f"\n[bold]2. The labels that were hidden[/]: six kinds of answers, a probe on {SHOTS} examples of each")
     hidden = np.array([labels[text] for text in sampled_texts(better)])
     before, after = (few_shot_accuracy(vectors, hidden) for vectors in sampled_vectors(better))
-    console.print(
-        f"accuracy today {before:.1f} %, now [bold]{after:.1f} %[/], on {len(hidden)} questions; from the same weights, untrained"
-    )
+    told = f"accuracy today {before:.1f} %, now [bold]{after:.1f} %[/], on {len(hidden)} questions"
+    console.print(f"{told}; from the same weights, untrained")
 
     console.print("\n[bold]3. The folder[/], loaded by sentence-transformers alone")
     difference = reload_difference(better, sampled_texts(better)[:20])
@@ -48,9 +47,8 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 60) -> list[Path]:
     console.print("\n[bold]4. Why[/]: every layer of the same model on news texts")
     run = profile(MODEL, "lee", out=out / "profile", metrics=PROFILE, final_norm="raw", limit=profiled, max_length=128)
     print_run(run, console)
-    figure = save_figure(
-        plot_profiles([run], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3), out / "why.png"
-    )
+    curves = plot_profiles([run], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3)
+    figure = save_figure(curves, out / "why.png")
     return [out / "better", figure, write_report([better, run], out / "report.html")]
 
 
