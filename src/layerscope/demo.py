@@ -31,17 +31,19 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 60) -> list[Path]:
     rows = TASKS.get(TASK).read(fetch(TASK))["train"]
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
-    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=64)
+    # a second demo reads its vectors from the store, and writes the folder again
+    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=64, overwrite=True)
     print_improved(better, console)
 
     console.print(f"\n[bold]2. The labels that were hidden[/]: six kinds of answers, a probe on {SHOTS} examples of each")
-    hidden = np.array([labels[text] for text in sampled_texts(better)])
-    before, after = (few_shot_accuracy(vectors, hidden) for vectors in sampled_vectors(better))
+    sampled = better.sampled or {}
+    hidden = np.array([labels[text] for text in sampled["texts"]])
+    before, after = (few_shot_accuracy(sampled[which], hidden) for which in ("before", "after"))
     told = f"accuracy today {before:.1f} %, now [bold]{after:.1f} %[/], on {len(hidden)} questions"
     console.print(f"{told}; from the same weights, untrained")
 
     console.print("\n[bold]3. The folder[/], loaded by sentence-transformers alone")
-    difference = reload_difference(better, sampled_texts(better)[:20])
+    difference = reload_difference(better, sampled["texts"][:20])
     console.print(f'SentenceTransformer("{out / "better"}").encode(texts): vectors within {difference:.0e} of those above')
 
     console.print("\n[bold]4. Why[/]: every layer of the same model on news texts")
@@ -50,22 +52,6 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 60) -> list[Path]:
     curves = plot_profiles([run], ["prompt_entropy", "curvature", "sink_ratio"], x="layer", columns=3)
     figure = save_figure(curves, out / "why.png")
     return [out / "better", figure, write_report([better, run], out / "report.html")]
-
-
-def sampled_texts(better: Improved) -> list[str]:
-    """The texts that the choice was made on."""
-    return list(_sampled(better)["texts"])
-
-
-def sampled_vectors(better: Improved) -> tuple[np.ndarray, np.ndarray]:
-    """Their vectors before and after."""
-    return _sampled(better)["before"], _sampled(better)["after"]
-
-
-def _sampled(better: Improved) -> dict:
-    if better.sampled is None:
-        raise LayerscopeError(f"{better.folder} is there already, from an earlier demo. Remove it or choose another --out.")
-    return better.sampled
 
 
 def few_shot_accuracy(vectors: np.ndarray, labels: np.ndarray, shots: int = SHOTS, draws: int = 20, seed: int = 0) -> float:
