@@ -42,6 +42,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_entries_are_complete() -> None:
     assert set(catalogue()) == {
         "smollm2-135m",
+        "gemma3-270m",
         "minilm-l6",
         "mobile-sam",
         *(f"controlled-{kind}" for kind in ("ar", "mlm", "mamba")),
@@ -141,3 +142,30 @@ def test_real_decoder_predicts_english() -> None:
     with quiet(), torch.inference_mode():
         loss = AutoModelForCausalLM.from_pretrained(folder)(input_ids=ids, labels=ids).loss
     assert loss.exp() < 25
+
+
+def test_gemma_is_joined_from_four_packages_and_asks_for_its_license(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = catalogue()["gemma3-270m"]
+    (file,) = entry.origin.files
+    assert [part.member[-2:] for part in file.parts] == ["00", "01", "02", "03"]
+    assert len({part.package.sha256 for part in file.parts}) == 4
+    monkeypatch.delenv(mechanism.ACCEPT_VARIABLE, raising=False)
+    with pytest.raises(mechanism.LicenseError, match="--accept-license"):
+        entry.fetch()
+
+
+def test_gemma_reads_a_begin_of_text_token_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file adds none, and the model's states are wrong without it."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    import layerscope.models.catalogue as models_catalogue
+
+    def convert(_: Path, into: Path) -> None:
+        core = Tokenizer(models.WordLevel({"<bos>": 0, "<unk>": 1, "hello": 2}, unk_token="<unk>"))
+        core.pre_tokenizer = pre_tokenizers.Whitespace()
+        PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<bos>", unk_token="<unk>").save_pretrained(into)
+
+    monkeypatch.setattr(models_catalogue, "convert_gguf", convert)
+    models_catalogue.convert_gemma(tmp_path, tmp_path / "ready")
+    assert PreTrainedTokenizerFast.from_pretrained(tmp_path / "ready")("hello hello").input_ids == [0, 2, 2]

@@ -341,7 +341,12 @@ class ImproveJob:
             reason=reason,
             warnings=tuple(self.notes),
             abstained=bool(decision.weak),
-            extra={"judge_score": evidence["after"], "judge_score_today": evidence["before"]},
+            metric=evidence["score_name"],
+            before=evidence["before"],
+            after=evidence["after"],
+            identity=self.model.identity,
+            max_length=self.reader.max_length,
+            unit_length=True,
         )
 
     def _cost_words(self, readout: Readout, relative: float) -> str:

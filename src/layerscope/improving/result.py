@@ -43,7 +43,7 @@ class Improved:
         """Read a finished run from the folder that it exported."""
         folder = RunFolder(path)
         manifest = finished_manifest(path, "improve")
-        choice = Choice(**{key: value for key, value in manifest["choice"].items() if key in Choice.__dataclass_fields__})
+        choice = Choice.from_json(manifest["choice"])
         return cls(choice, folder.read_table("candidates"), folder.read_table("neighbors"), manifest, Path(path))
 
     kind = "improve"
