@@ -1,0 +1,107 @@
+"""The house keeps its shape: imports run down the floors only, also inside functions, and no files import each other in a circle."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+_HOME = Path(__file__).parents[1] / "src" / "layerscope"
+
+# From the ground up. What stands on one line may not import each other; docs/architecture.md says what each is.
+FLOORS = (
+    ("errors", "version"),
+    ("cache", "progress"),
+    ("core",),
+    ("spectra", "store", "packages"),
+    ("metrics", "catalogue"),
+    ("data", "capture"),
+    ("models",),
+    ("engines",),
+    ("reading",),
+    ("profiling", "evaluation"),
+    ("probing", "training"),
+    ("correlation",),
+    ("atlas",),
+    ("selection",),
+    ("exporting",),
+    ("improving",),
+    ("report",),
+    ("studies",),
+    ("sweeps",),
+    ("__init__",),
+    ("cli", "demo"),
+    ("__main__",),
+)
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in _HOME.rglob("*.py"):
+        parts = ("layerscope", *path.relative_to(_HOME).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    """Which of our modules each of them imports, anywhere in its text."""
+    modules = _modules()
+    arrows: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        wanted: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                inside = below & set(modules)
+                # a name that a package hands on is an import of the package; a module taken from it is one of the module
+                wanted |= inside if inside == below else inside | {node.module}
+        arrows[name] = {target for target in wanted if target in modules and target != name}
+    return arrows
+
+
+def _room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def _floor(room: str) -> int:
+    return next(i for i, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {_room(name) for name in _modules()}
+    assert rooms == {room for rooms in FLOORS for room in rooms}
+
+
+def test_imports_run_down_only() -> None:
+    climbing = [
+        f"{name} imports {target}"
+        for name, targets in sorted(_imports().items())
+        for target in sorted(targets)
+        if _room(name) != _room(target) and _floor(_room(target)) >= _floor(_room(name))
+    ]
+    assert climbing == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    arrows = _imports()
+    done: set[str] = set()
+    circles: list[str] = []
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            circles.append(" → ".join((*way[way.index(name) :], name)))
+            return
+        if name in done:
+            return
+        for target in sorted(arrows[name]):
+            visit(target, (*way, name))
+        done.add(name)
+
+    for name in sorted(arrows):
+        visit(name, ())
+    assert circles == []
