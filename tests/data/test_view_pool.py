@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from layerscope.data.augment import ViewPool, ViewRequest, make_views
@@ -63,3 +66,10 @@ def test_a_tokenizer_may_come_after_the_workers() -> None:
         pool.set_tokenizer(model.tokenizer.backend_tokenizer.to_str(), 9)
         wanted = model.tokenize([view for views in make_views(texts, 2, seed=1) for view in views], 9).ids
         assert [row.tolist() for row in pool.make_ids(texts)] == wanted
+
+
+def test_a_worker_starts_without_numpy() -> None:
+    """Sixteen workers that import it at once keep a GPU waiting for the first views."""
+    code = "import sys, layerscope.data.workers, layerscope.data.augment; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -11,16 +11,18 @@ import math
 import random
 import re
 import string
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from layerscope.data.workers import WorkerPool, cores_here
 from layerscope.errors import DataError, MissingExtraError, UnknownNameError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 AUGMENTERS = ("builtin", "nlpaug")
 MAX_VIEWS = 16
@@ -216,6 +218,8 @@ def nlpaug_view(text: str, *, seed: int, view: int) -> str:
     The same whatever was drawn before, and without a trace in the global random streams. nlpaug touches at most ten words of a
     text in each step, however long it is; the built-in augmenter has no such limit.
     """
+    import numpy as np
+
     steps = _nlpaug_steps()
     key = stream_key(text, seed, view, DEFAULT_STRENGTH)
     python_state, numpy_state = random.getstate(), np.random.get_state()
@@ -266,18 +270,20 @@ class ViewRequest:
         """The views of some texts."""
         return make_views(texts, self.count, self.seed, self.augmenter)
 
-    def ids(self, texts: list[str]) -> list[np.ndarray]:
+    def ids(self, texts: list[str]) -> list[list[int]]:
         """The token ids of the views, view by view."""
-        rows = token_ids(self._tokenizer, [view for views in self.views(texts) for view in views])
-        return [np.array(row, dtype=np.int32) for row in rows]
+        return token_ids(self._tokenizer, [view for views in self.views(texts) for view in views])
 
 
 def answer_views(request: ViewRequest, texts: list[str]) -> Any:
-    """What a worker does: the views of some texts, or their token counts and ids in one array."""
+    """What a worker does: the views of some texts, or their token counts and all their ids.
+
+    Without numpy: importing it in every worker would delay the first views, for which a GPU waits.
+    """
     if request.tokenizer is None:
         return request.views(texts)
     rows = request.ids(texts)
-    return np.array([len(row) for row in rows]), np.concatenate([np.empty(0, np.int32), *rows])
+    return [len(row) for row in rows], array("i", [token for row in rows for token in row]).tobytes()
 
 
 class ViewPool:
@@ -318,7 +324,10 @@ class ViewPool:
 
     def make_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The token ids of every text's views, view by view. For pools with a tokenizer."""
-        return [ids for lengths, flat in self.pool.map(_parts(texts)) for ids in np.split(flat, np.cumsum(lengths)[:-1])]
+        import numpy as np
+
+        answers = self.pool.map(_parts(texts))
+        return [ids for sizes, flat in answers for ids in np.split(np.frombuffer(flat, dtype=np.int32), np.cumsum(sizes)[:-1])]
 
 
 def _parts(texts: Sequence[str]) -> list[list[str]]:

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from layerscope.data import catalogue
 from layerscope.data.hub import parse_hub_spec, read_hub
@@ -20,6 +18,9 @@ from layerscope.data.readers import SUFFIXES, Records, read_file
 from layerscope.data.wikitext import PAPER_MIN_TOKENS, count_whitespace_tokens
 from layerscope.data.wikitext import text_filter as make_text_filter
 from layerscope.errors import DataError, UnknownNameError
+
+if TYPE_CHECKING:
+    import numpy as np  # imported where it is used: workers that make views start without it
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Corpus:
     @property
     def keys(self) -> np.ndarray:
         """A number for each text, made from its content."""
+        import numpy as np
+
         return np.array([content_key(text) for text in self.texts], dtype=np.uint64)
 
     def packed(self) -> Corpus:

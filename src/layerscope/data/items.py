@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np  # imported where it is used: workers that make views start without it
 
 
 class Items(Protocol):
@@ -90,6 +91,8 @@ class PackedTexts(Sequence[str]):
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
+        import numpy as np
+
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
         self.ends = np.cumsum([0, *(len(part) for part in encoded)], dtype=np.int64)
         self.bytes = np.frombuffer(b"".join(encoded), dtype=np.uint8)
