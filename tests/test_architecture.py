@@ -1,4 +1,4 @@
-"""The house keeps its shape: imports run down the floors only, also inside functions, and no files import each other in a circle."""
+"""The house keeps its shape: imports run down the floors only, also inside functions, and no files import in a circle."""
 
 from __future__ import annotations
 
