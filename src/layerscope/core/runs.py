@@ -81,6 +81,7 @@ run_kinds: Registry[RunKind] = Registry(
 )
 
 _REPORT = "layerscope.report"
+_IMPROVED = {"print": "print_improved", "html": "as_html", "text": "as_text"}
 for _kind in (
     RunKind(
         "profile",
@@ -99,7 +100,11 @@ for _kind in (
         {"plot": f"{_REPORT}.sections.probe:plot_probes", "print": f"{_REPORT}.sections.probe:print_probes"},
     ),
     RunKind("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
-    RunKind("improve", "layerscope.improving.result:Improved", {"print": "layerscope.improving.terminal:print_improved"}),
+    RunKind(
+        "improve",
+        "layerscope.improving.result:Improved",
+        {name: f"layerscope.improving.terminal:{target}" for name, target in _IMPROVED.items()},
+    ),
     RunKind("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
 ):
     run_kinds.add(_kind)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.runs import finished_manifest
+from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
@@ -121,11 +121,7 @@ class Improved:
         return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
 
     def _repr_html_(self) -> str:
-        from layerscope.improving.terminal import as_html
-
-        return as_html(self)
+        return view("improve", "html")(self)
 
     def __str__(self) -> str:
-        from layerscope.improving.terminal import as_text
-
-        return as_text(self)
+        return view("improve", "text")(self)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store import atomic
 from layerscope.store.chunks import INDEX, Chunk, ChunkIndex, Column, Key, as_keys, read_chunk, write_chunk
 from layerscope.store.locks import USED, Hold, bytes_in
-
-if TYPE_CHECKING:
-    from layerscope.store.embeddings import EmbeddingStore
 
 log = logging.getLogger("layerscope")
 
@@ -41,10 +38,23 @@ class MissingVectorsError(LayerscopeError, KeyError):
         return str(self.args[0])  # KeyError would show its repr
 
 
+class Shelf(Protocol):
+    """What a space asks of the store that it belongs to: where it lies, and room for what is written."""
+
+    def folder(self, key: str) -> Path:
+        """Where a space lies."""
+
+    def make_room(self, need: int, current: Space) -> None:
+        """See that `need` more bytes fit the budget."""
+
+    def grew(self, count: int) -> None:
+        """Note that bytes were written."""
+
+
 class Space:
     """Vectors and numbers of texts; made by `EmbeddingStore.space`. Several processes may read and write one at once."""
 
-    def __init__(self, store: EmbeddingStore, key: str, description: dict[str, Any]) -> None:
+    def __init__(self, store: Shelf, key: str, description: dict[str, Any]) -> None:
         self.store, self.key, self.description = store, key, description
         self.dtype: str = description["storage_dtype"]
         self.folder = store.folder(key)
