@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the floors read as a table
 """Draws docs/images/architecture.png: the rooms of the house, floor by floor, and the way of the data.
 
     python docs/draw_architecture.py
