@@ -11,15 +11,15 @@ from __future__ import annotations
 import json
 import sys
 
-from layerscope.selection.comparison import compare, coverage, summarise
-from layerscope.selection.judging import FAMILIES, judged_models
+from layerscope.selection.comparison import compare, coverage, summarize
+from layerscope.selection.prior import FAMILIES, judged_models
 from layerscope.store.atomic import plain
 
 
 def main() -> None:
     models = judged_models()
     cases = compare(models)
-    table = summarise(cases, FAMILIES)
+    table = summarize(cases, FAMILIES)
     covered = coverage(cases)
     if "--json" in sys.argv[1:]:
         rows = table.astype(object).where(table.notna(), None).to_dict(orient="records")

@@ -9,10 +9,9 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from layerscope.selection.comparison import Case, compare, coverage, evidence_cases, summarise
+from layerscope.selection.comparison import Case, compare, coverage, evidence_cases, summarize
 from layerscope.selection.fit import fit_atlas, valley_depths
-from layerscope.selection.judging import FAMILIES, Judged, judged_models
-from layerscope.selection.prior import FILE, fit, left_out
+from layerscope.selection.prior import FAMILIES, FILE, Judged, fit, judged_models, left_out
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ def test_a_forecast_promises_less_than_was_delivered_and_more_families_narrow_it
 
 def test_the_benchmark_table(models: tuple[Judged, ...]) -> None:
     cases = compare(models)
-    table = summarise(cases, FAMILIES).set_index("rule")
+    table = summarize(cases, FAMILIES).set_index("rule")
     ours = table.loc["evidence"]
     # the figures of docs/selection.md
     assert ours["mean"] == pytest.approx(0.474, abs=0.005)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.selection.rules import get_rule, rules
+from layerscope.selection.rules import RULES, Answer, RuleInfo, get_rule, rules
 from tests.selection.support import evidence, valley_curve
 
 
@@ -78,3 +78,13 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
     # without a final norm `applied` changes nothing, so the entropy itself is read
     bare = get_rule("evidence")(evidence({"prompt_entropy": valley_curve()}, final_norm="applied", has_final_norm=False))
     assert bare.warnings == ()
+
+
+def test_another_package_adds_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules()
+    monkeypatch.setattr(RULES, "_things", dict(RULES.all()))
+    RULES.add(RuleInfo("second", "the second layer", lambda _: lambda evidence: Answer(2, "as they say")))
+    made = evidence({"prompt_entropy": valley_curve()})
+    assert get_rule("second")(made).layer == 2
+    with pytest.raises(LayerscopeError, match="takes no number"):
+        get_rule("second:3")

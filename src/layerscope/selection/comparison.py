@@ -11,11 +11,8 @@ import pandas as pd
 from layerscope.errors import LayerscopeError
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, from_atlas
 from layerscope.selection.fit import valley_depths
-from layerscope.selection.judging import Judged
-from layerscope.selection.prior import fit
-from layerscope.selection.rules import get_rule
-from layerscope.selection.rules.evidence import choose
-from layerscope.selection.rules.last import nearest
+from layerscope.selection.prior import Judged, fit
+from layerscope.selection.rules import choose_by_evidence, get_rule, nearest
 
 Chosen = int | Mapping[str, int] | None
 # What a user can have without labels; the depths are those a reader of the paper might try.
@@ -46,7 +43,7 @@ def evidence_cases(models: Sequence[Judged]) -> list[Case]:
     for family in sorted({m.family for m in models}):
         prior = fit([m for m in models if m.family != family], depths)
         for model in (m for m in models if m.family == family):
-            answer = choose(from_atlas(model.model), prior)
+            answer = choose_by_evidence(from_atlas(model.model), prior)
             low = high = risk = None
             if answer.forecast is not None:
                 low, high = answer.forecast.interval(answer.layer)
@@ -113,7 +110,7 @@ def compare(models: Sequence[Judged]) -> list[Case]:
     return cases
 
 
-def summarise(cases: Sequence[Case], families: Sequence[str]) -> pd.DataFrame:
+def summarize(cases: Sequence[Case], families: Sequence[str]) -> pd.DataFrame:
     """One row per rule: share of the headroom and worst model by family, and over all families with equal weight."""
     rows = []
     for rule in dict.fromkeys(c.rule for c in cases):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from layerscope.core.valley import deepest_share
 from layerscope.selection.evidence import from_atlas
-from layerscope.selection.judging import Judged, judged_models
-from layerscope.selection.prior import FILE, Prior, fit
+from layerscope.selection.prior import FILE, Judged, Prior, fit, judged_models
 from layerscope.store.atomic import write_text
 
 

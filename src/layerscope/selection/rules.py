@@ -1,0 +1,185 @@
+"""Label-free rules: functions from evidence to an answer, each known under a name.
+
+Other packages add theirs through the entry points `layerscope.rules`, each a `RuleInfo`.
+
+Ours, `evidence`: whether prompt entropy has a valley decides which of the atlas's depth curves applies; weak evidence abstains.
+Models whose prompt entropy has a valley hold their best vectors late (about 80 % depth), models without one early. The curves,
+how they carry over to families that were left out, and what that does not cover are in docs/selection.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from layerscope.core.plugins import Registry
+from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.selection.evidence import ATLAS_METRICS, Evidence, read_valley
+from layerscope.selection.prior import MOST_RISK, Forecast, Prior, best_layer, shipped
+
+UNSURE = 1.25  # how much wider intervals are where the evidence was not read as in the atlas
+DEFAULT_DEPTH = 0.8
+_TIE = 0.1  # share of the headroom within which one family alone cannot tell layers apart
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A layer and why; `forecast` where the rule says what each layer gains."""
+
+    layer: int
+    reason: str
+    forecast: Forecast | None = None
+    tied: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+    abstained: bool = False
+
+
+Rule = Callable[[Evidence], Answer]
+
+
+@dataclass(frozen=True)
+class RuleInfo:
+    """A rule with its name and what it does in a line. Rules with a `parameter` are also known as `name:number`."""
+
+    name: str
+    summary: str
+    make: Callable[[float | None], Rule]
+    parameter: bool = False
+
+
+RULES: Registry[RuleInfo] = Registry(
+    "rule",
+    "layerscope.rules",
+    name=lambda rule: rule.name,
+    check=lambda thing: isinstance(thing, RuleInfo),
+    hint="`measured` reads an evaluation's folder.",
+)
+
+
+def rules() -> dict[str, RuleInfo]:
+    """Every rule by name."""
+    return dict(sorted(RULES.all().items()))
+
+
+def get_rule(name: str) -> Rule:
+    """The rule of that name; `fixed_depth:0.7` sets the number of a rule that has one."""
+    base, _, number = name.partition(":")
+    if base not in RULES:
+        raise UnknownNameError("rule", name, [*rules(), "measured"], RULES.hint)
+    rule = RULES.get(base)
+    if not number:
+        return rule.make(None)
+    if not rule.parameter:
+        raise LayerscopeError(f"the rule {base!r} takes no number; {name!r} was given.")
+    try:
+        value = float(number)
+    except ValueError:
+        raise LayerscopeError(f"{name!r}: after the colon comes a number, such as {base}:0.7.") from None
+    return rule.make(value)
+
+
+# --- evidence ------------------------------------------------------------------------------------------------------------------
+
+
+def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
+    """The answer under some prior: benchmarks give one that has not seen the model's family."""
+    last = evidence.n_blocks
+    if evidence.tuned:
+        return _abstain(last, f"the model seems trained for embedding at its last layer: {evidence.tuned}.", evidence.warnings)
+    probability, seen, as_fitted = read_valley(evidence)
+    if probability is None:
+        return _abstain(last, f"{seen}, so nothing says where in the model to look.", evidence.warnings)
+    warnings = list(evidence.warnings)
+    if not as_fitted:
+        warnings.append(
+            "the final norm hides the valley that the rule was fitted on; the sink's norm stands in for it and the interval is "
+            "wider. A profile with --final-norm hf is read as the atlas is."
+        )
+    shares = prior.shares(probability, last)
+    forecast = prior.forecast(shares, 1.0 if as_fitted else UNSURE)
+    layer = best_layer(shares)
+    sure = f"{seen} (chance of a valley {probability:.0%})"
+    if layer == last:
+        return _abstain(last, f"{sure}; no layer is expected to gain.", tuple(warnings))
+    if forecast.risk(layer) > MOST_RISK:
+        return _abstain(last, f"{sure}; layer {layer} looks best but would lose {_odds(forecast.risk(layer))}.", tuple(warnings))
+    if not evidence.tuning_known:
+        unseen = "whether the last layer was trained for embedding cannot be seen without anisotropy or under --final-norm raw"
+        if probability < 0.5:
+            # an early layer of a sentence encoder loses far more than one of a language model gains
+            return _abstain(last, f"{sure}, but {unseen}.", tuple(warnings))
+        warnings.append(f"{unseen}. If it was, keep the last layer.")
+    kind = "with a valley gain late" if probability >= 0.5 else "without a valley gain early"
+    reason = f"{sure}; the published models {kind}."
+    return Answer(layer, reason, forecast, _tied(prior, probability, layer, last), tuple(warnings))
+
+
+def _tied(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[int, ...]:
+    """Layers whose lag behind the chosen one is within a standard error over the families."""
+    families = prior.family_shares(float(probability >= 0.5), n_blocks)
+    lag = families[:, [layer]] - families
+    error = lag.std(axis=0, ddof=1) / np.sqrt(len(lag)) if len(lag) > 1 else np.zeros(n_blocks + 1)
+    near = lag.mean(axis=0) <= np.maximum(error, _TIE)
+    near[0] = False
+    near[layer] = True
+    return tuple(int(k) for k in np.flatnonzero(near))
+
+
+def _abstain(last: int, why: str, warnings: tuple[str, ...]) -> Answer:
+    return Answer(last, f"no layer but the last can be trusted here: {why}", None, (last,), warnings, abstained=True)
+
+
+def _odds(risk: float) -> str:
+    return f"in {risk:.0%} of cases"
+
+
+# --- rules that look at nothing, and the paper's -------------------------------------------------------------------------------
+
+
+def nearest(depth: float, n_blocks: int) -> int:
+    """The layer at a depth; of two equally near the later one.
+
+    >>> nearest(0.8, 24), nearest(0.75, 6)
+    (19, 5)
+    """
+    return int(np.floor(depth * n_blocks + 0.5))
+
+
+def _fixed_depth(depth: float | None) -> Rule:
+    wanted = DEFAULT_DEPTH if depth is None else depth
+    if not 0 <= wanted <= 1:
+        raise LayerscopeError(f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}.")
+    return lambda evidence: Answer(nearest(wanted, evidence.n_blocks), f"the layer at {wanted:.0%} depth; nothing was looked at.")
+
+
+def _lowest(metric: str) -> Rule:
+    def choose(evidence: Evidence) -> Answer:
+        curve = evidence.curve(metric)
+        if curve is None:
+            measured = ", ".join(sorted(evidence.curves)) or "none"
+            raise LayerscopeError(f"lowest_{metric} needs {metric} at every layer of {evidence.model}; measured: {measured}.")
+        layer = int(np.argmin(curve.value))
+        # layers whose interval reaches below the upper end of the lowest one's
+        tied = np.flatnonzero(np.nan_to_num(curve.low, nan=np.inf) <= np.nan_to_num(curve.high[layer], nan=curve.value[layer]))
+        warning = "on the published results this rule loses to the last layer on some families: docs/selection.md has the table."
+        return Answer(layer, f"{metric} is lowest there.", None, tuple(int(k) for k in tied), (warning,))
+
+    return choose
+
+
+for _rule in (
+    RuleInfo(
+        "evidence",
+        "ours: depth curves of the atlas, chosen by the valley of prompt entropy; abstains where evidence is weak",
+        lambda _: lambda evidence: choose_by_evidence(evidence, shipped()),
+    ),
+    RuleInfo("last", "the last layer", lambda _: lambda evidence: Answer(evidence.n_blocks, "the last layer, as asked.")),
+    RuleInfo("fixed_depth", "the layer at 80 % depth, or at another: fixed_depth:0.7", _fixed_depth, parameter=True),
+    *(
+        RuleInfo(f"lowest_{metric}", f"the layer at which {metric} is lowest", lambda _, metric=metric: _lowest(metric))  # type: ignore[misc]
+        for metric in ATLAS_METRICS
+    ),
+):
+    RULES.add(_rule)
