@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from layerscope.core.reading import Reading
 from layerscope.core.readout import Readout
 from layerscope.core.sites import whole_layers
 from layerscope.errors import RunFolderError
@@ -129,8 +130,8 @@ def overlay_metrics(run: Run) -> Overlay:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
         notes.append(
-            f"your values are on {prompts} prompts of {corpus}, up to {conventions['max_length']} tokens; the published ones on "
-            "472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over prompts with their number."
+            f"your values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
+            "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over prompts with their number."
         )
     return Overlay(run.name, table, _no_scores(), differs, notes)
 
@@ -140,8 +141,9 @@ def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]
     reasons = []
     images = "image_tokens" in conventions
     alike = ("hf", "raw") if images and "raw" in str(conventions.get("hf")) else ("hf",)
-    if conventions.get("final_norm_module") is not None and conventions["final_norm"] not in alike:
-        reasons.append(_NORM.format(given=conventions["final_norm"]))
+    reading = Reading.of(conventions)
+    if reading.differs_from(*alike):
+        reasons.append(_NORM.format(given=reading.final_norm))
     if images and "left out" in str(conventions.get("tokens")):
         reasons.append("class and register tokens are left out, the published metrics read every token")
     settings = conventions["metrics"]
@@ -178,7 +180,7 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
         else:
             kept.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
     table = pd.concat(kept, ignore_index=True) if kept else _no_scores()
-    length = evaluation.manifest["conventions"]["max_length"]
+    length = Reading.of(evaluation.manifest).max_length
     notes = [f"your texts were cut to {length} tokens; the published scores do not say at how many."]
     empty = pd.DataFrame(columns=["metric", "layer", "depth", "value"])
     return Overlay(str(evaluation.manifest["model"]["name"]), empty, table, differs, notes if kept else [])

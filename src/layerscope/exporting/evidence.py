@@ -13,6 +13,7 @@ import pandas as pd
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.core.identity import ModelIdentity
+from layerscope.core.reading import Reading
 from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
 from layerscope.core.runs import load_run
 from layerscope.errors import RunFolderError
@@ -116,7 +117,7 @@ class Evidence:
     def max_length(self) -> int | None:
         """How many tokens of a text were read."""
         if self.run is not None:
-            return int(self.run.manifest["conventions"]["max_length"])
+            return Reading.of(self.run.manifest).max_length
         return None if self.given is None else self.given.max_length
 
     @property

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.core.identity import ModelIdentity
+from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import load_run
 from layerscope.core.sites import site_of
@@ -223,11 +224,10 @@ def _one_readout(named: list[str] | None, usable: WhyNot | None) -> str:
 
 def _facts(run: Run) -> dict[str, Any]:
     """What a choice says about the run that it rests on."""
-    conventions = run.manifest["conventions"]
     model = run.manifest["model"]
     return {
         "identity": dict(model),
         "source": None if run.path is None else str(run.path),
-        "max_length": conventions.get("max_length"),
+        "max_length": Reading.of(run.manifest).max_length,
         "unit_length": bool(model.get("normalizes")) if "normalizes" in model else None,
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.reading import Reading
 from layerscope.core.sites import whole_layers
 from layerscope.core.valley import find_valley
 from layerscope.errors import LayerscopeError
@@ -92,17 +93,15 @@ def from_run(run: Run) -> Evidence:
     for metric, rows in table.groupby("metric"):
         rows = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
         curves[str(metric)] = Curve(*(rows[name].to_numpy(dtype=float) for name in ("value", "ci_low", "ci_high")))
-    conventions = run.manifest["conventions"]
-    # `raw` leaves out the final norm, so its last layer is not the vector that a model is trained to give
-    shows_last = conventions["final_norm"] != "raw" or conventions.get("final_norm_module") is None
+    reading = Reading.of(run.manifest)
     return Evidence(
         model=run.name,
         n_blocks=blocks,
         curves=curves,
-        final_norm=str(conventions["final_norm"]),
-        has_final_norm=conventions.get("final_norm_module") is not None,
-        tuned=_tuned(run.manifest["model"], curves, shows_last),
-        tuning_known=shows_last and "anisotropy" in curves,
+        final_norm=str(reading.final_norm),
+        has_final_norm=reading.has_norm,
+        tuned=_tuned(run.manifest["model"], curves, reading.shows_output),
+        tuning_known=reading.shows_output and "anisotropy" in curves,
         warnings=tuple(_short_of(run.manifest)),
     )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Z95, Interval
@@ -221,7 +222,7 @@ def choose_measured(
         after=float(every.score[at]),
         identity=dict(evaluation.manifest["model"]),
         source=None if evaluation.path is None else str(evaluation.path),
-        max_length=conventions.get("max_length"),
+        max_length=Reading.of(conventions).max_length,
         unit_length=conventions.get("unit_length"),
         center_on=str(evaluation.path) if known[name].centering != "none" else None,
         passed_over=_passed_over(every, fitting, at, refused),

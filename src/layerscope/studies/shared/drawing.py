@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.core.reading import Reading
 from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.report.drawing import COLORS, color_key, logarithmic, new_figure, quiet, sequential, styles, tame
 
@@ -30,7 +31,7 @@ def subtitle(manifest: dict[str, Any]) -> str:
     conventions, corpus = manifest["conventions"], manifest.get("corpus") or {}
     parts = [f"{corpus.get('name', 'texts')}, {manifest.get('texts')} prompts"] if corpus else []
     if "max_length" in conventions:
-        parts += [f"up to {conventions['max_length']} tokens", f"final_norm={conventions['final_norm']}"]
+        parts.append(Reading.of(manifest).in_words)
     of = f"{conventions['of']}: " if conventions.get("of") else ""
     return tame(of + ", ".join([*parts, "95 % bands"]))
 

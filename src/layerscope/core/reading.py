@@ -1,0 +1,59 @@
+"""How states were read: with which final norm, of how many tokens. Two results compare only where these agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Final norm, length and tokens of what was read, as a run's manifest says it in its `conventions`.
+
+    `final_norm` is `applied`, `raw` or `hf` (at the last layer only); None where the readouts of the run say it.
+    `norm_module` is the class of the model's final norm; None where it has none. `max_length` is None for images.
+
+    >>> reading = Reading("applied", 256, "RMSNorm")
+    >>> reading.in_words
+    'up to 256 tokens, final_norm=applied'
+    >>> reading.differs_from("raw")
+    True
+    """
+
+    final_norm: str | None = None
+    max_length: int | None = None
+    norm_module: str | None = None
+    tokens: str = "all"
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Self:
+        """The reading of a finished run, from its manifest; also from the `conventions` alone."""
+        told = manifest.get("conventions", manifest)
+        length = told.get("max_length")
+        return cls(
+            told.get("final_norm"),
+            None if length is None else int(length),
+            told.get("final_norm_module"),
+            str(told.get("tokens", told.get("image_tokens", "all"))),
+        )
+
+    @property
+    def has_norm(self) -> bool:
+        """Whether the model has a final norm at all. Without one, `applied` and `raw` are the same."""
+        return self.norm_module is not None
+
+    @property
+    def shows_output(self) -> bool:
+        """Whether the last layer is the vector that the model was trained to give: its final norm was not left out."""
+        return self.final_norm != "raw" or not self.has_norm
+
+    def differs_from(self, *final_norms: str) -> bool:
+        """Whether vectors under all of these final norms are other vectors than those that were read."""
+        return self.has_norm and self.final_norm not in final_norms
+
+    @property
+    def in_words(self) -> str:
+        """For captions."""
+        parts = [] if self.max_length is None else [f"up to {self.max_length} tokens"]
+        return ", ".join([*parts, *([] if self.final_norm is None else [f"final_norm={self.final_norm}"])])
