@@ -131,7 +131,8 @@ def overlay_metrics(run: Run) -> Overlay:
         prompts = run.manifest["counts"]["prompts"]
         notes.append(
             f"your values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
-            "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over prompts with their number."
+            "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over "
+            "prompts with their number."
         )
     return Overlay(run.name, table, _no_scores(), differs, notes)
 

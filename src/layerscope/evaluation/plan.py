@@ -170,7 +170,7 @@ class Screening:
         return cls(known["of"], tuple(known["kept"]), dict(known["items"]), known["budget"])
 
     def applied_to(self, plan: EvaluationPlan) -> EvaluationPlan:
-        """The plan with the readouts that were kept, and the default one where it was asked for: gains are told over it."""
+        """The plan with the readouts that were kept, and the default one where it was asked for: gains are given over it."""
         default = [readout for readout in plan.readouts if readout == Readout()]
         return replace(plan, readouts=tuple(dict.fromkeys([*map(Readout.parse, self.kept), *default])))
 

@@ -58,7 +58,9 @@ class Chunk:
     def columns(self) -> frozenset[Column]:
         """All that this chunk can answer."""
         vectors = {("vector", kind, site) for kind in self.kinds for site in self.sites}
-        numbers = {("number", n, site) for n, held in self.numbers.items() for site in (self.sites if held.per_site else (None,))}
+        numbers = {
+            ("number", n, site) for n, number in self.numbers.items() for site in (self.sites if number.per_site else (None,))
+        }
         return frozenset(vectors | numbers)
 
     def map_kind(self, folder: Path, kind: str) -> np.ndarray:
@@ -122,15 +124,15 @@ def write_chunk(
 def read_chunk(folder: Path, name: str) -> tuple[Chunk, np.ndarray]:
     """A chunk and its text keys. Raises ValueError where the index or its files are damaged."""
     try:
-        held = json.loads((folder / (name + INDEX)).read_bytes())
-        content = held["content"]
-        if held["crc32"] != _checksum(content):
+        index = json.loads((folder / (name + INDEX)).read_bytes())
+        content = index["content"]
+        if index["crc32"] != _checksum(content):
             raise ValueError("the checksum does not match")
         keys = np.frombuffer(bytes.fromhex(content["keys"]), dtype=KEY)
         numbers = {n: Number(per_site, dtype, offset) for n, per_site, dtype, offset in content["numbers"]}
         sites, kinds, sizes = tuple(content["sites"]), dict(content["kinds"]), tuple(content["sizes"])
         chunk = Chunk(name, content["rows"], content["dtype"], sites, kinds, numbers, sizes)
-        # A map over a file that is too short would end the process when it is read, so this is found out here.
+        # A map over a file that is too short would end the process when it is read, so it is checked here.
         for file, size in zip(chunk.files, sizes, strict=True):
             if (folder / file).stat().st_size != size:
                 raise ValueError(f"{file} should have {size} bytes")
@@ -279,16 +281,16 @@ class ChunkIndex:
 
     def holds(self, keys: np.ndarray, columns: Iterable[Column]) -> np.ndarray:
         """Whether each text has all of these columns, be it from several chunks."""
-        found: dict[frozenset[Column], np.ndarray] = {}
-        held = np.ones(len(keys), dtype=bool)
+        in_table: dict[frozenset[Column], np.ndarray] = {}
+        everywhere = np.ones(len(keys), dtype=bool)
         for sources in {frozenset(t for t in self._tables if column in t) for column in columns}:
             somewhere = np.zeros(len(keys), dtype=bool)
             for source in sources:
-                if source not in found:
-                    found[source] = self._tables[source].find(keys)[0] >= 0
-                somewhere |= found[source]
-            held &= somewhere
-        return held
+                if source not in in_table:
+                    in_table[source] = self._tables[source].find(keys)[0] >= 0
+                somewhere |= in_table[source]
+            everywhere &= somewhere
+        return everywhere
 
     def locate(self, keys: np.ndarray, column: Column) -> tuple[np.ndarray, np.ndarray]:
         """The chunk (-1 where there is none) and row that hold a column of each text."""

@@ -62,7 +62,7 @@ class EmbeddingStore:
         self.root, self.budget = Path(root), budget
         self._open: weakref.WeakValueDictionary[str, Space] = weakref.WeakValueDictionary()
         self._total, self._counted = 0, -math.inf
-        for gone in self._folders(f"{_REMOVED}*"):  # whoever was removing this did not get to the end
+        for gone in self._folders(f"{_REMOVED}*"):  # a removal that was interrupted
             shutil.rmtree(gone, ignore_errors=True)
 
     def space(self, description: Mapping[str, Any], dtype: str = "float32") -> Space:

@@ -28,7 +28,7 @@ RUN_LOCK = "run.lock"
 
 
 class Hold:
-    """Keeps a folder (made where there is none) from being removed by others.
+    """Keeps a folder, which is created if missing, from being removed by others.
 
     A lock that the kernel releases however the process ends, so that a killed one holds nothing.
     """

@@ -44,7 +44,7 @@ class StoredVectors:
 
 
 class StoredRows:
-    """Vectors (prompts, D) in a file that are read whenever they are looked at, and never held."""
+    """Vectors (prompts, D) in a file that are read whenever they are looked at, and never kept in memory."""
 
     ndim = 2
 
@@ -91,6 +91,6 @@ class ShardStore:
     def read(self, index: int) -> Shard:
         """Read a shard; its vectors stay on disk until they are touched."""
         pooled, values = self._files(index)
-        with np.load(values, allow_pickle=False) as held:
-            numbers = {name: held[name] for name in held.files}
+        with np.load(values, allow_pickle=False) as arrays:
+            numbers = {name: arrays[name] for name in arrays.files}
         return Shard(numbers.pop("prompts"), StoredVectors(pooled), numbers)

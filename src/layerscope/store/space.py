@@ -86,8 +86,8 @@ class Space:
                 raw = content.encode("utf-8", "surrogatepass")
                 atomic.write(path, lambda stream: stream.write(raw))
                 self.store.grew(len(raw))
-            held = describe(self.folder)
-            if held is None or space_key(held) != self.key:
+            description = describe(self.folder)
+            if description is None or space_key(description) != self.key:
                 raise RunFolderError(
                     f"{path} does not describe what its folder's name stands for: it is damaged or was edited. "
                     f"Remove {self.folder}; its embeddings will be computed again."
@@ -140,19 +140,19 @@ class Space:
         The whole chunk is there when this returns; where it is interrupted, none of it is.
         """
         arrays = {kind: np.asarray(array) for kind, array in vectors.items()}
-        held = {name: np.asarray(array) for name, array in (numbers or {}).items()}
+        per_text = {name: np.asarray(array) for name, array in (numbers or {}).items()}
         wanted = as_keys(keys)
-        _check(len(wanted), arrays, sites, held)
+        _check(len(wanted), arrays, sites, per_text)
         if not len(wanted):
             return
         # Rather too much than too little for headers, padding and the index, whose keys are written as hexadecimal.
         need = 2 * wanted.nbytes + 64 * len(sites) + 4096
         need += sum(array.size * np.dtype(self.dtype).itemsize + 256 for array in arrays.values())
-        need += sum(array.nbytes + 256 for array in held.values())
+        need += sum(array.nbytes + 256 for array in per_text.values())
         self.store.make_room(need, self)
         self.open()
         name = f"{os.getpid()}-{next(self._counter):06d}-{secrets.token_hex(6)}"
-        chunk, written = write_chunk(self.folder, name, wanted, list(sites), arrays, held, self.dtype)
+        chunk, written = write_chunk(self.folder, name, wanted, list(sites), arrays, per_text, self.dtype)
         self._known.add(name)
         self._index.add(chunk, wanted)
         self.store.grew(written)
@@ -253,22 +253,22 @@ def space_key(description: Mapping[str, Any]) -> str:
 def describe(folder: Path) -> dict[str, Any] | None:
     """What a space's folder says that it holds; None where that cannot be read."""
     try:
-        held = json.loads((folder / DESCRIPTION).read_bytes().decode("utf-8", "surrogatepass"))["description"]
+        description = json.loads((folder / DESCRIPTION).read_bytes().decode("utf-8", "surrogatepass"))["description"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return held if isinstance(held, dict) else None
+    return description if isinstance(description, dict) else None
 
 
 def _check_plain(value: Any, where: str) -> None:
     """Refuse what JSON would write like something else: {1: …} like {"1": …}, or anything through its str()."""
     if isinstance(value, dict):
-        for key, held in value.items():
+        for key, inner in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"{where} has the key {key!r}: keys must be text")
-            _check_plain(held, f"{where}[{key!r}]")
+            _check_plain(inner, f"{where}[{key!r}]")
     elif isinstance(value, (list, tuple)):
-        for i, held in enumerate(value):
-            _check_plain(held, f"{where}[{i}]")
+        for i, inner in enumerate(value):
+            _check_plain(inner, f"{where}[{i}]")
     elif not (value is None or isinstance(value, (str, int, bool)) or (isinstance(value, float) and math.isfinite(value))):
         raise TypeError(f"{where} is {value!r}, which is not plain JSON: give text, finite numbers, lists and dicts only")
 

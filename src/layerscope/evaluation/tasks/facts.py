@@ -85,10 +85,10 @@ def agrees_with_published(task: Any) -> tuple[bool | None, str]:
                 expected = expected.get("hf_subset_descriptive_stats", {}).get(subset)
             if expected is None:
                 return None, f"mteb carries no statistics of the split {split!r}"
-            for what, found in _statistics(task, splits[split]).items():
+            for what, actual in _statistics(task, splits[split]).items():
                 wanted = _published_value(expected, what)
-                if wanted is not None and not _same(found, wanted):
-                    shown = "" if isinstance(found, dict) else f": {found}, MTEB has {wanted}"
+                if wanted is not None and not _same(actual, wanted):
+                    shown = "" if isinstance(actual, dict) else f": {actual}, MTEB has {wanted}"
                     return False, f"split {split!r} differs in its {what}{shown}"
     return True, "rows, characters and labels equal mteb's statistics"
 
@@ -139,8 +139,8 @@ def _published_value(stats: Mapping[str, Any], what: str) -> Any:
         labels = get("label_statistics", "labels") or get("labels_statistics", "labels")
         return {key: value["count"] for key, value in labels.items()} if labels else None
     if what == "mean score":
-        found = get("label_statistics", "avg_score")
-        return get("labels_statistics", "avg_score") if found is None else found
+        mean = get("label_statistics", "avg_score")
+        return get("labels_statistics", "avg_score") if mean is None else mean
     if what == "characters" and "text_statistics" not in stats:
         return get("number_of_characters")
     paths = {
@@ -153,5 +153,5 @@ def _published_value(stats: Mapping[str, Any], what: str) -> Any:
     return get(*paths[what])
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    return math.isclose(found, wanted, rel_tol=1e-9) if isinstance(found, float) else bool(found == wanted)
+def _same(actual: Any, wanted: Any) -> bool:
+    return math.isclose(actual, wanted, rel_tol=1e-9) if isinstance(actual, float) else bool(actual == wanted)

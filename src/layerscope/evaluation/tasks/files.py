@@ -36,17 +36,17 @@ def find_split(folder: Path, split: str) -> SplitFile | None:
     for suffix in SUFFIXES:
         if (folder / f"{split}{suffix}").is_file():
             return SplitFile(folder / f"{split}{suffix}")
-    found = []
+    stand_ins = []
     for path in sorted(folder.glob(f"{split}_*")):
         ending = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), None)
         if ending and path.is_file():
-            found.append(SplitFile(path, path.name.removesuffix(ending).removeprefix(f"{split}_")))
-    if len(found) > 1:
+            stand_ins.append(SplitFile(path, path.name.removesuffix(ending).removeprefix(f"{split}_")))
+    if len(stand_ins) > 1:
         raise DataError(
             f"{folder} holds several files that could stand in for the split {split!r}: "
-            f"{', '.join(file.path.name for file in found)}. Keep one, or name it {split}.jsonl.gz."
+            f"{', '.join(file.path.name for file in stand_ins)}. Keep one, or name it {split}.jsonl.gz."
         )
-    return found[0] if found else None
+    return stand_ins[0] if stand_ins else None
 
 
 def find_files(folder: Path, info: TaskInfo) -> dict[str, dict[str, SplitFile]] | None:
@@ -56,15 +56,15 @@ def find_files(folder: Path, info: TaskInfo) -> dict[str, dict[str, SplitFile]] 
         place = folder / subset if (folder / subset).is_dir() else folder
         if place == folder and len(info.subsets) > 1:
             continue  # one flat file cannot say which subset it is
-        found = {split: file for split in info.needed_splits if (file := find_split(place, split)) is not None}
-        if not set(found) & set(info.splits):
+        by_split = {split: file for split in info.needed_splits if (file := find_split(place, split)) is not None}
+        if not set(by_split) & set(info.splits):
             continue
-        if info.train_split and info.train_split not in found:
+        if info.train_split and info.train_split not in by_split:
             raise DataError(
-                f"{place} holds {', '.join(file.path.name for file in found.values())} but no {info.train_split}.jsonl.gz. "
+                f"{place} holds {', '.join(file.path.name for file in by_split.values())} but no {info.train_split}.jsonl.gz. "
                 f"The {info.task_type} task {info.name} trains a classifier: add the split {info.train_split!r}."
             )
-        files[subset] = found
+        files[subset] = by_split
     return files or None
 
 
@@ -110,7 +110,7 @@ _LAYOUTS = {
 
 
 def own_task_info(name: str, folder: Path) -> TaskInfo | None:
-    """What a folder that is no task of mteb holds, told by its columns; None where it has no test split."""
+    """What a folder holds that is no task of mteb, recognized by its columns; None where it has no test split."""
     file = find_split(folder, "test")
     if file is None:
         return None

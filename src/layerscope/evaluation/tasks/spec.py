@@ -85,7 +85,7 @@ class TaskSpec:
         }
 
     def _exact(self, task: Any) -> tuple[bool | None, str]:
-        """Whether the data are MTEB's own split, as far as that can be told."""
+        """Whether the data are MTEB's own split, as far as that can be known."""
         if self.limit is not None:
             return False, f"a part: limit {self.limit}"
         stand_ins = [f"{file.path.name} stands in for {split!r}" for split, file in self._stand_ins()]
@@ -114,7 +114,7 @@ class TaskSpec:
     def _load_local(self) -> tuple[Any, dict[str, Any]]:
         info, files = self._local()
         # Some tasks have several scored splits or subsets, of which some may be given: what is not there is not scored.
-        splits = [split for split in info.splits if all(split in found for found in files.values())]
+        splits = [split for split in info.splits if all(split in by_split for by_split in files.values())]
         if not splits:
             raise DataError(f"the subsets in {self.path} have no scored split in common. Scored: {', '.join(info.splits)}.")
         if is_mteb_task(self.name):
