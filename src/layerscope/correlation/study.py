@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.identity import ModelIdentity
+from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
@@ -75,11 +76,11 @@ def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, 
     curves = whole_layers(run.table[run.table["normalization"] == "raw"])
     has_it = set(curves.loc[curves["sink"] == sink, "metric"])  # metrics over prompts know no sink
     curves = curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
-    norms = {"metrics": run.manifest["conventions"]["final_norm"], "scores": Readout.parse(readout).final_norm}
+    reading = Reading.of(run.manifest)
+    norms = {"metrics": str(reading.final_norm), "scores": Readout.parse(readout).final_norm}
     facts = {"model": run.name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
     notes = []
-    has_norm = run.manifest["conventions"].get("final_norm_module") is not None
-    if has_norm and norms["metrics"] != norms["scores"]:
+    if reading.differs_from(norms["scores"]):
         notes.append(
             f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
             "different vector in the two. Profile with --final-norm " + norms["scores"] + " to compare like with like."
