@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -159,7 +160,7 @@ def test_gemma_reads_a_begin_of_text_token_first(tmp_path: Path, monkeypatch: py
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    import layerscope.models.catalogue as models_catalogue
+    models_catalogue = importlib.import_module("layerscope.models.catalogue")  # the package has a function of this name
 
     def convert(_: Path, into: Path) -> None:
         core = Tokenizer(models.WordLevel({"<bos>": 0, "<unk>": 1, "hello": 2}, unk_token="<unk>"))
