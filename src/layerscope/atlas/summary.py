@@ -10,8 +10,7 @@ import pandas as pd
 
 from layerscope.atlas.names import AtlasModel, find_model
 from layerscope.atlas.overlay import Overlay, labeled
-from layerscope.atlas.probes import probes_or_none
-from layerscope.atlas.queries import metric_values, select_scores
+from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
 from layerscope.atlas.reproduce.base import Panel, Series
 from layerscope.atlas.reproduce.curves import TITLES, highest, valley
 from layerscope.correlation import same_tasks

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, recomputed from the raw results: one file each."""
+"""The paper's tables and figures, recomputed from the raw results: a file each, or one for those that share a method."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def items() -> dict[str, Item]:
     """Every table and figure that can be recomputed, by name."""
     found = {}
     for module in pkgutil.iter_modules(__path__):
-        item = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ITEM", None)
-        if isinstance(item, Item):
-            found[item.name] = item
+        home = importlib.import_module(f"{__name__}.{module.name}")
+        own = (getattr(home, "ITEM", None), *getattr(home, "ITEMS", ()))
+        found.update({item.name: item for item in own if isinstance(item, Item)})
     return dict(sorted(found.items(), key=lambda pair: (pair[0][:3] != "tab", len(pair[0]), pair[0])))
 
 

@@ -56,7 +56,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure of the paper. A new one is a new file in this folder with `ITEM` in it."""
+    """A table or figure of the paper. A new one is a new file in this folder with `ITEM` (or `ITEMS`) in it."""
 
     name: str
     title: str

@@ -1,0 +1,189 @@
+"""Figures 3, 8 and 9: correlations of the published metrics with the published scores, Pythia-410M and BERT."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+from layerscope.atlas.queries import correlation_tables
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge
+from layerscope.correlation import correlate
+
+ORDER = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]
+SHORT = {
+    "entropy_prompt": "prompt\nentropy",
+    "entropy_dataset": "dataset\nentropy",
+    "infonce": "InfoNCE",
+    "lidar": "LiDAR",
+    "dime": "DiME",
+}
+
+
+@lru_cache(maxsize=16)
+def layer_correlations(model: str, convention: str, measures: tuple[str, ...]) -> pd.DataFrame:
+    """One row per metric and measure: one point per layer, means over the same tasks. Not to be changed by callers."""
+    tables = correlation_tables(model, convention, "mteb")
+    return correlate(tables.metrics, tables.scores, measures=measures, within=False).layers
+
+
+def pick(table: pd.DataFrame, metric: str, measure: str) -> pd.Series:
+    """The row of one metric and measure."""
+    return table[(table["metric"] == metric) & (table["measure"] == measure)].iloc[0]
+
+
+def described(row: pd.Series) -> str:
+    """Interval, chance level and p in words."""
+    return (
+        f"95 % [{row['ci_low']:.2f}, {row['ci_high']:.2f}]; independent data of {row['layers']} layers give "
+        f"{row['null_mean']:.2f} (95 % below {row['null_95']:.2f}); p = {row['p']:.4f}, Holm {row['p_adjusted']:.4f}"
+    )
+
+
+def bars(model: str, convention: str, measure: str, title: str) -> Panel:
+    """One bar per metric, its interval, and what chance gives."""
+    table = layer_correlations(model, convention, (measure,) if measure == "dcor" else ("spearman", "kendall", "dcor"))
+    found = [pick(table, metric, measure) for metric in ORDER]
+    names = [SHORT.get(metric, metric) for metric in ORDER]
+    series = Series(f"{model}, {convention}", names, [float(row["value"]) for row in found])
+    whiskers = [(float(row["ci_low"]), float(row["ci_high"])) for row in found]
+    level = max(float(row["null_95"]) for row in found)
+    return Panel(title, "", "", [series], bars=True, whiskers=whiskers, level=(level, "95 % of independent data lie below"))
+
+
+MODEL_3 = "Pythia-410m"
+STRONGEST_3 = {"curvature", "dime", "infonce"}
+
+
+def _fig3_rows(convention: str) -> list[Row]:
+    """Six correlations, and the two claims about their order."""
+    table = layer_correlations(MODEL_3, convention, ("dcor",))
+    found = []
+    for metric in ORDER:
+        row = pick(table, metric, "dcor")
+        strong = row["p_adjusted"] < 0.05 and row["value"] > row["null_95"]
+        note = described(row) + "; claim: strong, judged as beyond chance"
+        found.append(_fig3_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
+    ranked = table.sort_values("value", ascending=False)
+    first, second = ranked.iloc[0], ranked.iloc[1]
+    margin = float(pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max())
+    leaders = f"{first['metric']} ({first['value']:.4f}), then {second['metric']} ({second['value']:.4f})"
+    note = f"DiME − the best other; the order is {leaders}: a difference far inside the intervals"
+    found.append(_fig3_row("dcor: DiME ahead by", margin, None, convention, judge(margin > 0), note))
+    top = set(ranked["metric"].iloc[:3])
+    note = f"of curvature, DiME and InfoNCE among the first three, which are {', '.join(ranked['metric'].iloc[:3])}"
+    found.append(
+        _fig3_row(
+            "dcor: named ones in the top 3", float(len(top & STRONGEST_3)), None, convention, judge(top == STRONGEST_3), note
+        )
+    )
+    return found
+
+
+def _fig3_row(column: str, ours: float, tasks: int | None, convention: str, verdict: str, note: str) -> Row:
+    return Row("fig3", MODEL_3, column, None, ours, tasks, convention, verdict, note)
+
+
+def _fig3_panels(convention: str) -> list[Panel]:
+    """One panel."""
+    return [bars(MODEL_3, convention, "dcor", "Distance correlation with the mean score, one point per layer")]
+
+
+FIG3 = Item(
+    "fig3",
+    "Figure 3: distance correlation of metrics with scores, Pythia-410M",
+    "All metrics are strongly related to the scores; DiME most, curvature, DiME and InfoNCE stand out.",
+    _fig3_rows,
+    _fig3_panels,
+)
+
+
+MODEL_8 = "Pythia-410m"
+MEASURES = ("spearman", "kendall", "dcor")
+
+
+def _fig8_rows(convention: str) -> list[Row]:
+    """Eighteen correlations: the signs are the claim."""
+    table = layer_correlations(MODEL_8, convention, MEASURES)
+    found = []
+    for measure in MEASURES:
+        for metric in ORDER:
+            row = pick(table, metric, measure)
+            beyond = row["p_adjusted"] < 0.05
+            if measure == "dcor":
+                holds, claim = beyond, "claim: strong, judged as beyond chance"
+            else:
+                sign = 1 if metric == "infonce" else -1
+                holds = beyond and sign * row["value"] > 0
+                claim = "claim: positive" if sign > 0 else "claim: negative"
+            note = f"{described(row)}; {claim}"
+            ours, tasks = float(row["value"]), int(row["tasks"])
+            found.append(Row("fig8", MODEL_8, f"{measure} {metric}", None, ours, tasks, convention, judge(bool(holds)), note))
+    return found
+
+
+def _fig8_panels(convention: str) -> list[Panel]:
+    """One panel per measure."""
+    titles = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b", "dcor": "Distance correlation"}
+    return [bars(MODEL_8, convention, measure, title) for measure, title in titles.items()]
+
+
+FIG8 = Item(
+    "fig8",
+    "Figure 8: three measures of association, Pythia-410M",
+    "All metrics are inversely related to the scores, except InfoNCE, which is positive.",
+    _fig8_rows,
+    _fig8_panels,
+)
+
+
+MODEL_9 = "bert-base"
+STRONGEST_9 = {"lidar", "entropy_dataset"}
+MODERATE = 0.4  # the usual lower limit of a "moderate" rank correlation
+
+
+def _fig9_rows(convention: str) -> list[Row]:
+    """Distance correlations, which two lead, and the other measures."""
+    table = layer_correlations(MODEL_9, convention, MEASURES)
+    found = []
+    for metric in ORDER:
+        row = pick(table, metric, "dcor")
+        note = described(row) + "; claim: strong, judged as beyond chance"
+        strong = bool(row["p_adjusted"] < 0.05)
+        found.append(_fig9_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
+    ranked = table[table["measure"] == "dcor"].sort_values("value", ascending=False)["metric"].tolist()
+    held = float(len(STRONGEST_9 & set(ranked[:2])))
+    note = f"of LiDAR and dataset entropy among the first two, which are {ranked[0]} and {ranked[1]}"
+    found.append(_fig9_row("dcor: named ones in the top 2", held, None, convention, judge(set(ranked[:2]) == STRONGEST_9), note))
+    for measure in ("spearman", "kendall"):
+        mine = table[table["measure"] == measure]
+        largest = float(mine["value"].abs().max())
+        found_some = bool((mine["p_adjusted"] < 0.05).any())
+        note = f"largest of the six in size; {'some' if found_some else 'none'} with Holm p < 0.05; claim: moderate to strong"
+        found.append(
+            _fig9_row(f"{measure}, largest", largest, int(mine["tasks"].iloc[0]), convention, judge(largest >= MODERATE), note)
+        )
+    return found
+
+
+def _fig9_row(column: str, ours: float, tasks: int | None, convention: str, verdict: str, note: str) -> Row:
+    return Row("fig9", MODEL_9, column, None, ours, tasks, convention, verdict, note)
+
+
+def _fig9_panels(convention: str) -> list[Panel]:
+    """One panel per measure."""
+    titles = {"dcor": "Distance correlation", "spearman": "Spearman's ρ"}
+    # the full set of measures was computed for the rows: read the same table
+    layer_correlations(MODEL_9, convention, MEASURES)
+    return [bars(MODEL_9, convention, measure, title) for measure, title in titles.items()]
+
+
+FIG9 = Item(
+    "fig9",
+    "Figure 9: correlations of metrics with scores, BERT",
+    "All metrics are strongly related to the scores, LiDAR and dataset entropy most; other measures are moderate to strong.",
+    _fig9_rows,
+    _fig9_panels,
+)
+
+ITEMS = (FIG3, FIG8, FIG9)
