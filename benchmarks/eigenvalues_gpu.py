@@ -48,7 +48,7 @@ def microseconds(solve: Callable[[], object], count: int, repeats: int) -> float
     return 1000 * statistics.median(times) / count
 
 
-def in_registers(matrices: Tensor, how: small.Variant, steps: int) -> Tensor:
+def in_registers(matrices: Tensor, how: small.RegisterVariant, steps: int) -> Tensor:
     """The register kernel with a number of halvings."""
     out = matrices.new_empty(matrices.shape[:2])
     launch(how.source, "small_eigenvalues", len(matrices), how.threads, 0, [matrices, out, matrices.shape[-1], steps])
@@ -60,7 +60,7 @@ def largest_error(found: Tensor, known: Tensor) -> str:
     return f"{float(((found.cpu() - known).abs().amax(-1) / known.abs().amax(-1)).max()):.1e}"
 
 
-def registers(matrices: Tensor, known: Tensor, how: small.Variant, repeats: int) -> list[str]:
+def registers(matrices: Tensor, known: Tensor, how: small.RegisterVariant, repeats: int) -> list[str]:
     """A row: whole, reduction alone, bisection by difference, error."""
     try:
         error = largest_error(in_registers(matrices[: len(known)], how, how.steps), known)
@@ -70,7 +70,7 @@ def registers(matrices: Tensor, known: Tensor, how: small.Variant, repeats: int)
     return [f"{whole:.3f}", f"{reduction:.3f}", f"{whole - reduction:.3f}", error]
 
 
-def panels(n: int) -> list[tuple[str, tridiagonal.Variant]]:
+def panels(n: int) -> list[tuple[str, tridiagonal.PanelVariant]]:
     """The other kernel: as it is chosen, and reading whole matrices."""
     chosen = tridiagonal.variant(n, shared_memory(torch.cuda.current_device()))
     whole = ("panels, whole matrices", chosen._replace(half=0))
@@ -79,7 +79,7 @@ def panels(n: int) -> list[tuple[str, tridiagonal.Variant]]:
     return [("panels, upper triangles", chosen), whole]
 
 
-def in_panels(matrices: Tensor, known: Tensor, how: tridiagonal.Variant, repeats: int) -> list[str]:
+def in_panels(matrices: Tensor, known: Tensor, how: tridiagonal.PanelVariant, repeats: int) -> list[str]:
     """A row: whole, the rest, bisection alone, error."""
     count, n = matrices.shape[:2]
     error = largest_error(tridiagonal.eigvalsh(matrices[: len(known)], how=how), known)

@@ -24,7 +24,7 @@ from layerscope.metrics.folds.grams import fold_members
 from layerscope.metrics.options import Options
 from layerscope.metrics.tokens import gram_kernel, long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products
-from layerscope.metrics.tokens.measures import centred_gram
+from layerscope.metrics.tokens.measures import centered_gram
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
 from layerscope.spectra import chebyshev_kernels, eigvalsh, factors, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy
@@ -59,10 +59,10 @@ def token_states(texts: int, tokens: int, width: int) -> None:
     line("token_sums", milliseconds(lambda: norms.token_sums(states, None)), 2 * one)
     line("LayerNorm of torch, for comparison", milliseconds(lambda: norm(states)), 4 * one)
     line("normed_sums", milliseconds(lambda: normed.normed_sums(states, None, norm)), 2 * one)
-    line("centred_states (read twice)", milliseconds(lambda: normed.centred_states(states, None, norm)), 8 * one)
-    found = normed.centred_states(states, None, norm)
+    line("centered_states (read twice)", milliseconds(lambda: normed.centered_states(states, None, norm)), 8 * one)
+    found = normed.centered_states(states, None, norm)
     if found is None:
-        print("centred_states cannot be used here: states go step by step")
+        print("centered_states cannot be used here: states go step by step")
         return
     out = _long(states, found) if tokens > width else _short(states, found)
     n = len(out[0][0])
@@ -71,22 +71,22 @@ def token_states(texts: int, tokens: int, width: int) -> None:
         line("approximate entropies of as many", milliseconds(lambda: approximate_entropy(torch.cat(out))))
 
 
-def _short(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
+def _short(states: Tensor, found: normed.CenteredStates) -> tuple[Tensor, Tensor]:
     """Gram matrices of prompts with at most as many tokens as dimensions, and what is made of them."""
     texts, tokens, width = states.shape
     products = 2e-9 * texts * tokens * tokens * width
-    line("Gram matrices (TF32)", milliseconds(lambda: centred_gram(found.centred, states.dtype)), gigaflop=products)
-    gram = centred_gram(found.centred, states.dtype)
+    line("Gram matrices (TF32)", milliseconds(lambda: centered_gram(found.centered, states.dtype)), gigaflop=products)
+    gram = centered_gram(found.centered, states.dtype)
     out = torch.empty_like(gram), torch.empty_like(gram)
     given = gram, TokenFacts(token_norms(states), None, found.largest, states.dtype), Options(), out
     line("token_gram", milliseconds(lambda: gram_kernel.measure_gram(*given)), 12 * gram.numel() / 1e9)
     return out
 
 
-def _long(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
+def _long(states: Tensor, found: normed.CenteredStates) -> tuple[Tensor, Tensor]:
     """The D×D matrices of prompts with more tokens than dimensions."""
     texts, tokens, width = states.shape
-    given = found.centred, TokenFacts(found.norms, None, found.largest, states.dtype), Options()
+    given = found.centered, TokenFacts(found.norms, None, found.largest, states.dtype), Options()
     one = states.numel() / 1e9
     line("token_rows, curvature alone", milliseconds(lambda: long_prompts.measure_rows(*given, None)), 4 * one)
     products = 2e-9 * texts * tokens * width * width
@@ -96,7 +96,7 @@ def _long(states: Tensor, found: normed.CentredStates) -> tuple[Tensor, Tensor]:
         make = partial(long_prompts.measure_rows, *given, dtype)
         line(f"token_rows for {name}", milliseconds(make), size)
         rows = make().rows["keep"]
-        tf32, float16 = partial(centred_gram, rows.mT, states.dtype, out), partial(wide_product, rows, out)
+        tf32, float16 = partial(centered_gram, rows.mT, states.dtype, out), partial(wide_product, rows, out)
         work = milliseconds(tf32 if dtype == torch.float32 else float16)
         line(f"D×D products ({name}), one of two", work, gigaflop=products)
     line("all of it", milliseconds(lambda: prepare_long(*given)))

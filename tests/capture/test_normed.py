@@ -155,7 +155,7 @@ def test_states_seen_from_their_mean(tokens: int, width: int, name: str | None, 
         with torch.inference_mode():
             kind = normed._kind_of(norm, states)
             assert kind is not None
-            got = normed._centred(states, padding, norm, kind)
+            got = normed._centered(states, padding, norm, kind)
             after = states if norm is None else norm(states)
         after = torch.where(real.unsqueeze(-1), after.double(), 0.0)
         before = torch.linalg.vector_norm(states.double(), dim=-1)
@@ -165,11 +165,11 @@ def test_states_seen_from_their_mean(tokens: int, width: int, name: str | None, 
         assert got.largest.tolist() == largest.tolist()
         torch.testing.assert_close(got.before, before, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(got.norms, torch.linalg.vector_norm(after, dim=-1), rtol=1e-4, atol=1e-5)
-        for found, wanted in ((got.total, after.sum(1)), (got.centred.double(), want)):
+        for found, wanted in ((got.total, after.sum(1)), (got.centered.double(), want)):
             # single numbers may be rounded the other way by the norm module
             assert float((found - wanted).abs().mean()) <= 1e-4 * float(wanted.abs().mean()) + 1e-7
             torch.testing.assert_close(found, wanted, rtol=1e-2, atol=5e-2 if norm is not None else 1e-3)
-        assert (got.centred[~real] == 0).all()
+        assert (got.centered[~real] == 0).all()
 
 
 def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,16 +202,16 @@ def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.
     batch = make_batch([[3, 4, 5, 6, 9, 11, 4], [7, 8, 3, 10]], model.pad_id, model.device)
     kept, used = [], []
 
-    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CentredStates:
+    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CenteredStates:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._centred(states, mask, norm, kind)
+        return normed._centered(states, mask, norm, kind)
 
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
     for on in (False, True):
         if on:
-            monkeypatch.setattr("layerscope.capture.reduce.centred_states", found)
+            monkeypatch.setattr("layerscope.capture.reduce.centered_states", found)
             monkeypatch.setattr("layerscope.capture.reduce.usable_for", lambda *_: True)
             monkeypatch.setattr(gram_kernel, "launch", launch)
         with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:

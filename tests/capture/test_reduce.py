@@ -100,14 +100,14 @@ def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, mon
     want = reduce_states(batch, [states, 2 * states + 1])
     used = []
 
-    def centred(given: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CentredStates:
+    def centered(given: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CenteredStates:
         used.append(given.shape)
-        return normed._centred(given, mask, norm, "none")
+        return normed._centered(given, mask, norm, "none")
 
     for module in (normed, long_prompts):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
-    monkeypatch.setattr("layerscope.capture.reduce.centred_states", centred)
+    monkeypatch.setattr("layerscope.capture.reduce.centered_states", centered)
     monkeypatch.setattr("layerscope.capture.reduce.usable_for_rows", lambda *_: True)
     got = reduce_states(batch, [states, 2 * states + 1])
     assert len(used) == 2

@@ -1,4 +1,4 @@
-"""The residual identity holds in every family, and a mislabelled site does not pass."""
+"""The residual identity holds in every family, and a mislabeled site does not pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(model: LoadedModel, anatomy: Anatomy | None = None) -> float | None:
     return check_residual(anatomy or model.anatomy, lambda: model.forward(ids, torch.ones_like(ids)))
 
 
-def relabelled(anatomy: Anatomy, **names: str) -> Anatomy:
+def relabeled(anatomy: Anatomy, **names: str) -> Anatomy:
     return replace(anatomy, taps=[{**taps, **{new: taps[old] for new, old in names.items()}} for taps in anatomy.taps])
 
 
@@ -39,7 +39,7 @@ def test_holds_in_every_family(family: str) -> None:
 def test_swapped_branches_are_caught(family: str) -> None:
     model = tiny_model(family)
     with pytest.raises(ModelError, match=r"does not hold at block\.0\.mid \(relative error .*\): the .* family's"):
-        check(model, relabelled(model.anatomy, attn="mlp", mlp="attn"))
+        check(model, relabeled(model.anatomy, attn="mlp", mlp="attn"))
     assert hooks_on(model.module) == 0
 
 
@@ -47,7 +47,7 @@ def test_swapped_branches_are_caught(family: str) -> None:
 def test_a_norm_taken_for_a_branch_is_caught(family: str) -> None:
     model = tiny_model(family)
     with pytest.raises(ModelError, match=r"does not hold at block\.0"):
-        check(model, relabelled(model.anatomy, attn="norm1"))
+        check(model, relabeled(model.anatomy, attn="norm1"))
 
 
 def test_branches_before_their_post_norm_are_caught() -> None:

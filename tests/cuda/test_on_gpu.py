@@ -287,7 +287,7 @@ def test_states_seen_from_their_mean(tokens, width, norm, dtype):
     with torch.inference_mode():
         for padding in (None, mask):
             real = torch.ones_like(mask) if padding is None else padding
-            got = normed.centred_states(given.cuda(), None if padding is None else padding.cuda(), module)
+            got = normed.centered_states(given.cuda(), None if padding is None else padding.cuda(), module)
             assert got is not None
             after = given.cuda() if module is None else module(given.cuda())
             after = torch.where(real.unsqueeze(-1), after.cpu().double(), 0.0)
@@ -295,5 +295,5 @@ def test_states_seen_from_their_mean(tokens, width, norm, dtype):
             mean = (after.sum(1) - after[torch.arange(5), largest]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
             want = torch.where(real.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
             assert got.largest.tolist() == largest.tolist()
-            assert (got.centred.cpu() - want).abs().mean() <= 1e-4 * want.abs().mean() + 1e-6
+            assert (got.centered.cpu() - want).abs().mean() <= 1e-4 * want.abs().mean() + 1e-6
             assert (got.total.cpu() - after.sum(1)).abs().mean() <= 1e-4 * after.sum(1).abs().mean() + 1e-6

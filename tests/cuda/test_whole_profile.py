@@ -55,7 +55,7 @@ def same(got: pd.DataFrame, want: pd.DataFrame) -> None:
 
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several shards, the first of which is run before the others are tokenised."""
+    """Several shards, the first of which is run before the others are tokenized."""
     monkeypatch.setattr(planning, "_FIRST_ITEMS", (16, 16))
     monkeypatch.setattr("layerscope.profiling.job.choose_shard_size", lambda *given: 40)
 
@@ -84,7 +84,7 @@ def test_own_kernels_read_half_precision_states_as_the_steps_they_replace(
     model = on("cuda", build_tiny(family), family, dtype)
     kernels = table_of(model)
     monkeypatch.setattr(reduce, "normed_sums", lambda *given: None)
-    monkeypatch.setattr(reduce, "centred_states", lambda *given: None)
+    monkeypatch.setattr(reduce, "centered_states", lambda *given: None)
     same(kernels, table_of(model))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 # Singular values under this share of the largest are rounding; they matter only for α < 1, where p^α lifts them up.
 RANK_TOLERANCE = 1e-9
-# A row this much shorter after centring than before equals the mean: it has no direction.
+# A row this much shorter after centering than before equals the mean: it has no direction.
 NO_DIRECTION = 1e-13
 
 
@@ -26,7 +26,7 @@ def rows_of(values: ArrayLike) -> np.ndarray:
 
 
 def prepare(z: ArrayLike, rows: str) -> np.ndarray:
-    """Rows as they are, centred, scaled to length 1, or both; a row without a direction becomes zero."""
+    """Rows as they are, centered, scaled to length 1, or both; a row without a direction becomes zero."""
     z = rows_of(z)
     before = [math.sqrt(float(np.dot(row, row))) for row in z]
     if rows in ("centered", "centered-unit"):
@@ -53,7 +53,7 @@ def prepare_in_groups(z: ArrayLike, rows: str, group: int) -> np.ndarray:
 
 
 def renyi(weights: ArrayLike, alpha: float) -> float:
-    """S_α of nonnegative weights, normalised to sum to one."""
+    """S_α of nonnegative weights, normalized to sum to one."""
     w = rows_of(weights)
     if w.sum() <= 0:
         return math.nan
@@ -251,7 +251,7 @@ def anisotropy(pooled: ArrayLike) -> float:
 
 
 def intrinsic_dimension(pooled: ArrayLike) -> float:
-    """TwoNN: (n − 1) / Σ log(r_2 / r_1), over the n points whose nearest neighbour is not a duplicate."""
+    """TwoNN: (n − 1) / Σ log(r_2 / r_1), over the n points whose nearest neighbor is not a duplicate."""
     rows = rows_of(pooled)
     logs = []
     for i, row in enumerate(rows):

@@ -15,7 +15,7 @@ from layerscope.metrics.covariance_decay import nesum, power_law_exponent
 from layerscope.metrics.dime import dime_values
 from layerscope.metrics.effective_rank import effective_rank, entropy_rank
 from layerscope.metrics.infonce import info_nce
-from layerscope.metrics.intrinsic_dimension import neighbour_ratios
+from layerscope.metrics.intrinsic_dimension import neighbor_ratios
 from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.rankme import rankme
 from tests.metrics import reference as ref
@@ -116,13 +116,13 @@ def test_dime_in_batches(monkeypatch):
     assert dime_values(a, b, 1.0, 7, seed=0) == close(whole, abs=1e-12)
 
 
-def test_neighbours_far_from_the_origin_and_in_blocks(monkeypatch):
+def test_neighbors_far_from_the_origin_and_in_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     z = rng.normal(size=(40, 5)) + 1e4
     expected = ref.intrinsic_dimension(z)
     for block in (1024, 7):
         monkeypatch.setattr("layerscope.metrics.intrinsic_dimension._BLOCK", block)
-        logs = neighbour_ratios(tensor(z)).log()
+        logs = neighbor_ratios(tensor(z)).log()
         assert 39 / logs.sum().item() == close(expected, rel=1e-9)
 
 

@@ -39,7 +39,7 @@ def weighted_anisotropy(s: Samples, w: np.ndarray) -> float:
 
 
 def weighted_dimension(s: Samples, w: np.ndarray) -> float:
-    """Weights on the ratios, neighbours as they are."""
+    """Weights on the ratios, neighbors as they are."""
     distances = np.sort(np.linalg.norm(s.pooled[:, None] - s.pooled[None], axis=-1), axis=1)
     return float((w.sum() - 1) / (w * np.log(distances[:, 2] / distances[:, 1])).sum())
 
@@ -105,7 +105,7 @@ def test_influences_follow_the_keys():
         np.testing.assert_allclose(accumulate(name, sorted_samples).compute().influence, canonical, atol=1e-9)
 
 
-# TwoNN is left out: taking a point away changes its neighbours' ratios too, which its influence does not follow.
+# TwoNN is left out: taking a point away changes its neighbors' ratios too, which its influence does not follow.
 JACKKNIFE = {"prompt_entropy": 6, "curvature": 6, "anisotropy": 6, "infonce": 6, "infonce_mi": 6}
 
 

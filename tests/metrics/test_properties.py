@@ -56,7 +56,7 @@ def test_bounds(z, alpha):
 @given(matrices(), st.sampled_from(["raw", "unit", "centered", "centered-unit"]))
 def test_non_increasing_in_alpha(z, rows):
     values = [matrix_entropy(z, alpha, rows).item() for alpha in ALPHAS]
-    if math.isnan(values[0]):  # one row, centred
+    if math.isnan(values[0]):  # one row, centered
         assert all(math.isnan(v) for v in values)
         return
     for before, after in itertools.pairwise(values):

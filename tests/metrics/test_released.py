@@ -144,7 +144,7 @@ def test_groups_follow_arrival(d):
     assert values[1] == close(ref.dataset_entropy(s.pooled), abs=1e-9)
 
 
-def test_groups_do_not_touch_rows_that_are_not_centred():
+def test_groups_do_not_touch_rows_that_are_not_centered():
     s = make_samples(20, 6)
     for rows in ("raw", "unit"):
         grouped = accumulate("dataset_entropy", s, 7, options=Options(group=GROUP, pooled_rows=rows)).compute().value

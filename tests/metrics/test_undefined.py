@@ -33,7 +33,7 @@ def test_short_prompts_are_counted_not_averaged():
     bent = estimate("curvature", tokens)
     assert (bent.n, bent.undefined) == (2, 2)
     assert bent.value == pytest.approx((ref.curvature(GOOD) + ref.curvature(GOOD[:3])) / 2, abs=1e-9)
-    spread = estimate("prompt_entropy", tokens)  # one token, centred, is nothing; two are one direction
+    spread = estimate("prompt_entropy", tokens)  # one token, centered, is nothing; two are one direction
     assert (spread.n, spread.undefined) == (3, 1)
     assert spread.value == pytest.approx((ref.prompt_entropy(GOOD) + 0 + ref.prompt_entropy(GOOD[:3])) / 3, abs=1e-9)
     raw = estimate("prompt_entropy", tokens, Options(rows="raw"))
@@ -106,7 +106,7 @@ VIEWS = sorted(n for n, m in metrics().items() if m.info.level == "views")
 @pytest.mark.parametrize("name", POOLED)
 def test_a_single_prompt(name):
     result = get_metric(name)().update(tensor(GOOD[:1])).compute()
-    if name == "rankme":  # not centred: one vector is one direction
+    if name == "rankme":  # not centered: one vector is one direction
         assert result.value == pytest.approx(1.0, abs=1e-5)
         assert all(math.isnan(x) for x in interval(result))
     else:
@@ -204,7 +204,7 @@ def test_bad_alpha(name, alpha):
         get_metric(name)(Options(alpha=alpha)).update(*data).compute()
 
 
-@pytest.mark.parametrize("rows", ["centred-unit", "banana", ""])
+@pytest.mark.parametrize("rows", ["centered-unit", "banana", ""])
 def test_bad_rows(rows):
     s = make_samples(5, 4)
     message = "rows must be one of raw, unit, centered, centered-unit"

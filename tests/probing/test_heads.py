@@ -64,7 +64,7 @@ def test_attention_begins_as_a_mean() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "mean"])
-def test_pooled_probes_are_a_standardised_linear_layer(name: str) -> None:
+def test_pooled_probes_are_a_standardized_linear_layer(name: str) -> None:
     torch.manual_seed(0)
     head = HEADS[name](D, H, C)
     assert head.count() == D * C + C

@@ -76,7 +76,7 @@ def test_linear_probe_equals_logistic_regression() -> None:
 
 
 def test_the_validation_part_alone_chooses() -> None:
-    """Other labels in the test part change nothing that is learnt; other labels in the validation part do."""
+    """Other labels in the test part change nothing that is learned; other labels in the validation part do."""
     states, labels = made_states(300, 2, {1: "mean"}, seed=2)
     task, test = task_on(states, labels, "mean")
     found = trained(task)

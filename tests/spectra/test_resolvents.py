@@ -22,7 +22,7 @@ WAYS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
 
 
 def rows(kind: str, n: int, d: int, seed: int = 0) -> np.ndarray:
-    """Centred rows of length 1 with all sorts of spectra."""
+    """Centered rows of length 1 with all sorts of spectra."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, d))
     some = rng.normal(size=(7, d))[rng.integers(7, size=n)]

@@ -44,7 +44,7 @@ def train(model: torch.nn.Module, steps: int, watch: LayerWatch | None) -> dict[
 
 
 def reference(x: np.ndarray) -> dict[str, float]:
-    """Entropy and effective rank of centred unit rows."""
+    """Entropy and effective rank of centered unit rows."""
     y = x - x.mean(0)
     y = y / np.linalg.norm(y, axis=1, keepdims=True)
     sigma = np.linalg.svd(y, compute_uv=False)

@@ -141,7 +141,7 @@ def check_residual(anatomy: Anatomy, forward: Callable[[], Any]) -> float | None
     """Run one pass and check x + attn + mlp = y (and mid = x + attn) in every block, as `anatomy.residual` says.
 
     Returns the largest relative error, or None for families without a plain identity (post-norm). Raises `ModelError` naming the
-    block where it fails, so that no result is computed from a mislabelled site.
+    block where it fails, so that no result is computed from a mislabeled site.
     """
     if anatomy.residual not in ("sequential", "parallel", "single"):
         return None

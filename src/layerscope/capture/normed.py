@@ -30,7 +30,7 @@ _known: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = We
 Weights = dict[str, Tensor]
 
 
-class CentredStates(NamedTuple):
+class CenteredStates(NamedTuple):
     """Of each prompt's states under a norm: their sum over the real tokens (B, D), norms before and after it (B, T), all float64;
 
     the token that is largest before it (B,), and the states seen from the mean of all others (B, T, D), float32, padding zero.
@@ -40,7 +40,7 @@ class CentredStates(NamedTuple):
     before: Tensor
     norms: Tensor
     largest: Tensor
-    centred: Tensor
+    centered: Tensor
 
 
 def normed_sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor | None:
@@ -51,12 +51,12 @@ def normed_sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor 
     return None if kind is None else _sums(states, mask, norm, kind)
 
 
-def centred_states(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> CentredStates | None:
+def centered_states(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> CenteredStates | None:
     """What token measures need of norm(states), or of the states themselves; None where it must be done step by step."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _centred(states, mask, norm, kind)
+    return None if kind is None else _centered(states, mask, norm, kind)
 
 
 def _fits(states: Tensor, mask: Tensor | None) -> bool:
@@ -73,19 +73,19 @@ def _sums(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kin
     return _sum_chunks(states, given, mask is not None, kind, [states] * 4, full=False)
 
 
-def _centred(
+def _centered(
     states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None
-) -> CentredStates:
+) -> CenteredStates:
     texts, tokens, width = states.shape
     given = _given(states, mask, norm, weights)
     means, scales = (states.new_empty(texts, tokens, dtype=torch.float32) for _ in range(2))
     before, norms = (states.new_empty(texts, tokens, dtype=torch.float64) for _ in range(2))
     total = _sum_chunks(states, given, mask is not None, kind, [means, scales, before, norms], full=True)
     largest = largest_token(before, mask)
-    centred = states.new_empty(texts, tokens, width, dtype=torch.float32)
-    tensors = [*given[0], total, means, scales, largest, centred]
-    _run("centred_states", states, [*tensors, *_numbers(states, mask is not None, kind)])
-    return CentredStates(total, before, norms, largest, centred)
+    centered = states.new_empty(texts, tokens, width, dtype=torch.float32)
+    tensors = [*given[0], total, means, scales, largest, centered]
+    _run("centered_states", states, [*tensors, *_numbers(states, mask is not None, kind)])
+    return CenteredStates(total, before, norms, largest, centered)
 
 
 def _sum_chunks(
@@ -187,8 +187,8 @@ def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
         kinds = [kind for kind in _KINDS if (kind == "none") == (norm is None)]
         errors = {kind: _off_by(_sums(given, mask, norm, kind, weights), want, unit) for kind in kinds}
         best = min(errors, key=errors.__getitem__)
-        seen = _centred(given, mask, norm, best, weights)
-        right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centred(seen, given, mask, after)
+        seen = _centered(given, mask, norm, best, weights)
+        right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centered(seen, given, mask, after)
         return best if right else None
     except (UnusableError, OSError, AttributeError, RuntimeError, AssertionError, KeyError, TypeError):
         return None
@@ -198,17 +198,17 @@ def _off_by(sums: Tensor, want: Tensor, unit: Tensor) -> float:
     return float(((sums - want).abs().mean(-1) / unit).max())
 
 
-def _is_centred(seen: CentredStates, given: Tensor, mask: Tensor, after: Tensor) -> bool:
+def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tensor) -> bool:
     """Whether the other kernel's results are those of the same states."""
     at = torch.arange(len(given), device=given.device)
     mean = (after.sum(1) - after[at, seen.largest]) / (mask.sum(-1, keepdim=True) - 1)
-    centred = torch.where(mask.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
+    centered = torch.where(mask.unsqueeze(-1), after - mean.unsqueeze(1), 0.0)
     before, norms = torch.linalg.vector_norm(given.double(), dim=-1), torch.linalg.vector_norm(after, dim=-1)
     return (
         torch.equal(seen.largest, seen.before.masked_fill(~mask, -1.0).argmax(-1))
         and torch.allclose(seen.before, before, rtol=1e-4)
         and torch.allclose(seen.norms, norms, rtol=1e-2)
-        and bool((seen.centred - centred).abs().mean() < 1e-3 * centred.abs().mean())
+        and bool((seen.centered - centered).abs().mean() < 1e-3 * centered.abs().mean())
     )
 
 
@@ -351,9 +351,9 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 
 // CHUNK tokens of a text under the norm, seen from the mean of all its tokens but the largest
 extern "C" __global__ void __launch_bounds__(256)
-centred_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, const double* total,
-               const float* means, const float* scales, const long long* largest, float* centred, int tokens, int width, int half,
-               int masked, int kind) {
+centered_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, const double* total,
+                const float* means, const float* scales, const long long* largest, float* centered, int tokens, int width,
+                int half, int masked, int kind) {
   __shared__ int counted[8];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
@@ -386,7 +386,7 @@ centred_states(const u16* states, const unsigned char* mask, const float* weight
           y = normed(*(const ushort4*)(at + (size_t)i * width + k), w, b, mean[i], scale[i], half, kind);
           y.x -= m.x, y.y -= m.y, y.z -= m.z, y.w -= m.w;
         }
-        *(float4*)(centred + ((size_t)text * tokens + i) * width + k) = y;
+        *(float4*)(centered + ((size_t)text * tokens + i) * width + k) = y;
       }
     }
   }

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, is_out_of_memory
 from layerscope.capture.hooks import Capture, FinalNorm, apply_norm
-from layerscope.capture.normed import centred_states, normed_sums
+from layerscope.capture.normed import centered_states, normed_sums
 from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
@@ -26,7 +26,7 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.registry import checked_values
 from layerscope.metrics.tokens.gram_kernel import usable_for
 from layerscope.metrics.tokens.long_prompts import prepare_long, usable_for_rows
-from layerscope.metrics.tokens.measures import PreparedTokens, centred_gram, prepare_gram, prepare_tokens, solve_tokens
+from layerscope.metrics.tokens.measures import PreparedTokens, centered_gram, prepare_gram, prepare_tokens, solve_tokens
 from layerscope.metrics.tokens.norms import (
     TokenFacts,
     full_mask,
@@ -190,15 +190,15 @@ class Reducer:
             return False
         long = tokens > width  # the D×D side is smaller
         able = usable_for_rows(raw.device, self.options) if long else usable_for(raw.device, tokens, self.options)
-        found = centred_states(raw, mask, norm) if able else None
+        found = centered_states(raw, mask, norm) if able else None
         if found is None:
             return False
         facts = TokenFacts(found.norms, mask, found.largest, raw.dtype)
         entropy, curvature, space = self.entropy, self.curvature, self._space
         if long:
-            prepared = prepare_long(found.centred, facts, self.options, entropy=entropy, curvature=curvature, space=space)
+            prepared = prepare_long(found.centered, facts, self.options, entropy=entropy, curvature=curvature, space=space)
         else:
-            gram = centred_gram(found.centred, raw.dtype)
+            gram = centered_gram(found.centered, raw.dtype)
             prepared = prepare_gram(gram, facts, self.options, entropy=entropy, curvature=curvature, space=space)
         self._keep_mean(index, raw, mask, found.total)
         self._wait(_Waiting(index, found.before, found.largest, prepared))

@@ -39,7 +39,7 @@ def nesum(eigenvalues: Tensor) -> Tensor:
 
 class _Covariance(PooledSpectrumMetric):
     def rows(self) -> RowPreparation:
-        """Centred, so that the spectrum is that of the covariance."""
+        """Centered, so that the spectrum is that of the covariance."""
         return "centered"
 
 

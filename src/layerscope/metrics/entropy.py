@@ -1,4 +1,4 @@
-"""Matrix-based entropy S_α and its normalisations: the one lens behind most metrics.
+"""Matrix-based entropy S_α and its normalizations: the one lens behind most metrics.
 
 Z is N×D, K = Z Zᵀ, p_i = λ_i(K) / tr K, and S_α = log(Σ p_i^α) / (1 − α), with its limits at α = 1 and ∞. K and ZᵀZ share
 their nonzero spectrum, so the smaller one is used. Source: Giraldo, Rao & Príncipe 2014; Skean et al. 2025, Eq. 1.

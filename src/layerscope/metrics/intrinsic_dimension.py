@@ -1,4 +1,4 @@
-"""Intrinsic dimension by TwoNN: from the ratio of the distances to the two nearest neighbours."""
+"""Intrinsic dimension by TwoNN: from the ratio of the distances to the two nearest neighbors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from layerscope.metrics.samples import PooledRows
 _BLOCK = 1024
 
 
-def neighbour_ratios(rows: Tensor) -> Tensor:
-    """μ_i = r_2 / r_1 of each row (N, D); NaN where the nearest neighbour is at distance zero (a duplicate).
+def neighbor_ratios(rows: Tensor) -> Tensor:
+    """μ_i = r_2 / r_1 of each row (N, D); NaN where the nearest neighbor is at distance zero (a duplicate).
 
-    Distances are taken directly, not through inner products: those lose half the digits for near neighbours.
+    Distances are taken directly, not through inner products: those lose half the digits for near neighbors.
     """
     n = len(rows)
     out = torch.full((n,), math.nan, dtype=torch.float64, device=rows.device)
@@ -59,7 +59,7 @@ class IntrinsicDimension(Metric[PooledRows]):
         """The dimension; duplicates have no ratio and are left out."""
         if len(data) < 3:
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
-        logs = neighbour_ratios(data.all()).log().cpu().numpy()
+        logs = neighbor_ratios(data.all()).log().cpu().numpy()
         defined = np.isfinite(logs)
         n, total = int(defined.sum()), float(logs[defined].sum())
         undefined = len(data) - n

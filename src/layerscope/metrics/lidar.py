@@ -40,7 +40,7 @@ def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
 
 
 class LiDAR(Metric[ViewRows]):
-    """Entropy of the normalised eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2} (δ on the diagonal of Σ_w), over all views."""
+    """Entropy of the normalized eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2} (δ on the diagonal of Σ_w), over all views."""
 
     info = MetricInfo(
         name="lidar",

@@ -39,7 +39,7 @@ class Options:
 
 
 def zero_row_floor(norms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Length under which a centred row is rounding noise of a row of length `norms` stored as `dtype`.
+    """Length under which a centered row is rounding noise of a row of length `norms` stored as `dtype`.
 
     A row that equals the mean has no direction; dividing its noise by its length would invent one.
     """

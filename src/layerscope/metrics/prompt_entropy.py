@@ -18,7 +18,7 @@ class PromptEntropy(PromptMean):
 
     >>> import torch
     >>> metric = PromptEntropy().update(torch.eye(3).unsqueeze(0))
-    >>> round(metric.compute().value, 4)  # three centred, orthogonal tokens span a plane: log 2
+    >>> round(metric.compute().value, 4)  # three centered, orthogonal tokens span a plane: log 2
     0.6931
     """
 

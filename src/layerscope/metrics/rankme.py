@@ -1,4 +1,4 @@
-"""RankMe: the effective rank of uncentred embeddings with a small ε."""
+"""RankMe: the effective rank of uncentered embeddings with a small ε."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _bound(n: int, d: int, options: Options) -> tuple[float, float]:
 
 
 class RankMe(PooledSpectrumMetric):
-    """RankMe of the pooled vectors as they are (no centring)."""
+    """RankMe of the pooled vectors as they are (no centering)."""
 
     info = MetricInfo(
         name="rankme",

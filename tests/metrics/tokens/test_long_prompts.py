@@ -53,9 +53,9 @@ def prepared(given: Tensor, mask: Tensor | None, options: Options, **what: bool)
     norms = torch.linalg.vector_norm(x, dim=-1)
     sink = norms.masked_fill(~real, -1.0).argmax(-1)
     mean = (x.sum(1) - x[torch.arange(len(x)), sink]) / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
-    centred = torch.where(real.unsqueeze(-1), x - mean.float().double().unsqueeze(1), 0.0).float()
+    centered = torch.where(real.unsqueeze(-1), x - mean.float().double().unsqueeze(1), 0.0).float()
     norms = torch.linalg.vector_norm(given.double(), dim=-1)  # those of padding too, whatever it holds
-    return prepare_long(centred, TokenFacts(norms, mask, sink, given.dtype), options, **what), sink
+    return prepare_long(centered, TokenFacts(norms, mask, sink, given.dtype), options, **what), sink
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

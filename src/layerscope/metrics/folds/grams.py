@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def prepare_grouped(z: Tensor, rows: RowPreparation, mean: Tensor | None, group: int | None) -> Tensor:
-    """Rows prepared as asked; with `group`, centred inside consecutive groups as the released code does."""
+    """Rows prepared as asked; with `group`, centered inside consecutive groups as the released code does."""
     if group is None or not rows.startswith("centered"):
         return prepare_rows(z, rows, mean)
     return torch.cat([prepare_rows(part, rows) for part in z.split(group)])

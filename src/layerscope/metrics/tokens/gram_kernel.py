@@ -23,14 +23,14 @@ _THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a 
 SOURCE = (
     WARP_SUM
     + r"""
-// gram (n x n, rows centred on the mean without the sink, padding zero), norms of the states, which tokens are real, the sink
+// gram (n x n, rows centered on the mean without the sink, padding zero), norms of the states, which tokens are real, the sink
 extern "C" __global__ void __launch_bounds__(1024)
 token_gram(const float* gram, const double* norms, const unsigned char* mask, const long long* sink, float* keep, float* drop,
            double* bends, double* flat, int prompts, int n, int masked, int unit, int absolute, int half, int wanted) {
   extern __shared__ __align__(16) double shared[];
   double* noise = shared;                  // n: a state's share of a difference that is none
   float* diagonal = (float*)(noise + n);   // n
-  float* shift = diagonal + n;             // n: row means, then what re-centring takes away
+  float* shift = diagonal + n;             // n: row means, then what re-centering takes away
   float* scale = shift + n;                // 2 n: with the sink, without it
   int* kept = (int*)(scale + 2 * n);       // 2 n: the tokens in their order, with the sink, without it
   __shared__ float part[64];
@@ -165,7 +165,7 @@ def usable_for(device: torch.device, tokens: int, options: Options) -> bool:
 
 
 def measure_gram(gram: Tensor, facts: TokenFacts, options: Options, out: tuple[Tensor, Tensor] | None) -> GramMeasures:
-    """Everything from Gram matrices (B, n, n) of centred states; the matrices go to `out`, or are not made."""
+    """Everything from Gram matrices (B, n, n) of centered states; the matrices go to `out`, or are not made."""
     norms, mask, sink, dtype = facts
     count, n = gram.shape[:2]
     bends = gram.new_empty(2, count, dtype=torch.float64)

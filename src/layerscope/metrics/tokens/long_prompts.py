@@ -1,6 +1,6 @@
 """Token measures of prompts with more tokens than dimensions, whose T×T Gram matrices nobody forms: two D×D products each.
 
-One kernel, a warp per token, makes what is needed of a prompt's centred rows with the sink token kept and dropped
+One kernel, a warp per token, makes what is needed of a prompt's centered rows with the sink token kept and dropped
 (`gram_kernel.py` is for the shorter prompts). Rows are prepared for their D×D products and angles taken between differences of
 neighbors, as in `measures.py`. Differences and lengths are summed from the rows themselves, not from products of rows, so equal
 states differ by exactly nothing.
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens.measures import PreparedTokens, Space, centred_gram
+from layerscope.metrics.tokens.measures import PreparedTokens, Space, centered_gram
 from layerscope.metrics.tokens.norms import TokenFacts, far_token
 from layerscope.spectra.cuda import HALVES, WARP_SUM, UnusableError, launch
 from layerscope.spectra.execution import half_products
 
-_THREADS = 256  # eight neighbours in a block: most of their rows are read from memory once
+_THREADS = 256  # eight neighbors in a block: most of their rows are read from memory once
 _STILL = -1.0  # instead of an angle: three tokens, two of them equal
 
 SOURCE = (
@@ -59,16 +59,16 @@ __device__ Sums sums_of(const float* x, const float* y, const float* z, const fl
   return found;
 }
 
-// rows (tokens x width of each prompt, centred on the mean without the sink, padding zero), norms of the states, which tokens
+// rows (tokens x width of each prompt, centered on the mean without the sink, padding zero), norms of the states, which tokens
 // are real and how many, the sink
 extern "C" __global__ void __launch_bounds__(256)
-token_rows(const float* __restrict__ centred, const double* norms, const unsigned char* mask, const long long* lengths,
+token_rows(const float* __restrict__ centered, const double* norms, const unsigned char* mask, const long long* lengths,
            const long long* sink, float* __restrict__ keep, float* __restrict__ drop, double* angles, int prompts, int tokens,
            int width, int masked, int unit, int absolute, int half, int wanted, int narrow) {
   const int lane = threadIdx.x & 31, all = prompts * tokens, token = blockIdx.x * 8 + (threadIdx.x >> 5);
   if (token >= all) return;
   const int text = token / tokens, i = token % tokens, out = (int)sink[text];
-  const float* rows = centred + (size_t)text * tokens * width;
+  const float* rows = centered + (size_t)text * tokens * width;
   const float *x = rows + (size_t)i * width, *far = rows + (size_t)out * width;
   const unsigned char* real = mask + (size_t)text * tokens;
   const bool there = !masked || real[i];
@@ -149,22 +149,22 @@ def usable_for_rows(device: torch.device, options: Options) -> bool:
     return usable(device.index or 0)
 
 
-def measure_rows(centred: Tensor, facts: TokenFacts, options: Options, made: torch.dtype | None) -> RowMeasures:
+def measure_rows(centered: Tensor, facts: TokenFacts, options: Options, made: torch.dtype | None) -> RowMeasures:
     """Everything from rows (B, T, D), float32, seen from their mean without the sink, padding zero.
 
     Prepared rows are `made` in float16 or float32, or not at all. Those of half-precision states have eleven bits either way, as
     many as a product through TF32 keeps.
     """
     norms, mask, sink, dtype = facts
-    texts, tokens, width = centred.shape
+    texts, tokens, width = centered.shape
     angles = norms.new_empty(2, texts, tokens, dtype=torch.float64)
-    rows = (centred, centred) if made is None else tuple(torch.empty_like(centred, dtype=made) for _ in range(2))
+    rows = (centered, centered) if made is None else tuple(torch.empty_like(centered, dtype=made) for _ in range(2))
     half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
     unit, absolute = options.rows == "centered-unit", options.curvature_absolute
     flags = [texts, tokens, width, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(made is not None)]
     padding = [sink, sink] if mask is None else [mask.contiguous(), mask.sum(-1)]
     blocks = -(-texts * tokens // (_THREADS // 32))
-    tensors = [centred, norms.contiguous(), *padding, sink.contiguous(), *rows, angles]
+    tensors = [centered, norms.contiguous(), *padding, sink.contiguous(), *rows, angles]
     launch(SOURCE, "token_rows", blocks, _THREADS, 0, [*tensors, *flags, int(made == torch.float16)])
     turned = angles >= 0
     count = turned.sum(-1)
@@ -193,7 +193,7 @@ def usable(index: int) -> bool:
 
 
 def prepare_long(
-    centred: Tensor,
+    centered: Tensor,
     facts: TokenFacts,
     options: Options,
     *,
@@ -201,18 +201,18 @@ def prepare_long(
     curvature: bool = True,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """`prepare_tokens` from states (B, T, D), float32, centred without the sink; rows centred or centred-unit.
+    """`prepare_tokens` from states (B, T, D), float32, centered without the sink; rows centered or centered-unit.
 
-    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as `centred_gram` says.
+    The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as `centered_gram` says.
     """
-    made = measure_rows(centred, facts, options, _rows_in(centred, facts.dtype, options) if entropy else None)
-    texts, _, width = centred.shape
-    shape = centred.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
+    made = measure_rows(centered, facts, options, _rows_in(centered, facts.dtype, options) if entropy else None)
+    texts, _, width = centered.shape
+    shape = centered.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
     matrices = {}
     for name in tuple(made.rows):
         out = shape.new_empty(shape.shape) if space is None else space(shape)
         rows = made.rows.pop(name)
-        matrices[name] = wide_product(rows, out) if rows.dtype == torch.float16 else centred_gram(rows.mT, facts.dtype, out)
+        matrices[name] = wide_product(rows, out) if rows.dtype == torch.float16 else centered_gram(rows.mT, facts.dtype, out)
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
     return PreparedTokens(matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 
@@ -223,11 +223,11 @@ def wide_product(rows: Tensor, out: Tensor) -> Tensor:
         return torch.bmm(rows.mT, rows, out_dtype=torch.float32, out=out)
 
 
-def _rows_in(centred: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
+def _rows_in(centered: Tensor, dtype: torch.dtype, options: Options) -> torch.dtype:
     """What rows are multiplied in. float16 has as many digits as TF32 and is twice as fast; rows of length 1 fit its range."""
-    if dtype not in (torch.bfloat16, torch.float16) or options.rows != "centered-unit" or not centred.is_cuda:
+    if dtype not in (torch.bfloat16, torch.float16) or options.rows != "centered-unit" or not centered.is_cuda:
         return torch.float32
-    return torch.float16 if wide_products(centred.device.index or 0) else torch.float32
+    return torch.float16 if wide_products(centered.device.index or 0) else torch.float32
 
 
 @cache

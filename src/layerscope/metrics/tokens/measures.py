@@ -1,7 +1,7 @@
 """Per-prompt quantities of token states, from one Gram matrix per prompt.
 
 The entropy with and without the sink token and the curvature with and without it all follow from G = X Xᵀ, where X are one
-prompt's states minus their mean: dropping a token is dropping a row and a column, re-centring is subtracting row means of G,
+prompt's states minus their mean: dropping a token is dropping a row and a column, re-centering is subtracting row means of G,
 and inner products of differences are sums of four entries. So one product and one batched eigen-solve serve all four.
 Where a prompt has more tokens than dimensions, the D×D side is cheaper and the direct formulas are used (`long_prompts.py` is
 their fast way on a GPU).
@@ -137,13 +137,13 @@ def prepare_tokens(
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
     lengths, norms = real.sum(-1), token_norms(states)
-    # Centred on the mean without the largest token: one a thousand times larger would cost the others their digits in G.
+    # Centered on the mean without the largest token: one a thousand times larger would cost the others their digits in G.
     rest = _sum_without(states, norms.argmax(-1) if sink is None else sink, total)
     mean = rest / (lengths - 1).clamp(min=1).unsqueeze(-1)
-    centred = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
+    centered = (states - mean.to(dtype).unsqueeze(1)).to(dtype)
     if mask is not None:
-        centred = centred * real.unsqueeze(-1)
-    gram = centred_gram(centred, states.dtype)
+        centered = centered * real.unsqueeze(-1)
+    gram = centered_gram(centered, states.dtype)
     if sink is not None and dtype == torch.float32 and usable_for(gram.device, gram.shape[-1], options):
         facts = TokenFacts(norms, mask, sink, states.dtype)
         return prepare_gram(gram, facts, options, entropy=entropy, curvature=curvature, space=space)
@@ -163,14 +163,14 @@ def prepare_tokens(
     return PreparedTokens(matrices, bends, flat)
 
 
-def centred_gram(centred: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
-    """X Xᵀ of centred states (B, T, D) that were stored as `dtype`, in the memory of `out` if given.
+def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """X Xᵀ of centered states (B, T, D) that were stored as `dtype`, in the memory of `out` if given.
 
     Half-precision states have fewer digits than TF32 keeps: rounding rows once more moves a mean entropy by 1e-5, a single
     prompt's by 1e-4 where few directions hold most of it.
     """
     with full_precision(dtype not in (torch.bfloat16, torch.float16)):
-        return torch.bmm(centred, centred.mT, out=out)
+        return torch.bmm(centered, centered.mT, out=out)
 
 
 def prepare_gram(
@@ -182,7 +182,7 @@ def prepare_gram(
     curvature: bool = True,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """`prepare_tokens` from Gram matrices of states centred without the sink, in one kernel."""
+    """`prepare_tokens` from Gram matrices of states centered without the sink, in one kernel."""
     room = space or torch.empty_like
     made = measure_gram(gram, facts, options, (room(gram), room(gram)) if entropy else None)
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
@@ -241,15 +241,15 @@ def _packed(states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _prepared_gram(
-    gram: Tensor, mask: Tensor | None, norms: Tensor, options: Options, dtype: torch.dtype, recentre: bool, out: Tensor | None
+    gram: Tensor, mask: Tensor | None, norms: Tensor, options: Options, dtype: torch.dtype, recenter: bool, out: Tensor | None
 ) -> Tensor:
-    """Gram matrix of the masked rows, re-centred among themselves and, if asked, scaled to length 1; other rows are zero.
+    """Gram matrix of the masked rows, re-centered among themselves and, if asked, scaled to length 1; other rows are zero.
 
     Rows of padding are zero in `gram` already; a row of zeros adds an eigenvalue of zero and changes nothing.
     """
     floor = zero_row_floor(norms, dtype).to(gram.dtype)
     squares, shift = gram.diagonal(dim1=-2, dim2=-1), None
-    if recentre:
+    if recenter:
         count = gram.shape[-1] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
         before = squares.clamp(min=0).sqrt()
         # a row that equals the mean keeps the rounding of the products it is a difference of
@@ -261,8 +261,8 @@ def _prepared_gram(
     length = squares.clamp(min=0).sqrt()
     alive = length > floor if mask is None else (length > floor) & mask
     scale = torch.where(alive, 1 / length, 0.0) if options.rows == "centered-unit" else alive.to(gram.dtype)
-    centred = gram if shift is None else (gram - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
-    prepared = (centred * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+    centered = gram if shift is None else (gram - shift.unsqueeze(-1)).sub_(shift.unsqueeze(-2))
+    prepared = (centered * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
     prepared = prepared if out is None else out.copy_(prepared)
     return prepared.clamp_(min=0) if options.clamp_gram else prepared
 

@@ -26,7 +26,7 @@ class Sink:
 
 
 class TokenFacts(NamedTuple):
-    """What goes with the centred rows of some prompts: norms of their states (B, T), float64; which tokens are real (B, T), None
+    """What goes with the centered rows of some prompts: norms of their states (B, T), float64; which tokens are real (B, T), None
 
     where all are; each prompt's largest token (B,); and what the states were stored as.
     """

@@ -24,7 +24,7 @@ from layerscope.spectra.solvers.pieces import BISECTION, halvings
 _LARGEST_CHECKED = 2e-5
 
 
-class Variant(NamedTuple):
+class RegisterVariant(NamedTuple):
     """How the kernel is compiled: threads per matrix (8 across), tiles of registers per thread, blocks per multiprocessor."""
 
     threads: int
@@ -49,11 +49,17 @@ class Variant(NamedTuple):
 
 
 # As many warps as registers allow: three for each of a multiprocessor's four schedulers with tiles of 128 entries.
-VARIANTS = (Variant(32, 4, 20), Variant(32, 8, 12), Variant(128, 6, 4), Variant(128, 8, 3), Variant(256, 6, 1))
+VARIANTS = (
+    RegisterVariant(32, 4, 20),
+    RegisterVariant(32, 8, 12),
+    RegisterVariant(128, 6, 4),
+    RegisterVariant(128, 8, 3),
+    RegisterVariant(256, 6, 1),
+)
 LARGEST = VARIANTS[-1].largest
 
 
-def variant(n: int) -> Variant:
+def variant(n: int) -> RegisterVariant:
     """The one for matrices of n rows."""
     return next(one for one in VARIANTS if n <= one.largest)
 
@@ -64,7 +70,7 @@ def usable(index: int, n: int) -> str | None:
 
 
 @cache
-def _tried(index: int, how: Variant) -> str | None:
+def _tried(index: int, how: RegisterVariant) -> str | None:
     """Compile the kernel and try it on matrices with a known answer, once."""
     try:
         n, device = how.largest - 3, torch.device("cuda", index)
@@ -78,7 +84,7 @@ def _tried(index: int, how: Variant) -> str | None:
         return str(problem)
 
 
-def eigvalsh(matrices: Tensor, how: Variant | None = None) -> Tensor:
+def eigvalsh(matrices: Tensor, how: RegisterVariant | None = None) -> Tensor:
     """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32, which stay as they are. NaN in, NaN out."""
     count, n = matrices.shape[:2]
     how = how or variant(n)

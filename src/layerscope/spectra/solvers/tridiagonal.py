@@ -31,7 +31,7 @@ def largest(index: int) -> int:
     return (shared_memory(index) - 1024) // (4 * (2 * PANEL + 1)) // 4 * 4
 
 
-class Variant(NamedTuple):
+class PanelVariant(NamedTuple):
     """How the reduction is compiled for matrices of a size: see the macros of the source."""
 
     threads: int
@@ -51,11 +51,11 @@ class Variant(NamedTuple):
         return 4 * ((2 * PANEL + 1 + self.half * self.threads // 32) * width + 2 * PANEL + 32)
 
 
-def variant(n: int, shared: int) -> Variant:
+def variant(n: int, shared: int) -> PanelVariant:
     """The fastest found for matrices of n rows, with so many bytes of shared memory: half of each matrix is read, if they do."""
     if n <= 128:
-        return Variant(128, 8, 4)
-    whole = Variant(256, 2, 8) if n <= 256 else Variant(512, 1, 8)
+        return PanelVariant(128, 8, 4)
+    whole = PanelVariant(256, 2, 8) if n <= 256 else PanelVariant(512, 1, 8)
     half = whole._replace(half=1)
     return half if half.shared(n) <= shared // half.min_blocks - 1024 else whole
 
@@ -67,13 +67,13 @@ def usable(index: int, n: int = 512) -> str | None:
     return _tried(index, how._replace(half=0)) if problem and how.half else problem
 
 
-def _chosen(index: int, n: int) -> Variant:
+def _chosen(index: int, n: int) -> PanelVariant:
     how = variant(n, shared_memory(index))
     return how._replace(half=0) if how.half and _tried(index, how) else how
 
 
 @cache
-def _tried(index: int, how: Variant) -> str | None:
+def _tried(index: int, how: PanelVariant) -> str | None:
     """Compile the kernels and try them on matrices with a known answer, once."""
     try:
         n, device = how.threads // 2 + 6, torch.device("cuda", index)
@@ -87,7 +87,7 @@ def _tried(index: int, how: Variant) -> str | None:
         return str(problem)
 
 
-def eigvalsh(matrices: Tensor, overwrite: bool = False, how: Variant | None = None) -> Tensor:
+def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None = None) -> Tensor:
     """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
     n = matrices.shape[-1]
     how = how or _chosen(matrices.device.index, n)
@@ -98,7 +98,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: Variant | None = No
     return out
 
 
-def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: Variant) -> None:
+def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: PanelVariant) -> None:
     count, n = out.shape
     width = -(-n // 4) * 4
     # entries of order one: squares of very large or small ones would leave float32
@@ -115,7 +115,7 @@ def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: Variant) -> None
     bisect(how, diagonal, beside, by, out)
 
 
-def bisect(how: Variant, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
+def bisect(how: PanelVariant, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
     """Eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n), of whose `beside` the last entry is not used."""
     count, n = out.shape
     across = min(1024, -(-n // 32) * 32)
