@@ -118,7 +118,7 @@ class Metric(Generic[Data]):
 
     def new_data(self) -> Data:
         """An empty container for this metric's samples: what its level says."""
-        return _DATA[self.info.level]()  # type: ignore[return-value]
+        return _DATA[self.info.level]()
 
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Add samples; the arguments are those of this metric's data."""

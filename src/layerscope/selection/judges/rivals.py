@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerscope.metrics import spectrum_entropy
 from layerscope.metrics.covariance_decay import power_law_exponent
-from layerscope.metrics.intrinsic_dimension import neighbour_ratios
+from layerscope.metrics.intrinsic_dimension import neighbor_ratios
 from layerscope.metrics.rankme import rankme
 from layerscope.selection.judges.base import Candidates, Judgment
 
@@ -75,7 +75,7 @@ class LowestTwoNN(_PerCandidate):
 
     def value(self, vectors: np.ndarray) -> float:
         """Minus the dimension."""
-        logs = neighbour_ratios(torch.as_tensor(vectors, dtype=torch.float64)).log()
+        logs = neighbor_ratios(torch.as_tensor(vectors, dtype=torch.float64)).log()
         logs = logs[torch.isfinite(logs)]
         return -float((len(logs) - 1) / logs.sum()) if len(logs) > 2 and logs.sum() > 0 else np.nan
 
