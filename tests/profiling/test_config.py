@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from layerscope.core.options import DataOptions, EngineOptions
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.profiling import PRESETS, profile
 from layerscope.profiling.config import make_config
@@ -111,3 +112,24 @@ def test_names_of_groups_of_metrics() -> None:
     assert set(make_config(metrics=["paper"]).metrics) < set(make_config().metrics)
     with pytest.raises(UnknownNameError, match=r"Valid: .*curvature"):
         make_config(metrics=["x"])
+
+
+def test_old_names_of_the_data_still_work() -> None:
+    quiet = {"metrics": ["prompt_entropy"], "max_length": 8, "progress": False}
+    plain = profile(tiny_model("gpt2"), ["one text", "another text"], **quiet)
+    with pytest.warns(DeprecationWarning, match="texts= is now called data="):
+        old = profile(tiny_model("gpt2"), texts=["one text", "another text"], **quiet)
+    assert old.table.equals(plain.table)
+
+
+def test_options_are_objects_mappings_or_flat_keywords() -> None:
+    quiet = {"metrics": ["prompt_entropy"], "max_length": 8, "progress": False}
+    texts = ["one text", "another text", "a third text"]
+    flat = profile(tiny_model("gpt2"), texts, limit=2, batch_size=1, **quiet)
+    whole = profile(tiny_model("gpt2"), texts, data_options={"limit": 2}, engine=EngineOptions(batch_size=1), **quiet)
+    assert flat.manifest["counts"]["prompts"] == 2
+    assert flat.table.equals(whole.table)
+    with pytest.raises(LayerscopeError, match="limit is given twice"):
+        profile(tiny_model("gpt2"), texts, limit=2, data_options=DataOptions(limit=3), **quiet)
+    with pytest.raises(LayerscopeError, match="batch_size must be at least 1"):
+        profile(tiny_model("gpt2"), texts, batch_size=0, **quiet)

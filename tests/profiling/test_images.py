@@ -218,3 +218,16 @@ def test_half_precision() -> None:
     run = profile(model, IMAGES, metrics=["prompt_entropy"], **QUIET)
     full = profile(tiny_image_model("vit"), IMAGES, metrics=["prompt_entropy"], **QUIET)
     assert np.allclose(run.table["value"], full.table["value"], rtol=0.05)
+
+
+def test_names_mean_what_the_model_reads(tmp_path: Path) -> None:
+    from PIL import Image
+
+    build("vit").save_pretrained(tmp_path / "model")
+    PixelPreparation((SIDE, SIDE)).save_pretrained(tmp_path / "model")
+    (tmp_path / "pictures").mkdir()
+    for i in range(4):
+        Image.fromarray(np.asarray(IMAGES.items[i])).save(tmp_path / "pictures" / f"{i}.png")
+    run = profile(tmp_path / "model", tmp_path / "pictures", limit=3, metrics=["prompt_entropy"], **QUIET)
+    assert run.manifest["counts"]["prompts"] == 3
+    assert run.manifest["conventions"]["image_tokens"] == "patches"
