@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from layerscope.data.corpus import Corpus
-from layerscope.data.items import Items
+from layerscope.data.items import Items, is_items
 from layerscope.data.rows import read_rows
 from layerscope.errors import DataError, LayerscopeError
 
@@ -149,10 +149,10 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
 
 def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options: Any) -> Examples:
     """Image data: a catalogued set or a folder with its own train and test parts, or one that is split here."""
-    from layerscope.data.images import ImageSet, load_images
+    from layerscope.data.images import load_images
 
     def load(what: Any, **more: Any) -> Any:
-        return what if isinstance(what, ImageSet) else load_images(what, offline=offline, **options, **more)
+        return what if is_items(what) else load_images(what, offline=offline, **options, **more)
 
     if test is not None:
         return image_examples({"train": load(spec), "test": load(test)})
