@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
 from layerscope.cli.options import words
 
 
-@app.command("recipe")
+@command("recipe", "layerscope recipe paper --estimate")
 def recipe_command(
     recipe: str = typer.Argument(..., help="`paper` (the paper's experiments on its models), or a .yaml file."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the studies. (default: runs/RECIPE)"),
@@ -31,7 +30,6 @@ def recipe_command(
     from rich.markup import escape
 
     from layerscope.models.settings import pick_device
-    from layerscope.store.atomic import plain
     from layerscope.sweeps.run import sweep
     from layerscope.sweeps.terminal import print_estimate, print_failed, print_step
 
@@ -57,13 +55,16 @@ def recipe_command(
     if estimate:
         if as_json:
             steps = [{"step": one.job, **asdict(one)} for one in done.estimates]
-            print(json.dumps(plain({"device": target, "steps": steps}), indent=2))
+            shared.print_json({"device": target, "steps": steps})
+        elif not quiet:
+            shared.next_step(f"layerscope recipe {shared.shown(recipe)}")
         return
     if as_json:
         rows = [{**row, "step": row["job"], "run": str(done.path / row["job"])} for row in done.jobs.to_dict(orient="records")]
-        print(json.dumps(plain(rows), indent=2, ensure_ascii=False))
+        shared.print_json(rows)
     elif not quiet:
         print_failed(done)
+        shared.next_step(f"layerscope report {shared.shown(done.path)}")
     if done.failed:
         names = ", ".join(one["job"] for one in done.failed)
         total = len(done.jobs)

@@ -84,10 +84,9 @@ class SafeLoading(Loading):
     allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Let weights be unpickled.")
 
 
-class Running(OptionGroup):
-    """Where the model runs."""
+class Cluster(OptionGroup):
+    """Where work runs."""
 
-    batch_size: int | None = BATCH_SIZE
     engine: str = ENGINE
     address: str | None = ADDRESS
     workers: int | None = WORKERS
@@ -99,6 +98,12 @@ class Running(OptionGroup):
         from layerscope.engines import open_engine
 
         return open_engine(self.engine, self.address, self.workers, self.gpus_per_worker)
+
+
+class Running(Cluster):
+    """Where the model runs, and how many items it reads at once."""
+
+    batch_size: int | None = BATCH_SIZE
 
 
 class Output(OptionGroup):

@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import app
+from layerscope.cli.app import command
+from layerscope.cli.shared import DATA, RESULT, option
 
 
-@app.command("sweep")
+@command("sweep", "layerscope sweep sweep.yaml --estimate")
 def sweep_command(
+    running: shared.Cluster,
+    output: shared.Output,
     file: Path = typer.Argument(..., help="YAML file: models, corpora, settings, steps (docs/clusters.md)."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the sweep. (default: the file's, or runs/FILE)"),
-    estimate: bool = typer.Option(False, "--estimate", help="Print what it would take, and stop."),
-    engine: str = shared.ENGINE,
-    address: str | None = shared.ADDRESS,
-    workers: int | None = shared.ENGINE_WORKERS,
-    gpus_per_worker: float | None = shared.GPUS_PER_WORKER,
-    offline: bool = shared.OFFLINE,
-    overwrite: bool = shared.OVERWRITE,
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
+    out: Path | None = typer.Option(
+        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the sweep. (default: the file's, or runs/FILE)"
+    ),
+    estimate: bool = option(False, "--estimate", panel=DATA, help="Print what it would take, and stop."),
 ) -> None:
     """Profile (and score) many models on many corpora. An estimate comes first; the same command again resumes."""
-    from layerscope.engines import open_engine
-    from layerscope.store.atomic import plain
+    from layerscope.core.runs import view
     from layerscope.sweeps.run import sweep
-    from layerscope.sweeps.terminal import print_estimate, print_sweep
+    from layerscope.sweeps.terminal import print_estimate
 
     def tell(estimates: Any) -> None:
-        if not quiet and not as_json:
-            print_estimate(estimates, workers or 1)
+        if not output.quiet and not output.as_json:
+            print_estimate(estimates, running.workers or 1)
 
-    with open_engine(engine, address, workers, gpus_per_worker) as used:
+    with running.open() as engine:
         done = sweep(
             file,
             out=out,
-            engine=used,
+            engine=engine,
             estimate_only=estimate,
-            offline=offline,
-            overwrite=overwrite,
-            progress=False if quiet or as_json else None,
+            offline=running.offline,
+            overwrite=output.overwrite,
+            progress=output.progress,
             told=tell,
         )
-    if as_json:
-        print(json.dumps(plain(done.summary()), indent=2, ensure_ascii=False))
-    elif not quiet and not estimate:
-        print_sweep(done)
-        print(f"Written to {done.path}: sweep.csv, sweep.parquet, manifest.json and a folder per step", file=sys.stderr)
+    if output.as_json or not estimate:
+        output.show(
+            done.summary(),
+            lambda: view("sweep", "print")(done),
+            f"{done.path}: sweep.csv, sweep.parquet, manifest.json and a folder per step",
+            f"layerscope report {shared.shown(done.path)}",
+        )
+    elif not output.quiet:
+        shared.next_step(f"layerscope sweep {shared.shown(file)}")
     if done.failed:
         raise typer.Exit(2)

@@ -42,7 +42,12 @@ def from_probes(run: ProbeRun) -> Block:
                 values = [list(100 * curve[name]) for name in ("value", "ci_low", "ci_high")]
                 lines.append(Line(_PROBES.get(probe, f"{probe} probe"), list(curve["layer"]), *values, model["n_blocks"], note))
         charts.append(
-            Chart(_TITLES.get(metric, metric), lines, "%", "Bands are 95 % intervals. Test items had no say in the choice.")
+            Chart(
+                _TITLES.get(metric, metric),
+                lines,
+                "%",
+                "Bands are 95 % intervals. Layers are chosen on validation items and judged on test items.",
+            )
         )
     facts = {
         "kind": "probe",
@@ -53,7 +58,8 @@ def from_probes(run: ProbeRun) -> Block:
         "precision": model.get("dtype"),
         "layerscope": m.get("layerscope"),
     }
-    words = [f"{_PROBES.get(probe, f'{probe} probe')}: {sentence(run, probe)}" for probe in run.probes]
+    names = [_PROBES.get(probe, f"{probe} probe") for probe in run.probes]
+    words = [f"{name[:1].upper()}{name[1:]}: {sentence(run, probe)}" for name, probe in zip(names, run.probes, strict=True)]
     return Block(
         "probe",
         f"Probes of {run.name} on {m['data']['name']}",

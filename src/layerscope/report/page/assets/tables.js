@@ -82,7 +82,8 @@ for (const title of distinct(data.blocks.flatMap((b) => b.tables.map((t) => t.ti
     runs: () => data.blocks.flatMap((b) => b.tables.filter((t) => t.title === title).map((table) => ({ label: b.label, table }))),
     make({ label, table }) {
       const words = table.columns.map((column) => column.some((value) => typeof value === "string"));
-      const rows = (table.columns[0] || []).map((_, i) => ({ cells: table.columns.map((column, j) => (words[j] ? word(column[i] || "") : cellOf(column[i], fmt))) }));
+      const forms = table.columns.map((column) => (column.every((value) => !known(value) || Number.isInteger(value)) ? (value) => (known(value) ? String(value) : "–") : fmt));
+      const rows = (table.columns[0] || []).map((_, i) => ({ cells: table.columns.map((column, j) => (words[j] ? word(column[i] || "") : cellOf(column[i], forms[j]))) }));
       return { head: table.head, rows, file: label + "-" + title };
     },
   };

@@ -1,0 +1,173 @@
+"""The command line explains itself: panels, examples, next steps, JSON everywhere, and names that agree with Python's."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+
+import layerscope
+from layerscope.cli.app import EXAMPLES, RENAMED, STORY, app, load_commands, renamed
+from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
+from layerscope.core.runs import load_run
+from layerscope.profiling.config import ProfileConfig
+from tests.cli.support import Cli
+
+load_commands()
+GROUP: Any = typer.main.get_command(app)
+NAMES = GROUP.list_commands(click.Context(GROUP))
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command, those of `atlas` too."""
+    for name in NAMES:
+        found = GROUP.commands[name]
+        if hasattr(found, "commands"):
+            yield from ((f"{name} {one}", inner) for one, inner in found.commands.items())
+        else:
+            yield name, found
+
+
+def test_commands_are_in_panels_in_the_order_of_a_users_story(cli: Cli) -> None:
+    assert [name for panel in STORY.values() for name in panel if name in NAMES] == NAMES
+    told = cli("--help").out
+    places = [told.index(panel) for panel in STORY]
+    assert places == sorted(places)
+    assert "--install-completion" in told
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_help_ends_with_an_example_and_there_is_json(cli: Cli, name: str) -> None:
+    told = cli(*name.split(), "--help")
+    assert told.code == 0
+    example = " ".join(told.out.split("Example:")[1].split())
+    assert example.startswith(f"layerscope {name}")
+    assert "--json" in told.out
+
+
+def test_long_lists_of_options_are_in_panels(cli: Cli) -> None:
+    told = cli("profile", "--help").out
+    places = [told.index(f"─ {panel} ─") for panel in ("Data", "Model", "Metrics", "Engine", "Output")]
+    assert places == sorted(places)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['layerscope', '--help']\n"
+        "from layerscope.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print([m for m in ('torch', 'pandas', 'numpy', 'transformers', 'matplotlib') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_python_m_layerscope() -> None:
+    done = subprocess.run([sys.executable, "-m", "layerscope", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"layerscope {layerscope.__version__}\n"
+
+
+# What a command has besides its Python function: how results are shown, and files that Python returns as values.
+SHOWN = {"as_json", "quiet", "help"}
+SAME: dict[str, Callable[..., Any]] = {
+    "profile": layerscope.profile,
+    "evaluate": layerscope.evaluate,
+    "select": layerscope.select,
+    "export": layerscope.export,
+    "probe": layerscope.probe,
+    "study": layerscope.study,
+    "sweep": layerscope.sweep,
+    "report": layerscope.write_report,
+}
+# (command, option): the Python parameter of another name, or None where Python has no use for it
+OTHER_NAMES: dict[tuple[str, str], str | None] = {
+    ("study", "settings"): "options",  # --set NAME=VALUE is **options
+    ("sweep", "file"): "source",
+    ("sweep", "estimate"): "estimate_only",
+    ("report", "kind"): "format",
+    ("report", "atlas"): None,  # published results are runs like any other in Python
+    ("report", "show"): None,
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_every_option_has_its_twin_in_python(name: str) -> None:
+    function = SAME[name]
+    known = set(inspect.signature(function).parameters)
+    if "model_options" in known:
+        known |= {"adapter", *ModelOptions.names()}
+    if "engine" in known:
+        known |= set(EngineOptions.names())
+    if name == "profile":
+        known |= {*DataOptions.names(), *ProfileConfig.__dataclass_fields__, "alpha", "rows", "entropy", "permutations"}
+        known |= {"tokens", "image_pooling"}
+    lacking = []
+    for parameter in GROUP.commands[name].params:
+        if parameter.name in SHOWN:
+            continue
+        twin = OTHER_NAMES.get((name, parameter.name), parameter.name)
+        if twin is not None and twin not in known:
+            lacking.append(parameter.name)
+    assert lacking == []
+
+
+def test_old_spellings_work_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert renamed(["probe", "m", "--texts=a.csv", "--probe", "mean"]) == ["probe", "m", "--data=a.csv", "--heads", "mean"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "layerscope: --texts is now called --data; the old name goes with the next release."
+    assert len(said) == 2
+    for (name, _), new in RENAMED.items():
+        assert any(new in parameter.opts for parameter in GROUP.commands[name].params), (name, new)
+
+
+def test_examples_run_one_after_the_other(
+    cli: Cli, model_folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tiny model and a few texts in place of the large ones. Each ends with the next command."""
+    pytest.importorskip("matplotlib")
+    done = []
+    for name in ("profile", "plot", "models", "corpora", "images", "metrics", "store", "doctor"):
+        words = shlex.split(EXAMPLES[name].replace("smollm2-135m", str(model_folder)).replace("--data lee", f"--data {data}"))
+        words += ["--views", "2", "--permutations", "2", "--max-length", "24"] if name == "profile" else []
+        ended = cli(*words[1:])
+        assert ended.code == 0, (words, ended.err)
+        assert re.search(r"^Next: \S", ended.err, re.MULTILINE), (words, ended.err)
+        done.append(name)
+    assert load_run(tmp_path / "runs" / "profile").kind == "profile"
+    assert (tmp_path / "profile.png").exists()
+    for words in (["report", "runs/profile"], ["select", "runs/profile", "--rule", "last"]):
+        ended = cli(*words)
+        assert ended.code == 0, ended.err
+        assert "Next: layerscope" in ended.err
+    quiet = cli("report", "runs/profile", "--quiet")
+    assert quiet.err == ""
+
+
+def test_doctor_tells_without_private_data(cli: Cli, tmp_path: Path) -> None:
+    found = json.loads(cli("doctor", "--json").out)["findings"]
+    assert {"layerscope", "torch", "extra report", "device", "eigen-solver", "cache"} <= {one["name"] for one in found}
+    assert all(one["mend"] for one in found if one["status"] == "problem")
+    told = cli("doctor", "--report").out
+    assert str(Path.home()) not in told
+    assert str(tmp_path) not in told
+    assert "eigen-solver" in told
+
+
+def test_the_namespace_shows_everything_public() -> None:
+    assert set(layerscope.__all__) == set(dir(layerscope))
+    assert {"profile", "load_run", "metrics", "select", "write_report"} <= set(dir(layerscope))
+    for name in layerscope.__all__:
+        assert getattr(layerscope, name) is not None
+    code = "import layerscope; print(layerscope.metrics.__name__, layerscope.training.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["layerscope.metrics", "layerscope.training"]
