@@ -42,7 +42,7 @@ def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labell
 
 
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labelled: Path) -> None:
-    assert_refused(cli("probe", model_folder), "exactly one of images, texts and task")
+    assert_refused(cli("probe", model_folder), "exactly one of images, data and task")
     assert_refused(cli("probe", model_folder, "--data", labelled, "--heads", "attentoin"), "Did you mean 'attention'?")
     assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file missing.csv")
     assert_refused(cli("probe", model_folder, "--data", labelled, "--learning-rates", "x"), "--learning-rates")

@@ -76,7 +76,7 @@ def probe_command(
         run = run_probes(
             model,
             images=images,
-            texts=data,
+            data=data,
             task=task,
             test=test,
             heads=words(heads) or [],

@@ -56,7 +56,7 @@ def study_command(
         run = study(
             name,
             *given,
-            texts=data,
+            data=data,
             out=folder,
             column=column,
             limit=limit,

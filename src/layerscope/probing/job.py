@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
+from layerscope.core.options import take_renamed
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.recipe import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
@@ -50,7 +51,7 @@ def probe(
     model: str | Path | LoadedModel | torch.nn.Module,
     *,
     images: Any = None,
-    texts: str | Path | Sequence[str] | None = None,
+    data: str | Path | Sequence[str] | None = None,
     labels: Sequence[Any] | None = None,
     task: str | None = None,
     test: Any = None,
@@ -81,9 +82,9 @@ def probe(
 ) -> ProbeRun:
     """Train probes on the frozen states of all layers together, and judge them on a test part that nothing was chosen on.
 
-    Give `images` (a catalogued set, a folder of class folders, a file, an `ImageSet`), `texts` (a labeled file, or a list with
-    `labels`) or `task` (a classification task). Data that come with a test part are judged on it, or on `test`; else a fifth
-    of each class is held out. `heads` names one or several of attention, linear, mean, knn. States are kept within `budget`
+    Give `images` (a catalogued set, a folder of class folders, a file, an `ImageSet`), `data` (a labeled file of
+    texts, or texts with `labels`) or `task` (a classification task). Data that come with a test part are judged on it, or on
+    `test`; else a fifth of each class is held out. `heads` names one or several of attention, linear, mean, knn. States are kept within `budget`
     bytes (`keep`: auto, float32, float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer of a
     small training part. `engine` says who reads the states that are kept: `local` (this process), `ray` (workers of the cluster
     at `address`) or an `Engine`; probes are trained here.
@@ -91,6 +92,7 @@ def probe(
         run = layerscope.probe("vision-ar", images="digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
+    data = take_renamed(renamed, "data", ("texts",), data)
     heads = _old_name(renamed, heads)
     kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
@@ -104,7 +106,7 @@ def probe(
     recipe.check()
     open_engine(engine, address)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
-    examples = _examples(images, texts, labels, task, test, None if data_dir is None else Path(data_dir), offline)
+    examples = _examples(images, data, labels, task, test, None if data_dir is None else Path(data_dir), offline)
     loaded = open_model(model, tokenizer, offline, model_options or {})
     source = _source(loaded, examples, max_length)
     try:
@@ -131,9 +133,9 @@ def _old_name(given: dict[str, Any], heads: Any) -> Any:
 def _examples(
     images: Any, texts: Any, labels: Sequence[Any] | None, task: str | None, test: Any, data_dir: Path | None, offline: bool
 ) -> Examples:
-    given = [name for name, value in (("images", images), ("texts", texts), ("task", task)) if value is not None]
+    given = [name for name, value in (("images", images), ("data", texts), ("task", task)) if value is not None]
     if len(given) != 1:
-        raise LayerscopeError(f"give exactly one of images, texts and task; given: {', '.join(given) or 'none'}.")
+        raise LayerscopeError(f"give exactly one of images, data and task; given: {', '.join(given) or 'none'}.")
     if images is not None:
         return read_images(images, test, offline=offline)
     if task is not None:
@@ -147,7 +149,7 @@ def _examples(
 
 def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:
     if model.kind != examples.items.kind:
-        hint = "--images DATA" if model.kind == "images" else "--texts FILE or --task NAME"
+        hint = "--images DATA" if model.kind == "images" else "--data FILE or --task NAME"
         raise ModelError(f"{model.name} reads {model.kind}, and the data are {examples.items.kind}. Give {hint}.")
     return ModelItems(model, examples.items, max_length)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
+from layerscope.core.options import take_renamed
 from layerscope.core.runs import finished_manifest
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 WORK = "parts"  # finished parts of a study, such as the profiles of its models, which can be opened on their own
 DEFAULT_LENGTH = 256
+DEFAULT_DATA = "lee"
 
 
 @dataclass
@@ -94,7 +96,7 @@ class StudyRun:
 def study(
     name: str,
     *models: Any,
-    texts: str | Path | Iterable[str] | Corpus = "lee",
+    data: str | Path | Iterable[str] | Corpus = DEFAULT_DATA,
     out: str | Path | None = None,
     tokenizer: Any = None,
     limit: int | None = None,
@@ -112,12 +114,14 @@ def study(
     """Run one study; `layerscope study list` names them.
 
     `models` are names, folders, hub ids (each with settings of its own where needed: `org/base?bidirectional=true`),
-    `LoadedModel`s, or torch modules with their `tokenizer`. `out` is a folder that is resumed if it holds this very study.
+    `LoadedModel`s, or torch modules with their `tokenizer`. `data` are texts, as for
+    `layerscope.profile`. `out` is a folder that is resumed if it holds this very study.
     `options` are the study's own.
 
         run = layerscope.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
         run.verdict; run.table; run.plot()
     """
+    data = take_renamed(options, "data", ("texts",), data, DEFAULT_DATA)
     chosen = get_study(name)
     filled = chosen.fill(options)
     chosen.check_models(len(models))
@@ -132,7 +136,7 @@ def study(
     for spec in map(read_spec, given):  # a misspelled name must not be found out after hours with the first
         if isinstance(spec.model, (str, Path)):
             check_name(spec.model)
-    corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, texts, column, limit, offline)
+    corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, data, column, limit, offline)
     request = Request(
         given, corpus, filled, seed, dict(model_options or {}), final_norm, max_length, Path(), engine=engine, offline=offline
     )

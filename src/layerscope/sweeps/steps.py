@@ -95,7 +95,7 @@ class Step:
         settings = dict(self.settings)
         common["model_options"] = {"dtype": settings.pop("dtype"), "device": self.device}
         if self.corpus is not None:
-            common["texts"] = self._texts(corpora)
+            common["data"] = self._texts(corpora)
         return study(self.study, *self.models, **common, **settings, **self.options)
 
     def _texts(self, corpora: Mapping[CorpusEntry, Corpus]) -> Corpus:
