@@ -35,9 +35,10 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labelled: Path, t
 
 
 def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labelled: Path) -> None:
-    ended = cli("probe", model_folder, "--data", labelled, "--heads", "knn", "-o", "run", "--json")
+    ended = cli("probe", model_folder, "--texts", labelled, "--probe", "knn", "-o", "run", "--json")
     assert ended.code == 0, ended.err
-    assert "--probe is now --heads" in ended.err
+    assert "--probe is now called --heads" in ended.err
+    assert "--texts is now called --data" in ended.err
     assert set(json.loads(ended.out)["probes"]) == {"knn"}
 
 

@@ -84,7 +84,8 @@ def probe(
 
     Give `images` (a catalogued set, a folder of class folders, a file, an `ImageSet`), `data` (a labeled file of
     texts, or texts with `labels`) or `task` (a classification task). Data that come with a test part are judged on it, or on
-    `test`; else a fifth of each class is held out. `heads` names one or several of attention, linear, mean, knn. States are kept within `budget`
+    `test`; else a fifth of each class is held out. `heads` names one or several of attention, linear, mean, knn.
+    States are kept within `budget`
     bytes (`keep`: auto, float32, float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer of a
     small training part. `engine` says who reads the states that are kept: `local` (this process), `ray` (workers of the cluster
     at `address`) or an `Engine`; probes are trained here.
