@@ -24,13 +24,13 @@ from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.job import check_free, export
 from layerscope.improving.choose import Decision, decide, keep_default, relative_costs
 from layerscope.improving.grid import BLEND, QUICK, StoredCandidates, make_grid, passes_of, prompts_among
-from layerscope.improving.judging import CHECKED, Check, Panel, check_choice, make_panel
+from layerscope.improving.judging import CHECKED, NONE, Check, Panel, check_choice, make_panel
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.result import Improved
 from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
-from layerscope.models.source import resolve
+from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
@@ -91,6 +91,10 @@ def improve(
     open_engine(engine, address)  # connects to nothing yet
     if sample < 1:
         raise LayerscopeError(f"a sample has at least one text, not {sample}.")
+    names = list(dict.fromkeys(["plain", *(templates if templates is not None else QUICK)]))
+    make_grid(names, has_cls=False, has_norm=True, max_cost=max_cost)  # what is wrong is said before anything is loaded
+    if isinstance(judge, str) and judge != NONE:
+        check_name(judge)
     drawn = draw_sample(texts, column=column, size=sample, seed=seed, offline=offline)
     labeled = None if labels is None else read_labels(labels)
     options = model_options or {}
@@ -100,7 +104,6 @@ def improve(
         recipe = make_recipe(model, loaded, offline, options) if used.remote else None
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
         reader = Reader(loaded, held, max_length, batch_size=batch_size, engine=used, recipe=recipe)
-        names = list(dict.fromkeys(["plain", *(templates if templates is not None else QUICK)]))
         settings = _Settings(names, budget, max_cost, seed, sample, None if judge is None else _name(judge), labels, max_length)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, bar, offline)
         return job.run(judge, None if out is None else Path(out), overwrite)

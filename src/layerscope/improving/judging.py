@@ -9,7 +9,7 @@ import numpy as np
 
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout
-from layerscope.errors import LayerscopeError
+from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope.improving.grid import StoredCandidates, by_template
 from layerscope.improving.reading import Reader, encoder_vectors, knows_language, own_readout, unknown_share
 from layerscope.models import LoadedModel, load
@@ -98,7 +98,10 @@ def make_panel(
     if isinstance(judge, LoadedModel):
         encoder = judge
     else:
-        encoder = load(judge, offline=offline)
+        try:
+            encoder = load(judge, offline=offline)
+        except (OfflineError, DownloadError) as error:
+            raise type(error)(f"the judge: {error} Or judge without an encoder: --judge none.") from error
         folder = resolve(judge, offline=offline).path
     if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(model.identity)):
         raise LayerscopeError(
