@@ -192,6 +192,17 @@ class ImproveJob:
         )  # fmt: skip
         costs = self._costs(readouts)
         decision = decide(judgment, readouts, self.reader.layers, costs, self.settings.budget)
+        if out is not None and readouts[decision.chosen[0]].template == BLEND:
+            # the nearest that a standard folder can express
+            single = [i for i, readout in enumerate(readouts) if readout.template != BLEND]
+            blend = judgment.score[decision.chosen]
+            judgment, readouts, costs = judgment.only(single), [readouts[i] for i in single], costs[single]
+            decision = decide(judgment, readouts, self.reader.layers, costs, self.settings.budget)
+            self.notes.append(
+                f"the mean over {len(self.prompts)} templates scores {blend:.3f}, the exported readout "
+                f"{judgment.score[decision.chosen]:.3f}: a standard folder makes one pass per text. In Python, without out, "
+                "the mean is used."
+            )
         check = None
         if decision.chosen != decision.reference:
             place = (readouts[decision.chosen[0]], self.reader.layers[decision.chosen[1]])

@@ -48,6 +48,11 @@ class Judgment:
         """(readouts, layers): which candidates have a score."""
         return np.isfinite(self.score)
 
+    def only(self, readouts: Sequence[int]) -> Judgment:
+        """The same for some of the readouts, by their places."""
+        which = list(readouts)
+        return Judgment(self.judge, self.score[which], None if self.draws is None else self.draws[which], self.facts)
+
     def best(self, allowed: np.ndarray | None = None) -> tuple[int, int]:
         """The place (readout, layer) of the highest score; of equals the first."""
         known = self.defined if allowed is None else self.defined & allowed
