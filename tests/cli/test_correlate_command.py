@@ -67,7 +67,7 @@ def test_mistakes_are_one_line(cli: Cli, folders: tuple[Path, Path, Path], tmp_p
     assert_refused(cli("correlate"), "--atlas MODEL")
     assert_refused(cli("correlate", run), "two folders are needed")
     assert_refused(cli("correlate", run, other), "two folders are needed")
-    assert_refused(cli("correlate", other, scores), "weights_sha256 differ")
+    assert_refused(cli("correlate", other, scores), "differ in weights_sha256")
     assert_refused(cli("correlate", tmp_path, scores), "no manifest.json")
     assert_refused(cli("correlate", "--atlas", "bert-base", "--metric", "entropy"), "unknown metric 'entropy'")
     assert_refused(cli("correlate", "--atlas", "bert-base", "--measure", "pearson"), "unknown measure")

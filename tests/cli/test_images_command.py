@@ -38,18 +38,18 @@ def test_a_profile_of_images(cli: Cli, vit: Path, tmp_path: Path) -> None:
 
 def test_which_tokens_are_read(cli: Cli, vit: Path, tmp_path: Path) -> None:
     words = ("--metrics", "prompt_entropy", "--limit", "5")
-    ended = cli("profile", vit, "-i", "digits", "--tokens", "all", "--image-pooling", "class", "-o", "all", *words)
+    ended = cli("profile", vit, "-d", "digits", "--tokens", "all", "--image-pooling", "class", "-o", "all", *words)
     assert ended.code == 0, ended.err
     assert Run.load(tmp_path / "all").manifest["counts"]["tokens"]["longest"] == 17
-    refused = cli("profile", vit, "-i", "digits", "-o", "all", *words)
+    refused = cli("profile", vit, "-d", "digits", "-o", "all", *words)
     assert_refused(refused, "another")
 
 
 def test_mistakes(cli: Cli, vit: Path) -> None:
-    assert_refused(cli("profile", vit, "-o", "x"), "is an image model", "--images")
-    assert_refused(cli("profile", vit, "-i", "digist", "-o", "x"), "Did you mean 'digits'")
-    assert_refused(cli("profile", vit, "-i", "digits", "--attention", "causal", "-o", "x"), "a choice that AIM offers")
-    assert_refused(cli("profile", vit, "-i", "digits", "--tokens", "patch", "-o", "x"), "Did you mean 'patches'")
+    assert_refused(cli("profile", vit, "-o", "x"), "is an image model", "--data")
+    assert_refused(cli("profile", vit, "-d", "digist", "-o", "x"), "Did you mean 'digits'")
+    assert_refused(cli("profile", vit, "-d", "digits", "--attention", "causal", "-o", "x"), "a choice that AIM offers")
+    assert_refused(cli("profile", vit, "-d", "digits", "--tokens", "patch", "-o", "x"), "Did you mean 'patches'")
 
 
 def test_image_sets_are_listed(cli: Cli) -> None:
