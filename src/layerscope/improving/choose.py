@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from layerscope.core.readout import Readout
+from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.selection.budget import allowed_blocks
 from layerscope.selection.judges.base import Judgment
@@ -89,3 +91,29 @@ def _tied(judgment: Judgment, best: Place, allowed: np.ndarray) -> np.ndarray:
         error = (judgment.draws[best] - judgment.draws).std(-1)
         tied |= allowed & (behind <= TIE * error)
     return tied
+
+
+COLUMNS = ["readout", "layer", "site", "score", "ci_low", "ci_high", "tied", "chosen", "cost"]
+
+
+def candidate_table(
+    readouts: Sequence[Readout], layers: Sequence[int], judgment: Judgment, decision: Decision, costs: np.ndarray
+) -> pd.DataFrame:
+    """One row per candidate, the best first."""
+    low, high = judgment.interval()
+    rows = [
+        {
+            "readout": readout.name,
+            "layer": layer,
+            "site": site_of(layer),
+            "score": float(judgment.score[r, k]),
+            "ci_low": float(low[r, k]),
+            "ci_high": float(high[r, k]),
+            "tied": bool(decision.tied[r, k]),
+            "chosen": decision.chosen == (r, k),
+            "cost": float(costs[r, k]),
+        }
+        for r, readout in enumerate(readouts)
+        for k, layer in enumerate(layers)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values("score", ascending=False, na_position="last", ignore_index=True)

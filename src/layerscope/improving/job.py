@@ -22,7 +22,7 @@ from layerscope.engines.recipe import driver_options, make_recipe
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.job import check_free, export
-from layerscope.improving.choose import Decision, decide, keep_default, relative_costs
+from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, keep_default, relative_costs
 from layerscope.improving.grid import BLEND, QUICK, StoredCandidates, make_grid, passes_of, prompts_among
 from layerscope.improving.judging import CHECKED, NONE, Check, Panel, check_choice, make_panel
 from layerscope.improving.neighbors import changed_share, neighbor_table
@@ -313,7 +313,7 @@ class ImproveJob:
             "changed_neighbors": changed_share(before, after),
         }
         choice = self._choice(readout, layer, decision, evidence, kept)
-        table = _table(readouts, layers, judgment, decision, costs)
+        table = candidate_table(readouts, layers, judgment, decision, costs)
         mean = candidates.mean(readout, layer) if readout.centering == "corpus" and readout.template != BLEND else None
         sampled = {"texts": list(sample), "before": before, "after": after}
         return self._finish(choice, table, sampled, evidence, readout, layer, mean, out, overwrite)
@@ -385,7 +385,7 @@ class ImproveJob:
             reason=reason, abstained=True,
         )  # fmt: skip
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
-        table = pd.DataFrame(columns=_COLUMNS)
+        table = pd.DataFrame(columns=COLUMNS)
         return self._finish(choice, table, sampled, evidence, readout, blocks, None, out, overwrite)
 
     def _finish(
@@ -474,32 +474,6 @@ class ImproveJob:
             return (total / len(parts)).astype(np.float32)
 
         return encode
-
-
-_COLUMNS = ["readout", "layer", "site", "score", "ci_low", "ci_high", "tied", "chosen", "cost"]
-
-
-def _table(
-    readouts: Sequence[Readout], layers: Sequence[int], judgment: Judgment, decision: Decision, costs: np.ndarray
-) -> pd.DataFrame:
-    """One row per candidate, the best first."""
-    low, high = judgment.interval()
-    rows = [
-        {
-            "readout": readout.name,
-            "layer": layer,
-            "site": site_of(layer),
-            "score": float(judgment.score[r, k]),
-            "ci_low": float(low[r, k]),
-            "ci_high": float(high[r, k]),
-            "tied": bool(decision.tied[r, k]),
-            "chosen": decision.chosen == (r, k),
-            "cost": float(costs[r, k]),
-        }
-        for r, readout in enumerate(readouts)
-        for k, layer in enumerate(layers)
-    ]
-    return pd.DataFrame(rows, columns=_COLUMNS).sort_values("score", ascending=False, na_position="last", ignore_index=True)
 
 
 def _finished(out: Path, config: dict[str, Any]) -> Improved | None:
