@@ -162,7 +162,7 @@ def test_short_and_long_texts_are_told(cli: Cli, model_folder: Path, tmp_path: P
 def test_offline_with_an_empty_cache(cli: Cli, model_folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "open_model", lambda *_, **__: pytest.fail("loaded"))
     assert_refused(
-        cli("profile", "smollm2-135m", "--offline"), "smollm2-135m is not in the cache", "layerscope fetch smollm2-135m"
+        cli("profile", "smollm2-135m", "--offline"), "model 'smollm2-135m' is not in the cache", "layerscope fetch smollm2-135m"
     )
     assert_refused(cli("profile", model_folder, "--offline"), "corpus 'lee' is not in the cache", "layerscope fetch lee")
     assert_refused(
