@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -43,7 +42,7 @@ EXAMPLES: dict[str, str] = {}
 class StoryGroup(TyperGroup):
     """Commands in the order of the story; a command that the story does not name comes last."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Every command, in order."""
         order = [name for names in STORY.values() for name in names]
         known = super().list_commands(ctx)
@@ -98,7 +97,8 @@ def load_commands() -> None:
     package = importlib.import_module("layerscope.cli")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"layerscope.cli.{module.name}")
-    for known in [*app.registered_commands, *app.registered_groups]:
+    registered: list[Any] = [*app.registered_commands, *app.registered_groups]
+    for known in registered:
         known.rich_help_panel = panel_of(str(known.name))
 
 

@@ -108,7 +108,8 @@ def export(
     loaded = open_model(model, tokenizer, offline, model_options or {})
     evidence = None if from_run is None else Evidence.load(from_run)
     chosen = None if layer is None else _layer(loaded, layer)
-    choice, notes = None, []
+    choice = None
+    notes: list[str] = []
     if evidence is not None:
         evidence.check(loaded)
         chosen, wanted, choice, notes = evidence.choose(chosen, wanted)

@@ -39,8 +39,9 @@ def from_probes(run: ProbeRun) -> Block:
                 note = (
                     (found[probe]["chosen_layer"], f"chosen: layer {found[probe]['chosen_layer']}") if metric == "top1" else None
                 )
-                values = [list(100 * curve[name]) for name in ("value", "ci_low", "ci_high")]
-                lines.append(Line(_PROBES.get(probe, f"{probe} probe"), list(curve["layer"]), *values, model["n_blocks"], note))
+                value, low, high = (list(100 * curve[name]) for name in ("value", "ci_low", "ci_high"))
+                title = _PROBES.get(probe, f"{probe} probe")
+                lines.append(Line(title, list(curve["layer"]), value, low, high, model["n_blocks"], note))
         charts.append(
             Chart(
                 _TITLES.get(metric, metric),

@@ -61,8 +61,8 @@ def _score_chart(table: pd.DataFrame) -> Chart | None:
 
 def _line(name: str, rows: pd.DataFrame) -> Line:
     rows = rows.drop_duplicates("layer").sort_values("layer")
-    bands = [list(rows[column]) if column in rows else None for column in ("ci_low", "ci_high")]
-    return Line(name, [int(k) for k in rows["layer"]], list(rows["value"]), *bands)
+    low, high = (list(rows[column]) if column in rows else None for column in ("ci_low", "ci_high"))
+    return Line(name, [int(k) for k in rows["layer"]], list(rows["value"]), low, high)
 
 
 def _left_out(lines: list[Line]) -> str:
@@ -73,7 +73,7 @@ def _extremes(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     keys = ["job", "task", "readout", "metric"]
     for key, part in _curves(table).dropna(subset=["value"]).groupby(keys, sort=False, dropna=False):
-        low, high = part.loc[part["value"].idxmin()], part.loc[part["value"].idxmax()]
+        low, high = part.iloc[int(part["value"].argmin())], part.iloc[int(part["value"].argmax())]
         named = dict(zip(keys, key, strict=True))
         rows.append({**named, "lowest": low["value"], "at": low["layer"], "highest": high["value"], "at layer": high["layer"]})
     return pd.DataFrame(rows, columns=[*keys, "lowest", "at", "highest", "at layer"])
