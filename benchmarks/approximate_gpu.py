@@ -25,7 +25,7 @@ PER_PROFILE = 50_000  # matrices of 1,000 prompts at 25 layers, with and without
 
 
 def grams(count: int, n: int, device: str, decay: float = 0.0) -> Tensor:
-    """Gram matrices of centred random rows of length 1 in 2 n dimensions, float32, of which the k-th is scaled by k^-decay."""
+    """Gram matrices of centered random rows of length 1 in 2 n dimensions, float32, of which the k-th is scaled by k^-decay."""
     parts = []
     for start in range(0, count, 200):
         torch.manual_seed(start)

@@ -73,7 +73,7 @@ def eigen(p: Point) -> float:
 
 
 def states(p: Point) -> float:
-    """Numbers in the states that are read, centred, scaled, pooled."""
+    """Numbers in the states that are read, centered, scaled, pooled."""
     return p.prompts * (1 + p.views) * (p.blocks + 1) * p.tokens * p.width
 
 

@@ -26,7 +26,7 @@ _SLOW = 5000  # matrices for cuSOLVER, whose time per matrix is the same and lon
 
 
 def gram_matrices(count: int, n: int) -> Tensor:
-    """Gram matrices of centred unit rows, as prompts' are, with a decaying spectrum."""
+    """Gram matrices of centered unit rows, as prompts' are, with a decaying spectrum."""
     generator = torch.Generator("cuda").manual_seed(n)
     x = torch.randn(count, n, n, generator=generator, device="cuda") / torch.arange(1, n + 1, device="cuda") ** 0.5
     x -= x.mean(1, keepdim=True)

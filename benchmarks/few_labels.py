@@ -161,12 +161,12 @@ class Study:
 
     def _read_one(self, readout: Readout, draws: Sequence[Draw]) -> tuple[np.ndarray, list[Contributions]]:
         states = [readout_vectors(self.spaces[readout.template], self.keys, readout, site.name) for site in self.sites]
-        vectors, centred = np.stack(states), readout.centering == "corpus"
+        vectors, centered = np.stack(states), readout.centering == "corpus"
         items = []
         for draw in draws:
-            mine = prepare(vectors[:, [self.place[text] for text in draw.labeled.texts]], centred, False)
+            mine = prepare(vectors[:, [self.place[text] for text in draw.labeled.texts]], centered, False)
             items.append(draw.measure.items(mine))
-        return self._held_out(prepare(vectors, centred, False)), items
+        return self._held_out(prepare(vectors, centered, False)), items
 
     def _held_out(self, vectors: np.ndarray) -> np.ndarray:
         """Cosines (layers, n); for classes, whether each example was put right in each experiment (layers, experiments, n)."""

@@ -19,17 +19,17 @@ PANELS = (("prompt_entropy", "prompt entropy (nats)"), ("sink_ratio", "largest t
 
 
 def draw(tables: dict[str, pd.DataFrame]) -> Any:
-    """A column per model, a colour per step; dashed: without the sink token."""
+    """A column per model, a color per step; dashed: without the sink token."""
     figure = new_figure(3.1 * len(tables) + 0.8, 5.4)
     axes = figure.subplots(len(PANELS), len(tables), squeeze=False, sharey="row", sharex=True)
     steps = sorted({int(step) for table in tables.values() for step in table["step"]})
-    colours = dict(zip(steps, sequential(len(steps)), strict=True))
+    colors = dict(zip(steps, sequential(len(steps)), strict=True))
     for column, (name, table) in enumerate(tables.items()):
         for row, (metric, label) in enumerate(PANELS):
             axis = axes[row, column]
             held = table[(table["metric"] == metric) & (table["normalization"] == "raw")]
             for (step, sink), rows in held.groupby(["step", "sink"]):
-                band(axis, rows, colours[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2)))
+                band(axis, rows, colors[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2)))
             quiet(axis)
             if column == 0:
                 axis.set_ylabel(label, fontsize=8)

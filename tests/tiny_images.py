@@ -81,7 +81,7 @@ def tiny_image_model(name: str, seed: int = 0) -> ImageModel:
 
 
 def pictures(count: int = 6, seed: int = 0, side: int = SIDE) -> ImageSet:
-    """Smooth colour pictures with a label each; no two alike."""
+    """Smooth color pictures with a label each; no two alike."""
     rng = np.random.default_rng(seed)
     at = np.linspace(0, 3, side)
     items = []

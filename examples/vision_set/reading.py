@@ -23,7 +23,7 @@ PROBES = ("attention", "linear", "mean", "knn")
 
 
 def examples_of(images: Images) -> Examples:
-    """Both parts as labelled items, numbered through: first the training images, then the test images."""
+    """Both parts as labeled items, numbered through: first the training images, then the test images."""
     digest = hashlib.sha256()
     for array in (images.train, images.train_labels, images.test, images.test_labels):
         digest.update(np.ascontiguousarray(array).tobytes())

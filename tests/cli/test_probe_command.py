@@ -11,15 +11,15 @@ from tests.cli.support import Cli, assert_refused
 
 
 @pytest.fixture
-def labelled(tmp_path: Path) -> Path:
-    file = tmp_path / "labelled.csv"
+def labeled(tmp_path: Path) -> Path:
+    file = tmp_path / "labeled.csv"
     rows = [f"{'xy'[i % 2] * 3}{i},{'xy'[i % 2]}" for i in range(60)]
     file.write_text("\n".join(["text,label", *rows]) + "\n")
     return file
 
 
-def test_json_and_the_same_again(cli: Cli, model_folder: Path, labelled: Path, tmp_path: Path) -> None:
-    words = ["probe", model_folder, "--data", labelled, "-p", "mean,knn", "--epochs", "3", "--trial", "1", "-o", "run"]
+def test_json_and_the_same_again(cli: Cli, model_folder: Path, labeled: Path, tmp_path: Path) -> None:
+    words = ["probe", model_folder, "--data", labeled, "-p", "mean,knn", "--epochs", "3", "--trial", "1", "-o", "run"]
     words += ["--learning-rates", "0.01,0.03"]
     ended = cli(*words, "--json")
     assert ended.code == 0, ended.err
@@ -34,16 +34,16 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labelled: Path, t
     assert "mean" in again.out
 
 
-def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labelled: Path) -> None:
-    ended = cli("probe", model_folder, "--texts", labelled, "--probe", "knn", "-o", "run", "--json")
+def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labeled: Path) -> None:
+    ended = cli("probe", model_folder, "--texts", labeled, "--probe", "knn", "-o", "run", "--json")
     assert ended.code == 0, ended.err
     assert "--probe is now called --heads" in ended.err
     assert "--texts is now called --data" in ended.err
     assert set(json.loads(ended.out)["probes"]) == {"knn"}
 
 
-def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labelled: Path) -> None:
+def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labeled: Path) -> None:
     assert_refused(cli("probe", model_folder), "exactly one of images, data and task")
-    assert_refused(cli("probe", model_folder, "--data", labelled, "--heads", "attentoin"), "Did you mean 'attention'?")
+    assert_refused(cli("probe", model_folder, "--data", labeled, "--heads", "attentoin"), "Did you mean 'attention'?")
     assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file missing.csv")
-    assert_refused(cli("probe", model_folder, "--data", labelled, "--learning-rates", "x"), "--learning-rates")
+    assert_refused(cli("probe", model_folder, "--data", labeled, "--learning-rates", "x"), "--learning-rates")

@@ -18,7 +18,7 @@ def dcor_by_loops(x: list[float], y: list[float], corrected: bool = False) -> fl
     """Distance correlation as Székely, Rizzo & Bakirov (2007) and Székely & Rizzo (2013) write it, element by element."""
     n = len(x)
 
-    def centred(v: list[float]) -> list[list[float]]:
+    def centered(v: list[float]) -> list[list[float]]:
         d = [[abs(a - b) for b in v] for a in v]
         rows = [math.fsum(row) for row in d]
         total = math.fsum(rows)
@@ -31,7 +31,7 @@ def dcor_by_loops(x: list[float], y: list[float], corrected: bool = False) -> fl
                     out[i][j] = d[i][j] - (rows[i] + rows[j]) / (n - 2) + total / ((n - 1) * (n - 2))
         return out
 
-    a, b = centred(x), centred(y)
+    a, b = centered(x), centered(y)
 
     def product(p: list[list[float]], q: list[list[float]]) -> float:
         scale = n * (n - 3) if corrected else n**2

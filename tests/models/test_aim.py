@@ -80,8 +80,8 @@ def reference(state: dict[str, torch.Tensor], image: np.ndarray, mask: np.ndarra
     w = {key: value.double().numpy() for key, value in state.items()}
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
+        centered = x - x.mean(-1, keepdims=True)
+        return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     def gelu(x: np.ndarray) -> np.ndarray:
         from scipy.special import erf

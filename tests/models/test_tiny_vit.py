@@ -44,8 +44,8 @@ def attention_reference(part: WindowAttention, x: np.ndarray, side: tuple[int, i
         for left in range(0, across, size):
             places = [(top + i, left + j) for i in range(size) for j in range(size)]
             tokens = np.stack([x[r * across + c] if r < height and c < across else np.zeros(width) for r, c in places])
-            centred = tokens - tokens.mean(-1, keepdims=True)
-            normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w["norm.weight"] + w["norm.bias"]
+            centered = tokens - tokens.mean(-1, keepdims=True)
+            normed = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * w["norm.weight"] + w["norm.bias"]
             qkv = (normed @ w["qkv.weight"].T + w["qkv.bias"]).reshape(len(places), heads, 3 * each)
             parts = []
             for h in range(heads):

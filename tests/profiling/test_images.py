@@ -27,8 +27,8 @@ def layer_norm(norm: Any) -> Any:
     weight, bias = norm.weight.detach().double().numpy(), norm.bias.detach().double().numpy()
 
     def apply(x: np.ndarray) -> np.ndarray:
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + norm.eps) * weight + bias
+        centered = x - x.mean(-1, keepdims=True)
+        return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps) * weight + bias
 
     return apply
 

@@ -13,7 +13,7 @@ from tests.profiling.reference import raw_layers
 
 
 def spectrum(states: np.ndarray) -> np.ndarray:
-    """Singular values of centred rows of length 1."""
+    """Singular values of centered rows of length 1."""
     return np.linalg.svd(prepare(states, "centered-unit"), compute_uv=False)
 
 

@@ -26,7 +26,7 @@ def prepared(x: np.ndarray, rows: str) -> np.ndarray:
 
 
 def walk(n: int, d: int, kind: str, seed: int = 0) -> np.ndarray:
-    """States like a model's: a decaying spectrum, neighbours alike, and perhaps a huge first token."""
+    """States like a model's: a decaying spectrum, neighbors alike, and perhaps a huge first token."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.5
     x[1:] += 0.4 * x[:-1]

@@ -21,7 +21,7 @@ def small(model_folder: Path, texts: list[str], tmp_path: Path) -> dict[str, Any
     """Five steps on tiny local models, the second of which cannot work."""
     (tmp_path / "texts.txt").write_text("\n".join(texts[:4]), encoding="utf-8")
     rows = [{"text": f"{text} {i}", "label": "ab"[i % 2]} for i, text in enumerate(texts[:10] * 4)]
-    pd.DataFrame(rows).to_csv(tmp_path / "labelled.csv", index=False)
+    pd.DataFrame(rows).to_csv(tmp_path / "labeled.csv", index=False)
     other = tmp_path / "tiny-bert"
     build_tiny("bert").save_pretrained(other)
     tiny_tokenizer(encoder=True).save_pretrained(other)
@@ -36,7 +36,7 @@ def small(model_folder: Path, texts: list[str], tmp_path: Path) -> dict[str, Any
             {"name": "plain", "profile": {"metrics": ["prompt_entropy"]}, "models": ["tiny-bert?label=bert"]},
             {
                 "name": "classes",
-                "probe": {"texts": str(tmp_path / "labelled.csv"), "heads": "knn"},
+                "probe": {"texts": str(tmp_path / "labeled.csv"), "heads": "knn"},
                 "models": [str(model_folder)],
             },
         ],

@@ -1,4 +1,4 @@
-"""`evaluate`: every layer and readout of a model on labelled tasks, each distinct text encoded once."""
+"""`evaluate`: every layer and readout of a model on labeled tasks, each distinct text encoded once."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def print_correlations(found: Correlations, tables: Tables, console: Console | N
         console.print(table)
     console.print(
         "by chance: mean and 95 % limit of independent data with as many layers (of the size, for ρ and τ) · tasks: median "
-        "over single tasks; found: share of them with adjusted p < 0.05 · layers resemble their neighbours: p is a lower limit",
+        "over single tasks; found: share of them with adjusted p < 0.05 · layers resemble their neighbors: p is a lower limit",
         style="dim",
     )
     for note in tables.notes:

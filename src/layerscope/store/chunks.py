@@ -246,7 +246,7 @@ class _Table:
         """The chunk (-1 where there is none) and row of each key."""
         chunk, row = np.full(len(keys), -1, dtype=np.int32), np.zeros(len(keys), dtype=np.int32)
         heads = _heads(keys)
-        left = np.argsort(heads)  # neighbours in the index are looked up one after the other: kinder to the caches
+        left = np.argsort(heads)  # neighbors in the index are looked up one after the other: kinder to the caches
         for segment in self.segments:
             at = segment.find(keys[left], heads[left])
             hit = at >= 0

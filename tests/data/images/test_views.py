@@ -17,10 +17,10 @@ from layerscope.errors import DataError
 PLAIN = PixelPreparation((16, 16))
 
 
-def gradient(seed: int, colour: bool = True) -> np.ndarray:
+def gradient(seed: int, color: bool = True) -> np.ndarray:
     rng = np.random.default_rng(seed)
     base = np.linspace(0, 200, 16)[:, None] + rng.uniform(0, 40, (16, 16))
-    values = np.stack([base, base[::-1], rng.uniform(0, 255, (16, 16))], -1) if colour else base
+    values = np.stack([base, base[::-1], rng.uniform(0, 255, (16, 16))], -1) if color else base
     return values.astype(np.uint8)
 
 
@@ -83,7 +83,7 @@ def test_every_kind_of_picture_has_views(mode: str) -> None:
 
 
 def test_grey_pictures_stay_grey() -> None:
-    view = np.asarray(augment(Image.fromarray(gradient(1, colour=False)), view_rng(0, 0, 0)))
+    view = np.asarray(augment(Image.fromarray(gradient(1, color=False)), view_rng(0, 0, 0)))
     assert view.shape == (16, 16)
 
 

@@ -48,9 +48,9 @@ def made_up(tmp_path: Path) -> Path:
     scored = [{"sentence1": a, "sentence2": b, "score": overlap(a, b)} for a, b in pairs]
     write_rows(folder / "STS12" / "test.jsonl.gz", scored)
     write_rows(folder / "STS17" / "test.jsonl", scored)
-    labelled = [{"text": text, "label": list(TOPICS).index(topic)} for text, topic in texts]
-    write_rows(folder / "Banking77Classification" / "train.jsonl.gz", labelled)
-    write_rows(folder / "Banking77Classification" / "test.jsonl.gz", labelled[:30])
+    labeled = [{"text": text, "label": list(TOPICS).index(topic)} for text, topic in texts]
+    write_rows(folder / "Banking77Classification" / "train.jsonl.gz", labeled)
+    write_rows(folder / "Banking77Classification" / "test.jsonl.gz", labeled[:30])
     named = [{"text": text, "label": topic} for text, topic in texts]
     write_rows(folder / "MassiveScenarioClassification" / "en" / "train.jsonl", named)
     write_rows(folder / "MassiveScenarioClassification" / "en" / "test.jsonl", named[:30])

@@ -30,9 +30,9 @@ def test_every_entry_is_complete() -> None:
 
 
 def test_the_split_does_not_depend_on_the_order_and_shares_no_text() -> None:
-    labelled = [(f"text {i}", i % 2) for i in range(1500)]
-    splits = hash_split(labelled + labelled[:10])
-    assert splits == hash_split(labelled[::-1])
+    labeled = [(f"text {i}", i % 2) for i in range(1500)]
+    splits = hash_split(labeled + labeled[:10])
+    assert splits == hash_split(labeled[::-1])
     assert (len(splits["test"]), len(splits["train"])) == (1000, 500)
     assert not {row["text"] for row in splits["test"]} & {row["text"] for row in splits["train"]}
 

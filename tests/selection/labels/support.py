@@ -44,7 +44,7 @@ def judged_pairs(count: int) -> Labeled:
 def planted(
     labeled: Labeled, readout: Readout | None, layer: int = 4, strength: float = 3.0, seed: int = 0
 ) -> Callable[[Readout], np.ndarray]:
-    """Vectors (layers, texts, 24): noise, except that one layer of one readout (and a little of its neighbours) knows the labels.
+    """Vectors (layers, texts, 24): noise, except that one layer of one readout (and a little of its neighbors) knows the labels.
 
     Classes lie along their own axes; the two texts of a pair share as much of a vector as their score says.
     """

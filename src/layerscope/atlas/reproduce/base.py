@@ -49,7 +49,7 @@ class Panel:
     y_label: str
     series: list[Series]
     bars: bool = False
-    ordered: bool = False  # the series have an order (size, training step): colours run from dark to light
+    ordered: bool = False  # the series have an order (size, training step): colors run from dark to light
     whiskers: list[tuple[float, float]] = field(default_factory=list)
     level: tuple[float, str] | None = None  # a dashed horizontal line and what it is
 

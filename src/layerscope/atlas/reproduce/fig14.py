@@ -25,7 +25,7 @@ def accuracies(model: str) -> Array:
 
 
 def width(model: str) -> float:
-    """The width of the states, from how the published normalisation divides by its logarithm."""
+    """The width of the states, from how the published normalization divides by its logarithm."""
     raw = metric_values(model, "imagenet", "entropy_prompt")["value"].to_numpy(float)
     per_log = metric_values(model, "imagenet", "entropy_prompt", normalization="logD")["value"].to_numpy(float)
     return float(np.exp(np.median(raw / per_log)))
@@ -86,7 +86,7 @@ def panels(convention: str) -> list[Panel]:
     series = [
         Series(model, list(range(1, 25)), accuracies(model).tolist(), mark=int(accuracies(model).argmax())) for model in PROBED
     ]
-    # the same names as above, so that a model keeps its colour; aimv2 has no metrics
+    # the same names as above, so that a model keeps its color; aimv2 has no metrics
     models = {"aim": AIM, **{m: f"{m}-large" for m in PROBED[2:]}}
     entropies = [metric_panel(m, list(models.values()), "imagenet", list(models)) for m in ("entropy_prompt", "entropy_dataset")]
     return [Panel("ImageNet-100 accuracy, attention probe (%)", "label of the probe", "", series), *entropies]

@@ -94,7 +94,7 @@ def text_tasks() -> dict[str, Any]:
     try:
         from mteb.get_tasks import TASK_LIST
     except ImportError as error:
-        raise MissingExtraError("scoring labelled tasks", "mteb") from error
+        raise MissingExtraError("scoring labeled tasks", "mteb") from error
     return {cls.metadata.name: cls for cls in TASK_LIST if list(cls.metadata.modalities) == ["text"]}
 
 

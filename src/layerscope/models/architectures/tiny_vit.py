@@ -171,7 +171,7 @@ class Mlp(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention, a convolution over neighbours that takes the place of the state, an MLP."""
+    """Attention, a convolution over neighbors that takes the place of the state, an MLP."""
 
     def __init__(self, width: int, heads: int, window: int, ratio: int) -> None:
         super().__init__()

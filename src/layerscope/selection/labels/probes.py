@@ -44,7 +44,7 @@ def tested_in_rounds(labels: np.ndarray, repeats: int, seed: int) -> np.ndarray:
 
 
 PENALTIES = (0.01, 0.1, 1.0)
-"""In units of the mean squared length of the centred vectors; the choice among them is by leave-one-out error."""
+"""In units of the mean squared length of the centered vectors; the choice among them is by leave-one-out error."""
 
 
 _EXACT = 160
@@ -52,7 +52,7 @@ _EXACT = 160
 
 
 def grams(vectors: np.ndarray) -> Tensor:
-    """Inner products (layers, n, n) of centred vectors (layers, n, D), scaled to a mean of 1 on the diagonal."""
+    """Inner products (layers, n, n) of centered vectors (layers, n, D), scaled to a mean of 1 on the diagonal."""
     held = torch.from_numpy(np.ascontiguousarray(vectors))
     exact = torch.float64 if held.shape[1] <= _EXACT else torch.float32
     held = (held - held.mean(1, keepdim=True, dtype=torch.float64)).to(exact)
@@ -137,7 +137,7 @@ def told_apart(predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 class Neighbours:
-    """Each example's neighbours by cosine, from inner products (layers, n, n), sorted once for any part of the examples."""
+    """Each example's neighbors by cosine, from inner products (layers, n, n), sorted once for any part of the examples."""
 
     def __init__(self, gram: np.ndarray, targets: np.ndarray) -> None:
         size = np.sqrt(np.maximum(gram.diagonal(axis1=1, axis2=2), 1e-30))

@@ -63,7 +63,7 @@ def truncated(spaces: dict[str, Space], texts: Sequence[str]) -> dict[str, int]:
 
 @dataclass
 class StoredVectors:
-    """Vectors of texts under any readout: centred on these very texts where the readout says so, of length 1 where asked."""
+    """Vectors of texts under any readout: centered on these very texts where the readout says so, of length 1 where asked."""
 
     spaces: dict[str, Space]
     texts: Sequence[str]
@@ -81,7 +81,7 @@ class StoredVectors:
 
 
 def prepare(vectors: np.ndarray, centre: bool, unit: bool) -> np.ndarray:
-    """Vectors (sites, texts, D) centred over the texts, then scaled to length 1, as asked; NaN where all are the same.
+    """Vectors (sites, texts, D) centered over the texts, then scaled to length 1, as asked; NaN where all are the same.
 
     The last token of a template is the same for every text at layer 0: nothing can be scored there.
     """

@@ -46,7 +46,7 @@ def at_depths(values: np.ndarray, have: np.ndarray, want: np.ndarray) -> np.ndar
     """
     right = np.clip(np.searchsorted(have, want), 1, len(have) - 1)
     share = (want - have[right - 1]) / (have[right] - have[right - 1])
-    # where a depth is that of a layer, its value stands as it is: NaN of a neighbour must not reach it
+    # where a depth is that of a layer, its value stands as it is: NaN of a neighbor must not reach it
     mixed = values[:, right - 1] * (1 - share) + values[:, right] * share
     mixed = np.where(share == 0, values[:, right - 1], mixed)
     return np.where(share == 1, values[:, right], mixed)

@@ -37,13 +37,13 @@ def files_of(package: Package, *files: tuple[str, str]) -> Published:
     return Published(members, folder=f"{package.name}-{package.version}")
 
 
-def hash_split(labelled: Sequence[tuple[str, int]]) -> Splits:
+def hash_split(labeled: Sequence[tuple[str, int]]) -> Splits:
     """Train and test by a fixed rule: in the order of the texts' sha256, 1,000 for test, then up to 3,000 for train.
 
     A text that comes again, with whatever label, is taken once, so that no text is in both splits.
     """
     first: dict[str, int] = {}
-    for text, label in labelled:
+    for text, label in labeled:
         first.setdefault(text, label)
     ordered = sorted(first, key=lambda text: hashlib.sha256(text.encode()).digest())
     rows = [{"text": text, "label": first[text]} for text in ordered]

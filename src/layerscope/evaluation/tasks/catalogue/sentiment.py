@@ -20,13 +20,13 @@ THRESHOLD = 1.0
 
 def read(folder: Path) -> Splits:
     """Tab-separated: id, mean rating, text, below a header."""
-    labelled = []
+    labeled = []
     for name in _SHA256:
         for line in (folder / name).read_text(encoding="utf-8").split("\n")[1:]:
             fields = line.rstrip("\r").split("\t")
             if len(fields) == 3 and fields[2].strip() and abs(rating := float(fields[1])) >= THRESHOLD:
-                labelled.append((fields[2].strip(), int(rating > 0)))
-    return hash_split(labelled)
+                labeled.append((fields[2].strip(), int(rating > 0)))
+    return hash_split(labeled)
 
 
 ENTRY = TaskEntry(

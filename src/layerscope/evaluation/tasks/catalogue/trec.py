@@ -15,12 +15,12 @@ LABELS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 def read(folder: Path) -> Splits:
     """Lines are `COARSE:fine question`; the file holds the questions several times over."""
-    labelled = []
+    labeled = []
     for line in (folder / _FILE).read_text(encoding="utf-8").split("\n"):
         label, _, question = line.strip().partition(" ")
         if question:
-            labelled.append((question, LABELS.index(label.partition(":")[0])))
-    return hash_split(labelled)
+            labeled.append((question, LABELS.index(label.partition(":")[0])))
+    return hash_split(labeled)
 
 
 ENTRY = TaskEntry(
