@@ -39,7 +39,7 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 60) -> list[Path]:
     sampled = better.sampled or {}
     hidden = np.array([labels[text] for text in sampled["texts"]])
     before, after = (few_shot_accuracy(sampled[which], hidden) for which in ("before", "after"))
-    told = f"accuracy today {before:.1f} %, now [bold]{after:.1f} %[/], on {len(hidden)} questions"
+    told = f"accuracy on the rest of {len(hidden)} questions: today {before:.1f} %, now [bold]{after:.1f} %[/]"
     console.print(f"{told}; from the same weights, untrained")
 
     console.print("\n[bold]3. The folder[/], loaded by sentence-transformers alone")
