@@ -107,7 +107,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
                 {"study": "theory"},
                 {"name": "short", "profile": {"metrics": ["prompt_entropy"]}, "models": [str(home / "step-100")]},
                 {"evaluate": {"tasks": "small"}, "models": ["org/a", "org/b?dtype=bfloat16"]},
-                {"name": "classes", "probe": {"texts": "labeled.csv"}, "models": ["org/a"]},
+                {"name": "classes", "probe": {"data": "labeled.csv"}, "models": ["org/a"]},
             ],
         }
     )
@@ -120,7 +120,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
     assert (short.name, short.settings["max_length"], short.settings["metrics"]) == ("short", 16, ["prompt_entropy"])
     assert [first.name, second.name] == ["evaluate-org-a", "evaluate-org-b-dtype-bfloat16"]
     assert [step.models[0].options["dtype"] for step in (first, second)] == ["float32", "bfloat16"]
-    assert (classes.kind, classes.settings) == ("probe", {"texts": "labeled.csv"})
+    assert (classes.kind, classes.settings) == ("probe", {"data": "labeled.csv"})
     assert [step.name for step in plan.only(["theory", "short"]).steps] == ["theory", "short"]
     with pytest.raises(UnknownNameError, match=r"step of sweep 'shot'. Did you mean 'short'"):
         plan.only(["shot"])

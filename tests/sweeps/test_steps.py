@@ -36,7 +36,7 @@ def small(model_folder: Path, texts: list[str], tmp_path: Path) -> dict[str, Any
             {"name": "plain", "profile": {"metrics": ["prompt_entropy"]}, "models": ["tiny-bert?label=bert"]},
             {
                 "name": "classes",
-                "probe": {"texts": str(tmp_path / "labeled.csv"), "heads": "knn"},
+                "probe": {"data": str(tmp_path / "labeled.csv"), "heads": "knn"},
                 "models": [str(model_folder)],
             },
         ],
