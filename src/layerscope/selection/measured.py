@@ -6,11 +6,9 @@ many on the same items is worth is taken off its gain, and weak evidence keeps t
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +78,7 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
     everywhere: list[Candidate] = sorted((str(name), int(layer)) for name, layer in complete)
     if not everywhere:
         raise LayerscopeError("no layer was scored on every task of the evaluation, so layers cannot be compared.")
-    items = stored_items(evaluation.path, table)
+    items = evaluation.items()
     weight = {task: 1 / sum(str(key[0]) == task for key, _ in entries) for task in {str(key[0]) for key, _ in entries}}
     score = np.zeros(len(everywhere))
     draws: Any = 0.0
@@ -291,34 +289,6 @@ def _readouts(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
 def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
     """The table with a column that names the readout."""
     return gains.assign(readout=pd.Series(readout_names(gains), index=gains.index, dtype=object))
-
-
-def stored_items(folder: Path | None, gains: pd.DataFrame) -> dict[Entry, dict[Candidate, Items]]:
-    """Per-item contributions that lie in the run's folder, for the scores that the table holds."""
-    found: dict[Entry, dict[Candidate, Items]] = {}
-    if folder is None or not (folder / "results").is_dir():
-        return found
-    names = ["task", "split", "subset", "readout", "layer", "score"]
-    known: dict[Any, float] = {tuple(row[:5]): row[5] for row in with_readout(gains)[names].to_numpy().tolist()}
-    for file in sorted((folder / "results").glob("*/*.json")):
-        told = json.loads(file.read_text(encoding="utf-8"))
-        readout = Readout.from_row(told).name
-        for score in told.get("scores", []):
-            key = (told.get("task"), score["split"], score["subset"], readout, told.get("layer"))
-            held = known.get(key)
-            # a folder may keep results of task data that have changed since
-            if held is None or score["score"] is None or not math.isclose(held, score["score"], abs_tol=1e-9):
-                continue
-            arrays = file.with_name(f"{file.stem}.{score['split']}.{score['subset']}.npz")
-            if arrays.is_file():
-                found.setdefault((str(key[0]), str(key[1]), str(key[2])), {})[readout, int(told["layer"])] = _read(arrays)
-    return found
-
-
-def _read(file: Path) -> Items:
-    with np.load(file, allow_pickle=False) as held:
-        gold = held["gold"].astype(np.float64) if "gold" in held.files else None
-        return Items(str(held["rule"]), held["values"].astype(np.float64), gold)  # type: ignore[arg-type]
 
 
 def task_draws(
