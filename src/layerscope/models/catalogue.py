@@ -6,9 +6,7 @@ an entry point of the group `layerscope.models` that names a module with `ENTRIE
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -178,19 +176,7 @@ MODELS = Catalogue(ModelEntry, "layerscope.models", own=_ENTRIES)
 
 def catalogue() -> dict[str, ModelEntry]:
     """Every catalogue model by name: layerscope's own and those of installed packages."""
-    _add_zoo()
     return MODELS.all()
-
-
-@cache
-def _add_zoo() -> None:
-    """The zoo is also found where its source folder is on the path without having been installed."""
-    try:
-        zoo = importlib.import_module("layerscope_zoo")
-    except ImportError:
-        return
-    for entry in zoo.ENTRIES:
-        MODELS.add(entry)
 
 
 def check_zoo(name: str) -> None:
