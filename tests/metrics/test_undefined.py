@@ -204,7 +204,7 @@ def test_bad_alpha(name, alpha):
         get_metric(name)(Options(alpha=alpha)).update(*data).compute()
 
 
-@pytest.mark.parametrize("rows", ["centered-unit", "banana", ""])
+@pytest.mark.parametrize("rows", ["centred-unit", "banana", ""])
 def test_bad_rows(rows):
     s = make_samples(5, 4)
     message = "rows must be one of raw, unit, centered, centered-unit"
