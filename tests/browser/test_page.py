@@ -187,7 +187,12 @@ def test_heat_map_values_and_marks(open_page: Open, full_report: Path) -> None:
     assert page.locator("#heat rect.cell").count() == 4 * 7  # three tasks and their mean, seven layers
     assert page.locator("#heat rect.tied").count() == 3
     assert page.locator("#heat rect.best").count() == 4
+    assert page.locator("#heat rect.mark").count() == 0  # the chosen layer is chosen under another readout
+    page.locator("[data-switch=readout] select").first.select_option(READOUTS[-1])
+    opened.settle()
     assert page.locator("#heat rect.mark").count() == 1
+    page.locator("[data-switch=readout] select").first.select_option(READOUTS[0])
+    opened.settle()
     cell = page.locator("#heat rect.cell").nth(7 + 2)  # the first task at layer 2, its best
     cell.hover()
     opened.settle()
