@@ -20,19 +20,20 @@ from layerscope.report.sections.profile import plot_profiles, print_run
 
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"
-TEXTS = 400  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
+TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
+TEMPLATES = ("plain", "one-word", "topic")  # of those that `improve` tries by itself, for the same reason
 SHOTS = 16
 PROFILE = ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink_first"]
 
 
-def demo(out: Path, texts: int = TEXTS, profiled: int = 60) -> list[Path]:
+def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     """Improve a model on unlabeled questions, prove it, load it, explain it; returns the files written, the report last."""
     console = Console(highlight=False)
     rows = TASKS.get(TASK).read(fetch(TASK))["train"]
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
     # a second demo reads its vectors from the store, and writes the folder again
-    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=64, overwrite=True)
+    better = improve(MODEL, list(labels), out=out / "better", sample=texts, templates=TEMPLATES, max_length=64, overwrite=True)
     print_improved(better, console)
 
     console.print(f"\n[bold]2. The labels that were hidden[/]: six kinds of answers, a probe on {SHOTS} examples of each")
@@ -88,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"))
     parser.add_argument("--texts", type=int, default=TEXTS)
-    parser.add_argument("--profiled", type=int, default=60)
+    parser.add_argument("--profiled", type=int, default=40)
     given = parser.parse_args()
     start = time.perf_counter()
     try:
