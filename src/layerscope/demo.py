@@ -21,7 +21,7 @@ from layerscope.report.sections.profile import plot_profiles, print_run
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"
 TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
-TEMPLATES = ("plain", "one-word", "topic")  # of those that `improve` tries by itself, for the same reason
+TEMPLATES = ("plain", "one-word")  # `improve` tries more by itself, which takes longer
 SHOTS = 16
 PROFILE = ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink_first"]
 
