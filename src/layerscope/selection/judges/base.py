@@ -150,6 +150,8 @@ def combined(judgments: Sequence[Judgment]) -> Judgment:
     if len(judgments) == 1:
         return judgments[0]
     total, drawn, weights = 0.0, 0.0, {}
+    # judges resample different things (texts, labels), each as often as it likes: draws are paired as far as both go
+    count = min(judgment.draws.shape[-1] for judgment in judgments if judgment.draws is not None)
     for judgment in judgments:
         assert judgment.draws is not None
         known = judgment.defined
@@ -158,6 +160,6 @@ def combined(judgments: Sequence[Judgment]) -> Judgment:
         weight = max(0.0, 1 - noise / spread**2)
         weights[judgment.judge] = weight
         total = total + weight * (judgment.score - mean) / spread
-        drawn = drawn + weight * (judgment.draws - mean) / spread
+        drawn = drawn + weight * (judgment.draws[..., :count] - mean) / spread
     facts = {"weights": weights, "parts": {judgment.judge: judgment.facts for judgment in judgments}}
     return Judgment("+".join(judgment.judge for judgment in judgments), np.asarray(total), np.asarray(drawn), facts)
