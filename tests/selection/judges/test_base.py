@@ -63,3 +63,17 @@ def test_labels_find_the_planted_groups():
     assert judgment.score[1, 1] > judgment.score[0, 0] + 0.01
     assert judgment.facts["metric"] == "auc"
     assert judgment.facts["examples"] == 120
+
+
+def test_judges_that_resample_differently_often_are_combined() -> None:
+    """Labels are resampled 300 times and texts 200: two judges that agree keep their order."""
+    rng = np.random.default_rng(0)
+    score = np.linspace(0, 1, 12).reshape(3, 4)
+    parts = [
+        Judgment(name, score, score[..., None] + 0.01 * rng.standard_normal((3, 4, n)), {})
+        for name, n in (("a", 300), ("b", 200))
+    ]
+    both = combined(parts)
+    assert both.draws is not None
+    assert both.draws.shape == (3, 4, 200)
+    assert (np.diff(both.score.ravel()) > 0).all()
