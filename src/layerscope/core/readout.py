@@ -94,6 +94,10 @@ PROMPTS = {
 """Templates besides `TEMPLATES` that are known by name: they ask for one word, in other ways. `all` does not include them."""
 
 
+BLEND = "blend"
+"""Instead of a template's name: the mean of the centered unit vectors under several templates, a pass for each."""
+
+
 def get_template(name: str) -> Template:
     """A template by name, or the user's own pattern if it has `{text}` in it."""
     if name in TEMPLATES or name in PROMPTS:
@@ -176,6 +180,23 @@ class Readout:
 
 DEFAULT_READOUT = Readout().name
 """The paper's: what the published scores are about, and what a user who changes nothing gets."""
+
+
+def how_read(readout: str, reference: str = DEFAULT_READOUT) -> str:
+    """A way of reading texts, given by its full name, told by what differs from the reference.
+
+    >>> how_read("one-word/last/raw/keep/corpus")
+    'read with the one-word template (last pooling, raw, centered)'
+    >>> how_read("plain/last/raw/keep/none")
+    'read by last pooling, raw'
+    """
+    given, other = (Readout(*name.rsplit("/", 4)) for name in (readout, reference))
+    how = f"{given.pooling} pooling, {given.final_norm}"
+    how += (", sink dropped" if given.sink == "drop" else "") + (", centered" if given.centering == "corpus" else "")
+    if given.template == other.template:
+        return f"read by {how}"
+    name = "mean over several templates" if given.template == BLEND else f"{given.template} template"
+    return f"read with the {name} ({how})"
 
 
 def _split(text: str) -> tuple[str, list[str]]:

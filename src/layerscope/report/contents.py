@@ -77,7 +77,7 @@ def gather(runs: Iterable[Any], live: dict[str, Any] | None = None) -> Report:
         if score.table.empty:
             raise LayerscopeError(f"the evaluation in {score.path} holds no scores: there is nothing to show.")
     _label(curves, scores, blocks)
-    marked = marks(curves, scores, [one for one in found if isinstance(one, Choice)])
+    marked = marks(curves, scores, [one for one in found if isinstance(one, Choice)], blocks)
     drawn = styles([(run.family, run.model) for run in curves]) + styles([(run.family, run.model) for run in scores])
     known = {run.model: style for run, style in zip(curves, drawn, strict=False)}
     for place, score in enumerate(scores, start=len(curves)):  # an evaluation looks like the profile of its model

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerscope.core.readout import Readout
+from layerscope.core.readout import how_read
 from layerscope.errors import LayerscopeError
 from layerscope.profiling.valley import EntropyValley
 from layerscope.report.sections.evaluation import gain_parts
@@ -15,14 +15,20 @@ from layerscope.report.sources import Block, Curves, Mark, Scores
 from layerscope.selection import Choice, choose
 
 
-def marks(curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Any] = ()) -> list[Mark]:
-    """One mark per model: a choice that was given, or the one that its evaluation or its profile leads to."""
+def marks(
+    curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Any] = (), parts: Sequence[Block] = ()
+) -> list[Mark]:
+    """One mark per model: a choice that was given, an improvement's, or the one that its evaluation or profile leads to."""
     out: dict[str, Mark] = {}
     blocks = {run.model: run.n_blocks for run in curves} | {run.model: run.n_blocks for run in scores}
+    improved = {part.model: part.choice for part in parts if part.choice is not None}
+    blocks |= {model: choice.layers for model, choice in improved.items() if model not in blocks}
     for choice in choices:
         model = choice.model or next(iter(blocks))
         if model not in blocks:
             raise LayerscopeError(f"the choice is about {model}, which is none of the runs: {', '.join(blocks)}.")
+        out.setdefault(model, _mark(choice, model, blocks[model]))
+    for model, choice in improved.items():
         out.setdefault(model, _mark(choice, model, blocks[model]))
     for score in scores:
         if score.model not in out and (found := _of_scores(score)) is not None:
@@ -115,8 +121,9 @@ class Gain:
 def headline(
     curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = (), blocks: Sequence[Block] = ()
 ) -> Headline:
-    """A sentence per model, the largest clear gain first; the valley is told where a profile shows one."""
-    models = list(dict.fromkeys([*(s.model for s in scores), *(c.model for c in curves)]))
+    """A sentence per model: an improvement first, then the largest clear gain; the valley is told where a profile shows one."""
+    improved = {block.model: block for block in blocks if block.choice is not None and block.words}
+    models = list(dict.fromkeys([*improved, *(s.model for s in scores), *(c.model for c in curves)]))
     several = len(models) > 1
     said: list[tuple[float, list[str]]] = []
     for model in models:
@@ -125,6 +132,13 @@ def headline(
         chosen = next((m for m in marks if m.model == model and m.kind == "chosen"), None)
         parts: list[str] = []
         weight = 0.0
+        if model in improved:
+            # what the page is about; the scores measure that choice, and the profile explains it
+            parts = [text.removesuffix(".") for text in improved[model].words]
+            if own_scores and chosen is not None:
+                parts += measured_words(own_scores[0], chosen)
+            said.append((math.inf, parts + _valley_words(own_curves, with_numbers=False)))
+            continue
         if own_scores:
             parts += score_words(own_scores[0], chosen)
             gain = chosen.expected_gain if chosen is not None and not chosen.abstained else None
@@ -137,7 +151,8 @@ def headline(
             parts[0] = f"{model}{between}{parts[0]}" if several else parts[0]
             said.append((weight, parts))
     said.sort(key=lambda item: -item[0])
-    said += [(-1.0, [_block_words(block, alone=not said and len(blocks) == 1)]) for block in blocks if block.words]
+    rest_of = [block for block in blocks if block.words and improved.get(block.model) is not block]
+    said += [(-1.0, [_block_words(block, alone=not said and len(blocks) == 1)]) for block in rest_of]
     if not said:
         return Headline(f"{', '.join(models)}: no metric here has a headline of its own; the curves are below.")
     lead, *rest = said[0][1]
@@ -199,6 +214,19 @@ def score_words(score: Scores, chosen: Mark | None = None) -> list[str]:
     return [f"{told}{_blocks_of(gain.layer, gain.last)}" + ("" if sure else ", without an interval to judge it by")]
 
 
+def measured_words(score: Scores, chosen: Mark) -> list[str]:
+    """How a choice that was made without these scores does on them, against the last layer read the default way."""
+    readout = str(chosen.readout)
+    if readout not in score.readouts:
+        return [f"{score.label or score.model} was not scored under {readout}: its scores say nothing about this choice"]
+    own, default = score.mean(readout).dropna(), score.mean(score.reference).dropna()
+    last = int(max(score.grid(score.reference).columns))
+    if chosen.layer not in own.index or last not in default.index:
+        return []
+    now, today = 100 * float(own[chosen.layer]), 100 * float(default[last])
+    return [f"measured {_where(score)}: {now:.1f}, against {today:.1f} at the last layer under {score.reference}"]
+
+
 def _where(score: Scores) -> str:
     return f"on {score.tasks[0]}" if len(score.tasks) == 1 else f"on average over {score.mean_says}"
 
@@ -236,19 +264,6 @@ def gain_words(mark: Mark) -> str:
     if mark.readout_gain is None or mark.layer_gain is None or mark.readout is None:
         return ""
     return gain_parts(mark.readout, mark.readout_gain, mark.layer_gain)
-
-
-def how_read(readout: str, reference: str) -> str:
-    """A way of reading texts, told by what differs from the reference.
-
-    >>> how_read("one-word/last/raw/keep/corpus", "plain/mean/applied/keep/none")
-    'read with the one-word template (last pooling, raw, centered)'
-    """
-    parsed = Readout.parse(readout)
-    how = f"{parsed.pooling} pooling, {parsed.final_norm}"
-    how += (", sink dropped" if parsed.sink == "drop" else "") + (", centered" if parsed.centering == "corpus" else "")
-    same_template = parsed.template == Readout.parse(reference).template
-    return f"read by {how}" if same_template else f"read with the {parsed.template} template ({how})"
 
 
 def _choice_words(mark: Mark) -> str:

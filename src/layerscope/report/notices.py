@@ -53,7 +53,9 @@ def notices(
         about = "every run" if len(places) == len(runs) > 1 else ", ".join(_names(runs, places))
         shown = text if "_" in text.split()[0] else text[:1].upper() + text[1:]
         out.append(Notice("warn" if _misleads(text) else "note", about, shown))
-    out += [Notice("note", f"the layer chosen for {mark.model}", text) for mark in marks for text in mark.warnings]
+    out += [
+        Notice("note", f"the layer chosen for {mark.model}", text) for mark in marks for text in mark.warnings if text not in said
+    ]
     return sorted(out, key=lambda n: n.level != "warn")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.profiling.valley import EntropyValley, entropy_valley
+from layerscope.selection.choice import Choice
 
 
 @dataclass
@@ -102,7 +103,11 @@ class Chart:
 
 @dataclass
 class Block:
-    """A part of a report that speaks for itself: sentences (the answer first), charts, tables and drawn figures (PNG)."""
+    """A part of a report that speaks for itself: sentences (the answer first), charts, tables and drawn figures (PNG).
+
+    A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts. Tables
+    named in `inline` are shown in the block itself; all can be chosen at the end of the page.
+    """
 
     kind: str
     title: str
@@ -116,6 +121,8 @@ class Block:
     path: str | None = None
     label: str = ""
     family: str = ""
+    choice: Choice | None = None
+    inline: list[str] = field(default_factory=list)
 
 
 Source = Curves | Scores | Block

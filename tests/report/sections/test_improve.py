@@ -2,12 +2,71 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import layerscope
+from layerscope.improving import Improved
+from layerscope.report.contents import gather
+from layerscope.report.page.html import payload
 from layerscope.report.sections.improve import from_improvement, neighbors_side_by_side
 from tests.improving.test_improve import some_texts
+from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="module")
+def improved() -> Improved:
+    """An improvement whose choice is layer 2 of 3 under the one-word template, whatever the tiny model makes of it."""
+    model = tiny_model("llama")
+    model.identity["quantization"] = "Q4_1"
+    run = layerscope.improve(model, some_texts(40), judge="none", templates=["one-word"], max_length=96, progress=False)
+    gains = {"before": 0.2, "after": 0.4, "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05}
+    run.manifest["evidence"] |= {**gains, "kept_default": False}
+    run.choice = replace(run.choice, layer=2, readout=READOUTS[3], abstained=False)
+    return run
+
+
+def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Improved) -> None:
+    profile = synthetic_run(improved.model, blocks=3)
+    for runs in ([improved, profile], [profile, improved]):
+        report = gather(runs)
+        (mark,) = report.marks
+        assert (mark.layer, mark.readout, mark.rule, mark.n_blocks) == (2, READOUTS[3], "improve", 3)
+        assert report.headline.lead.startswith("tiny-llama: layer 2 of 3, read with the one-word template (last pooling, raw")
+        assert "0.200 today → 0.400 (95 % of the gain: +0.100 to +0.300)" in report.headline.lead
+        assert "brings +0.150; at equal readout, the layer brings +0.050." in report.headline.points[0]
+        assert report.headline.points[1] == "The entropy valley at 1 is the attention sink."
+        assert "without labels the best guess" not in report.headline.sentence
+        assert len(report.headline.points) == 2
+
+
+def test_scores_of_the_same_model_measure_the_choice_of_an_improvement(improved: Improved) -> None:
+    scores = synthetic_evaluation(improved.model, blocks=3, readouts=READOUTS, best=1)
+    report = gather([scores, improved])
+    assert [(mark.layer, mark.rule) for mark in report.marks] == [(2, "improve")]
+    assert report.headline.points[-1] == (
+        "Measured on STSBenchmark: 40.0, against 20.0 at the last layer under plain/mean/applied/keep/none."
+    )
+    plain = synthetic_evaluation(improved.model, blocks=3, best=1)
+    assert "was not scored under one-word/last/raw" in gather([plain, improved]).headline.points[-1]
+
+
+def test_an_improvement_alone_is_marked_and_shown_before_the_charts(improved: Improved) -> None:
+    report = gather([improved])
+    assert [mark.layer for mark in report.marks] == [2]
+    (block,) = payload(report)["blocks"]
+    assert block["chosen"]
+    assert [table["inline"] for table in block["tables"]] == [True, False]
+
+
+def test_what_is_true_of_all_runs_of_a_model_is_noted_once(improved: Improved) -> None:
+    profile = synthetic_run(improved.model, blocks=3)
+    profile.manifest["warnings"] = ["the weights were quantized (Q4_1) in their source."]
+    told = [notice.text for notice in gather([improved, profile]).notices if "quantized" in notice.text]
+    assert told == ["The weights were quantized (Q4_1) in their source."]
 
 
 def test_the_page_shows_the_choice_and_the_neighbors(tmp_path: Path) -> None:

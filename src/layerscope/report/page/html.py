@@ -159,7 +159,8 @@ def _block(block: Block) -> dict[str, Any]:
         "words": block.words,
         "charts": charts,
         "figures": [f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures],
-        "tables": [{"title": title, **_columns(table)} for title, table in block.tables.items()],
+        "chosen": block.choice is not None,
+        "tables": [{"title": title, "inline": title in block.inline, **_columns(table)} for title, table in block.tables.items()],
     }
 
 

@@ -6,17 +6,18 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.improving.terminal import headline, score_lines
+from layerscope.improving.terminal import page_words, score_lines
 from layerscope.report.sources import Block, Section
 
 _SHOWN = 20
+_NEIGHBORS = "Five of the texts, drawn at random, with their nearest neighbors"
 
 
 def from_improvement(run: Any) -> Block:
     """The choice first, then five of the texts with their nearest neighbors today and now."""
     tables = {}
     if not run.manifest["evidence"]["kept_default"]:
-        tables["Five of the texts, drawn at random, with their nearest neighbors"] = neighbors_side_by_side(run.neighbors)
+        tables[_NEIGHBORS] = neighbors_side_by_side(run.neighbors)
     if len(run.table):
         tables[f"The best {_SHOWN} layers and readouts"] = run.table.head(_SHOWN)
     facts = {"kind": "improve", "texts": run.manifest["texts"]["name"], "layerscope": run.manifest.get("layerscope")}
@@ -25,11 +26,13 @@ def from_improvement(run: Any) -> Block:
         "improve",
         f"A better readout: {run.name}",
         run.model,
-        [headline(run)],
+        page_words(run),
         tables=tables,
         facts=facts,
         warnings=[str(warning) for warning in run.warnings],
         path=None if run.path is None else str(run.path),
+        choice=run.choice,
+        inline=[_NEIGHBORS],
     )
 
 

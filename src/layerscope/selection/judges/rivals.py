@@ -5,6 +5,7 @@ They look at the vectors of the texts alone (or at the depth), and were made for
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -19,15 +20,15 @@ from layerscope.metrics.rankme import rankme
 from layerscope.selection.judges.base import Candidates, Judgment
 
 
-class _PerCandidate:
+class _PerCandidate(ABC):
     """A judge that scores one candidate's vectors (texts, D) at a time."""
 
     views: tuple[str, ...] = ()
     name: ClassVar[str] = ""
 
+    @abstractmethod
     def value(self, vectors: np.ndarray) -> float:
         """The score of one candidate."""
-        raise NotImplementedError
 
     def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
         """Every candidate's score; these rivals give no intervals."""

@@ -15,6 +15,17 @@ function blockNotes(chart) {
   });
 }
 
+// A table that belongs to what the block says; what its first column repeats is shown once.
+function inlineTable(table) {
+  const [first, ...rest] = table.columns;
+  const rows = first.map((value, i) => {
+    const repeated = i > 0 && first[i - 1] === value;
+    return el("tr", { class: repeated ? "same" : null }, el("td", {}, repeated ? "" : String(value)), rest.map((column) => el("td", {}, known(column[i]) || typeof column[i] === "string" ? String(column[i]) : "–")));
+  });
+  const head = el("thead", {}, el("tr", {}, table.head.map((name) => el("th", { scope: "col" }, name))));
+  return el("div", { class: "scroll inline", tabindex: "0", role: "region", "aria-label": table.title }, el("table", {}, el("caption", {}, table.title), head, el("tbody", {}, rows)));
+}
+
 function buildBlocks() {
   const charts = [];
   data.blocks.forEach((block, n) => {
@@ -22,9 +33,9 @@ function buildBlocks() {
     const host = el("div", { class: block.charts.length > 1 ? "grid" : null });
     const [first, ...rest] = block.words;
     const figures = block.figures.map((source, i) => el("img", { class: "drawn", src: source, alt: block.title + ", figure " + (i + 1) }));
-    $("blocks").append(el("section", { class: "block", "data-kind": block.kind, "aria-labelledby": id },
+    $(block.chosen ? "chosen" : "blocks").append(el("section", { class: "block", "data-kind": block.kind, "aria-labelledby": id },
       el("h2", { id }, block.title), first ? el("p", { class: "answer" }, first) : null,
-      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, host, figures));
+      rest.length ? el("ul", { class: "points" }, rest.map((text) => el("li", {}, text))) : null, block.tables.filter((t) => t.inline).map(inlineTable), host, figures));
     for (const chart of block.charts) charts.push(lineChart(host, {
       name: chart.title, unit: chart.unit, wide: block.charts.length === 1, height: block.charts.length === 1 ? 330 : 230, means: () => chart.says,
       series: () => blockLines(chart), notes: () => blockNotes(chart), legend: true,

@@ -33,7 +33,7 @@ function buildControls() {
     const sets = ["main", "tokens", "pooled", "views", "other", "all"].filter((name) => name === "all" || data.metrics.some((m) => (name === "main" ? m.main : m.level === name)));
     if (!sets.includes(state.set)) state.set = sets[0];
     host.append(choice("Metrics", "set", sets.map((name) => [name, SET_NAMES[name] + " (" + data.metrics.filter((m) => name === "all" || (name === "main" ? m.main : m.level === name)).length + ")"])));
-    if (normalizations.length > 1) host.append(choice("Normalisation", "norm", normalizations.map((n) => [n, NORM_NAMES[n] || n])));
+    if (normalizations.length > 1) host.append(choice("Normalization", "norm", normalizations.map((n) => [n, NORM_NAMES[n] || n])));
     if (hasSinks) host.append(segments("Largest token (sink)", "sink", [["both", "both"], ["keep", "kept"], ["drop", "dropped"]]));
     if (norms.length > 1) host.append(segments("Final norm", "finalNorm", [["all", "all"], ...norms.map((n) => [n, n])]));
     if (parts.length > 1) host.append(choice("Site", "part", parts.map((p) => [p, p || "block output"])));
