@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,16 +109,14 @@ def load_corpus(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise DataError(f"limit is {limit!r}; it must be a whole number of texts, 1 or more.")
-    if not isinstance(spec, str | os.PathLike):
-        kind, label, records, own_filter = "memory", "texts", _memory(spec), None
-    else:
-        kind, label, records, own_filter = _open(spec, column, encoding, offline)
+    kind, label, records, own_filter = _open_any(spec, column, encoding, offline)
     chosen = text_filter or own_filter or "none"
     reason = make_text_filter(chosen, count_tokens=count_tokens, min_tokens=min_tokens)
-    texts, dropped, read = _collect(records, reason, None if shuffle else limit)
+    dropped: Counter[str] = Counter()
+    texts = list(islice(_usable(records, reason, dropped), None if shuffle else limit))
+    read = len(texts) + dropped.total()
     if not texts:
-        left_out = ", ".join(f"{count} {why}" for why, count in dropped.items()) or "nothing was there"
-        raise DataError(f"{records.where} holds no usable text: {read} read ({left_out}). Give texts that have words.")
+        raise _no_texts(records.where, dropped)
     if shuffle:
         texts = _drawn(texts, seed)[:limit]
     filters: dict[str, Any] = {"text_filter": chosen, "min_tokens": min_tokens}
@@ -127,7 +126,55 @@ def load_corpus(
     facts |= {"filters": filters, "limit": limit, "read": read, "duplicates": len(texts) - len(set(texts))}
     if shuffle:
         facts["shuffle_seed"] = seed
-    return replace(Corpus.of(texts, name or label, {"kind": kind} | facts), dropped=dropped)
+    return replace(Corpus.of(texts, name or label, {"kind": kind} | facts), dropped=dict(dropped))
+
+
+class TextStream:
+    """The usable texts of whatever `load_corpus` reads, one at a time and anew whenever they are iterated; none is held.
+
+    After a whole pass `dropped` counts what was left out, by reason.
+
+    >>> stream = TextStream(["one text", "", "another"])
+    >>> list(stream), list(stream), stream.dropped
+    (['one text', 'another'], ['one text', 'another'], {'empty': 1})
+    """
+
+    def __init__(
+        self,
+        spec: str | os.PathLike[str] | Iterable[str],
+        *,
+        column: str | None = None,
+        offline: bool = False,
+        encoding: str | None = None,
+    ) -> None:
+        once = isinstance(spec, Iterator)  # a generator can be read only once: its texts are held, as the caller's list would be
+        self.spec: Any = tuple(spec) if once else spec
+        self._options = (column, encoding, offline)
+        self.name = "texts"
+        self.dropped: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        _, self.name, records, own_filter = _open_any(self.spec, *self._options)
+        dropped: Counter[str] = Counter()
+        count = 0
+        for text in _usable(records, make_text_filter(own_filter or "none", count_tokens=count_whitespace_tokens), dropped):
+            count += 1
+            yield text
+        self.dropped = dict(dropped)
+        if not count:
+            raise _no_texts(records.where, dropped)
+
+
+def _no_texts(where: str, dropped: Counter[str]) -> DataError:
+    left_out = ", ".join(f"{count} {why}" for why, count in dropped.items()) or "nothing was there"
+    return DataError(f"{where} holds no usable text: {dropped.total()} read ({left_out}). Give texts that have words.")
+
+
+def _open_any(spec: Any, column: str | None, encoding: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
+    """What a spec names, or the texts themselves: kind, name, records and the filter that belongs to them."""
+    if not isinstance(spec, str | os.PathLike):
+        return "memory", "texts", _memory(spec), None
+    return _open(spec, column, encoding, offline)
 
 
 def _open(
@@ -184,13 +231,9 @@ def _memory(texts: object) -> Records:
 _Missing = object()
 
 
-def _collect(records: Records, reason: Callable[[str], str | None], limit: int | None) -> tuple[list[str], dict[str, int], int]:
-    """The usable texts, the counts of the others by reason, and how many records were read."""
-    texts: list[str] = []
-    dropped: Counter[str] = Counter()
-    read = 0
+def _usable(records: Records, reason: Callable[[str], str | None], dropped: Counter[str]) -> Iterator[str]:
+    """The usable texts, one at a time; the others are counted by reason."""
     for position, value in records.items:
-        read += 1
         if value is None:
             dropped["null"] += 1
             continue
@@ -205,10 +248,7 @@ def _collect(records: Records, reason: Callable[[str], str | None], limit: int |
             dropped[why] += 1
             continue
         _refuse_surrogates(value, records, position)
-        texts.append(value)
-        if len(texts) == limit:
-            break
-    return texts, dict(dropped), read
+        yield value
 
 
 def _refuse_surrogates(text: str, records: Records, position: int) -> None:
