@@ -12,9 +12,7 @@ import layerscope
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
-from layerscope.improving.judging import Check, Panel
 from layerscope.improving.stages import StageLines
-from layerscope.selection.judges import Judgment
 from tests.tiny import tiny_model
 
 WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass")
@@ -110,23 +108,6 @@ def test_a_blend_costs_as_many_passes_as_it_has_prompts(llama, judge):
     assert result.table["readout"].str.startswith("blend/").any()
     with pytest.raises(LayerscopeError, match="1 or more"):
         quick(llama, some_texts(), max_cost=0.5, judge=judge)
-
-
-def test_of_a_blend_the_nearest_single_pass_is_exported(llama, judge, tmp_path, monkeypatch):
-    asked = Panel.judge
-
-    def prefer_blends(self, reader, readouts, *given):
-        found = asked(self, reader, readouts, *given)
-        ahead = np.array([2.0 * (readout.template == "blend") for readout in readouts])[:, None]
-        return Judgment(found.judge, found.score + ahead, found.draws + ahead[..., None])
-
-    monkeypatch.setattr(Panel, "judge", prefer_blends)
-    monkeypatch.setattr("layerscope.improving.job.check_choice", lambda *given: Check(0.5, 0.5, False, None, False))
-    monkeypatch.setattr("layerscope.improving.job.ImproveJob._export", lambda self, place, *given: place)
-    options = {"judge": judge, "templates": ["one-word", "topic"], "max_cost": 2}
-    result = quick(llama, some_texts(), out=tmp_path / "better", **options)
-    assert not result.choice.readout.startswith("blend/")
-    assert any("mean over 2 templates" in note for note in result.warnings)
 
 
 def test_exported_folder_is_the_result(llama, judge, tmp_path):

@@ -38,6 +38,12 @@ def improve_command(
     templates: str | None = option(
         None, "--templates", panel=METRICS, help="Templates to try. (default: one-word, step-by-step, topic, intent, feeling)"
     ),
+    center_on: str = option(
+        "auto",
+        "--center-on",
+        panel=METRICS,
+        help="Texts whose mean is subtracted: all, sample, or auto (as many as cost little).",
+    ),
     seed: int = option(0, "--seed", panel=METRICS, help="Seed of the sample and of resampling."),
 ) -> None:
     """Judge every layer and readout on your texts, without labels, and export the best as a sentence-transformers folder."""
@@ -58,6 +64,7 @@ def improve_command(
             sample=sample,
             max_length=max_length,
             seed=seed,
+            center_on=center_on,
             batch_size=running.batch_size,
             offline=running.offline,
             overwrite=output.overwrite,

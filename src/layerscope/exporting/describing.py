@@ -33,7 +33,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
     return {
         "kind": "export",
         "layerscope": VERSION,
-        "base": {**identity, "name": model.name, "title": _title_of(model)},
+        "base": {**identity, "name": model.name, "title": title_of(model)},
         "quantization": identity.get("quantization"),
         "layer": draft.layer,
         "layer_convention": "layer k is the state after k blocks; layer 0 is the input of the first block",
@@ -53,7 +53,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "unit_length": draft.unit,
         "centered_on": draft.centered_on,
         "modules": [str(module["type"]).rsplit(".", 1)[-1] for module in modules],
-        "parameters": _parameters(draft.folder),
+        "parameters": parameters_of(draft.folder),
         "verification": verification.as_dict(),
     }
 
@@ -66,13 +66,14 @@ def finish(draft: Draft, facts: dict[str, Any]) -> None:
     atomic.write_text(draft.folder / "README.md", model_card(plain))
 
 
-def _title_of(model: LoadedModel) -> str:
+def title_of(model: LoadedModel) -> str:
     """What the model is called by those who made it."""
     known = catalogue().get(model.name) if model.identity.get("source") == "catalogue" else None
     return known.title if known else model.name
 
 
-def _parameters(folder: Path) -> int:
+def parameters_of(folder: Path) -> int:
+    """How many numbers the weights of a folder hold."""
     from safetensors import safe_open
 
     total = 0
@@ -85,7 +86,7 @@ def _parameters(folder: Path) -> int:
 def model_card(facts: Mapping[str, Any]) -> str:
     """README.md from what layerscope.json holds."""
     parts = [
-        _front(facts),
+        front_lines(facts),
         _title(facts),
         _use(facts),
         _evidence(facts),
@@ -97,7 +98,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front(facts: Mapping[str, Any]) -> str:
+def front_lines(facts: Mapping[str, Any]) -> str:
+    """The lines at the head of a model card that the hub reads."""
     license_name = facts["license"]
     lines = ["---"]
     lines.append(
@@ -157,6 +159,8 @@ def _use(facts: Mapping[str, Any]) -> str:
 
 def _evidence(facts: Mapping[str, Any]) -> str:
     evidence = facts.get("evidence")
+    if not evidence and facts.get("why"):
+        return f"## Evidence\n\n{facts['why']}"
     if not evidence:
         return "## Evidence\n\nNo run was given when this folder was made: how good this layer is was not measured here."
     choice, rows = evidence["choice"], evidence["scores"]

@@ -86,6 +86,8 @@ def export(
     overwrite: bool = False,
     offline: bool = False,
     model_options: dict[str, Any] | None = None,
+    why: str = "",
+    also: Callable[[Path], None] = lambda folder: None,
 ) -> Exported:
     """Write layer `layer` of a model, read as `readout` says, as a sentence-transformers folder, and verify it.
 
@@ -98,7 +100,8 @@ def export(
 
     `formats` names what is written besides that folder; `onnx` is short for `formats=["onnx"]`, and `quantize="int8"` adds a
     smaller graph. `bench` measures the folder against the whole model. Precision is the model's:
-    `model_options={"dtype": "bfloat16"}` makes a smaller folder.
+    `model_options={"dtype": "bfloat16"}` makes a smaller folder. Without a run, `why` tells the reader of the model card how
+    this layer and readout were chosen. `also` may write further files before the folder appears in its place.
     """
     require_sentence_transformers()
     extra = _check_formats([*formats, *(["onnx"] if onnx else [])], quantize)
@@ -128,6 +131,7 @@ def export(
             **describe(draft, verify([draft])[0]),
             "license": license_of(loaded, model, offline),
             "evidence": None if evidence is None else evidence.facts(draft.layer, draft.readout, choice, notes),
+            "why": why,
             "formats": {name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra},
         }
         if bench:
@@ -135,6 +139,7 @@ def export(
 
             facts["bench"] = bench_facts(folder, model, offline)
         finish(draft, facts)
+        also(folder)
     return Exported(place, json.loads((place / MARKER).read_text(encoding="utf-8")))
 
 

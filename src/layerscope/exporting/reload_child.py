@@ -24,7 +24,9 @@ def main(path: str) -> None:
     transformers.utils.logging.set_verbosity_error()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     for job in work["jobs"]:
-        model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True)
+        # code in the folder is run only where the job says that it was written a moment ago
+        trusted = {"trust_remote_code": True} if job.get("trust") else {}
+        model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True, **trusted)
         vectors = model.encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
         arrays = {"vectors": np.asarray(vectors, dtype=np.float32)}
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], local_files_only=True)

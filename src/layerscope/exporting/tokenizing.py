@@ -46,9 +46,7 @@ class FramedTokenizer:
 def frame_tokenizer(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:
     """The tokenizer that makes plain `encode(text)` do what the template says; checked on `texts`, which must tokenize alike."""
     if template.pattern == SLOT:
-        tokenizer = copy.deepcopy(model.tokenizer)
-        _settle(tokenizer, model, max_length)
-        framed = FramedTokenizer(tokenizer, max_length)
+        framed = FramedTokenizer(settled_tokenizer(model, max_length), max_length)
         wrong = _differing(framed, model, template, texts, max_length)
         if wrong:
             raise ExportError(f"the tokenizer of {model.name} does not tokenize {wrong[0][:60]!r} again as it was captured.")
@@ -56,6 +54,13 @@ def frame_tokenizer(model: LoadedModel, template: Template, max_length: int, tex
     if not getattr(model.tokenizer, "is_fast", False):
         raise ExportError(f"{model.name} has no fast tokenizer, and only those can hold a template. Use a `plain` readout.")
     return _with_template(model, template, max_length, texts)
+
+
+def settled_tokenizer(model: LoadedModel, max_length: int) -> Any:
+    """A copy of the model's tokenizer that pads and cuts as an exported folder does."""
+    tokenizer = copy.deepcopy(model.tokenizer)
+    _settle(tokenizer, model, max_length)
+    return tokenizer
 
 
 def _with_template(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from layerscope.core.readout import PROMPTS, Readout, get_template, kinds_of
+from layerscope.core.readout import BLEND, PROMPTS, Readout, get_template, kinds_of
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import readout_vectors
@@ -16,9 +16,6 @@ from layerscope.store.embeddings import Space, text_key
 
 QUICK = ("plain", "one-word", "step-by-step", "topic", "intent", "feeling")
 """Templates that are tried unless others are named: short, so that trying and using them costs little."""
-
-BLEND = "blend"
-"""A readout whose template is this is the mean of the centered unit vectors under several templates: one pass for each."""
 
 _POOLINGS = ("mean", "wmean", "last", "cls")
 
@@ -107,10 +104,13 @@ class StoredCandidates:
         out[same] = np.nan
         return out
 
+    def raw(self, readout: Readout, layer: int) -> np.ndarray:
+        """The texts' vectors (texts, D) at a layer, not centered; not of a blend."""
+        return self._raw(readout, TEXTS)[list(self.layers).index(layer)]
+
     def mean(self, readout: Readout, layer: int) -> np.ndarray:
-        """The mean (D,) that centering subtracts at a layer, in double precision."""
-        place = list(self.layers).index(layer)
-        return self._raw(readout, TEXTS)[place].mean(0, dtype=np.float64)
+        """Their mean (D,), in double precision."""
+        return self.raw(readout, layer).mean(0, dtype=np.float64)
 
     def _raw(self, readout: Readout, view: str) -> np.ndarray:
         key = (readout.template, *readout.kinds, view)

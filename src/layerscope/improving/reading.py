@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from layerscope.capture import Site, expand_sites
 from layerscope.core.readout import Readout, get_template
-from layerscope.data import load_corpus
+from layerscope.data.corpus import TextStream
+from layerscope.data.sampling import distinct_texts, draw_texts
 from layerscope.engines import Engine
 from layerscope.engines.recipe import ModelRecipe
 from layerscope.errors import DataError
@@ -22,33 +23,51 @@ from layerscope.progress import Progress
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 LEAST_TEXTS = 20
+MORE = 5
+"""So many times the sample are drawn, for centering on more texts than are judged."""
 _TRIAL = 8  # texts of the trial run that the estimate of the time rests on
 _UNKNOWN = 0.1  # a judge that does not know more of the tokens than this does not know the language
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Distinct texts drawn at random; `total` is how many distinct ones there were."""
+    """Distinct texts drawn at random; `total` is how many distinct ones there are.
+
+    `more` are further ones, drawn likewise, for centering. What was drawn from is not held: `rest` reads it again.
+    """
 
     texts: tuple[str, ...]
     total: int
     name: str
     facts: dict[str, Any]
+    more: tuple[str, ...] = ()
+    stream: Iterable[str] = ()
+    keys: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64), repr=False)
+
+    def rest(self, count: int) -> Iterator[str]:
+        """`count` texts less those of the sample: drawn at random as long as there are such, else all, as they come."""
+        if count <= len(self.texts) + len(self.more):
+            return iter(self.more[: count - len(self.texts)])
+        return distinct_texts(self.stream, self.keys, self.texts)
 
 
 def draw_sample(texts: Any, *, column: str | None = None, size: int = 1000, seed: int = 0, offline: bool = False) -> Sample:
-    """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on their order."""
-    corpus = load_corpus(texts, column=column, offline=offline, shuffle=True, seed=seed)
-    distinct = list(dict.fromkeys(corpus.texts))
-    if len(distinct) < LEAST_TEXTS:
-        same = f" ({len(corpus)} texts, of which {len(distinct)} differ)" if len(distinct) < len(corpus) else ""
+    """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on their order.
+
+    Texts are read in a stream: a file of a million of them needs no more memory than one of a few thousand.
+    """
+    stream = TextStream(texts, column=column, offline=offline)
+    drawn = draw_texts(stream, MORE * size, seed)
+    if drawn.distinct < LEAST_TEXTS:
+        same = f" ({drawn.read} texts, of which {drawn.distinct} differ)" if drawn.distinct < drawn.read else ""
         raise DataError(
-            f"{corpus.name} holds {len(distinct)} different text{'s' if len(distinct) > 1 else ''}{same}; at least {LEAST_TEXTS} "
-            "are needed to see which are neighbors, and some hundreds are better. To read a layer of your own choice, use "
-            "`layerscope export`."
+            f"{stream.name} holds {drawn.distinct} different text{'s' if drawn.distinct > 1 else ''}{same}; at least "
+            f"{LEAST_TEXTS} are needed to see which are neighbors, and some hundreds are better. To read a layer of your own "
+            "choice, use `layerscope export`."
         )
-    facts = {"name": corpus.name, "read": len(corpus), "distinct": len(distinct), "dropped": corpus.dropped}
-    return Sample(tuple(distinct[:size]), len(distinct), corpus.name, facts | {"fingerprint": corpus.fingerprint})
+    facts = {"name": stream.name, "read": drawn.read, "distinct": drawn.distinct, "dropped": stream.dropped}
+    facts["fingerprint"] = drawn.fingerprint
+    return Sample(drawn.texts[:size], drawn.distinct, stream.name, facts, drawn.texts[size:], stream, drawn.keys)
 
 
 class Reader:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError
+from layerscope.exporting.blend import MODULE, is_ours
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
 
@@ -117,7 +118,15 @@ class Improved:
             from sentence_transformers import SentenceTransformer
         except ImportError:
             raise MissingExtraError("encoding with an exported folder", "export") from None
-        loaded = SentenceTransformer(str(self.folder), local_files_only=True)
+        trusted: dict[str, Any] = {}
+        if self.manifest["evidence"].get("needs_trust"):
+            if not is_ours(self.folder):
+                raise LayerscopeError(
+                    f"{self.folder} holds code that is not this version's of layerscope, and is not run. Look at {MODULE} there, "
+                    "and load it with SentenceTransformer(folder, trust_remote_code=True) if you trust it."
+                )
+            trusted["trust_remote_code"] = True
+        loaded = SentenceTransformer(str(self.folder), local_files_only=True, **trusted)
         return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
 
     def _repr_html_(self) -> str:

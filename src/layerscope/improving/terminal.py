@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.core.readout import how_read
 from layerscope.improving.result import Improved
 
 _WIDTH = 64
@@ -20,6 +21,20 @@ def headline(result: Improved) -> str:
     if choice.abstained or evidence["kept_default"]:
         return f"{result.model} is left as it is: {choice.reason}"
     return f"{result.model}: read layer {choice.layer} of {choice.layers} as {choice.readout}. {choice.reason}"
+
+
+def page_words(result: Improved) -> list[str]:
+    """The same for a page: the answer, then against what and why. What the readout and what the layer bring is told apart."""
+    choice, evidence = result.choice, result.manifest["evidence"]
+    if choice.abstained or evidence["kept_default"]:
+        return [headline(result)]
+    low, high = evidence["interval"]
+    return [
+        f"{result.model}: layer {choice.layer} of {choice.layers}, {how_read(str(choice.readout))}: {evidence['score_name']} "
+        f"{evidence['before']:.3f} today → {evidence['after']:.3f} (95 % of the gain: {low:+.3f} to {high:+.3f})",
+        f"Today is {evidence['today']}. Reading its last layer in the new way brings {evidence['readout_gain']:+.3f}; at equal "
+        f"readout, the layer brings {evidence['layer_gain']:+.3f}",
+    ]
 
 
 def score_lines(result: Improved) -> list[tuple[str, str]]:
@@ -34,6 +49,9 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         lines.append(("of which", f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"))
         lines.append(("today", evidence["today"]))
         lines.append(("cost per text", evidence["cost"]))
+    on = result.manifest["texts"].get("centered_on")
+    if on:
+        lines.append(("centered on", f"{on['texts']:,} of {on['of']:,} texts"))
     lines.append(("judged", f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"))
     if evidence["tied"] > 1 and not evidence["kept_default"]:
         lines.append(("tied", f"{evidence['tied']} candidates cannot be told from the best; this is the cheapest of them"))
@@ -55,7 +73,8 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     for warning in result.warnings:
         console.print(f"[yellow]note[/] {escape(warning)}")
     if result.folder is not None:
-        console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)')
+        trust = ", trust_remote_code=True" if result.manifest["evidence"].get("needs_trust") else ""
+        console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}"{trust})[/].encode(texts)')
 
 
 def _neighbors(result: Improved) -> Table:

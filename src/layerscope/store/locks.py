@@ -98,8 +98,10 @@ def bytes_in(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
     """Be the only writer of a run's folder. A second one is refused with an error that says who the first is.
+
+    `about` is the folder to name where the lock stands for another one than its own.
 
     The kernel releases the lock however the process ends, so a killed run blocks nobody. On a disk without locks the file
     itself is the lock, and one whose process is gone from this machine is taken over.
@@ -107,7 +109,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     path = folder / RUN_LOCK
     with atomic.explained(path):
         folder.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock_run(path)
+    descriptor = _lock_run(path, about or folder)
     try:
         yield
     finally:
@@ -134,7 +136,7 @@ def lock_holder(folder: Path) -> dict[str, Any] | None:
         os.close(descriptor)
 
 
-def _lock_run(path: Path) -> int:
+def _lock_run(path: Path, about: Path) -> int:
     while True:
         created = True
         with atomic.explained(path):
@@ -150,7 +152,7 @@ def _lock_run(path: Path) -> int:
         try:
             locked = _flock(descriptor)
             if locked is False or (locked is None and not created and not _is_gone(_read_holder(path))):
-                raise RunFolderError(_refusal(path, _read_holder(path), locked is None))
+                raise RunFolderError(_refusal(path, about, _read_holder(path), locked is None))
             if _is_file(descriptor, path):
                 since = datetime.now().astimezone().isoformat(" ", "seconds")
                 os.ftruncate(descriptor, 0)
@@ -210,9 +212,9 @@ def _is_gone(holder: dict[str, Any]) -> bool:
     return False
 
 
-def _refusal(path: Path, holder: dict[str, Any], by_hand: bool) -> str:
+def _refusal(path: Path, about: Path, holder: dict[str, Any], by_hand: bool) -> str:
     who = f"process {holder.get('pid', '?')} on {holder.get('host', 'another machine')}, since {holder.get('since', '?')}"
     advice = "Wait until it ends, stop it, or choose another --out."
     if by_hand:
         advice += f" If that process is gone, delete {path}."
-    return f"another process is writing the run in {path.parent} ({who}). {advice}"
+    return f"another process is writing the run in {about} ({who}). {advice}"

@@ -5,7 +5,7 @@ The module files are written in the form that every version of sentence-transfor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,13 +34,15 @@ def _write_modules(draft: Draft) -> None:
         names.append("Dense")
         _write_centering(folder / "2_Dense", draft.mean)
     if draft.unit:
-        (folder / f"{len(names)}_Normalize").mkdir()
         names.append("Normalize")
-    paths = ["", *(f"{i}_{name}" for i, name in enumerate(names) if i)]
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_OWN}.{name}"}
-        for i, (name, path) in enumerate(zip(names, paths, strict=True))
-    ]
+    write_pipeline(folder, [(f"{_OWN}.{name}", f"{i}_{name}" if i else "") for i, name in enumerate(names)])
+
+
+def write_pipeline(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """Write which modules a folder has, each with its class and its folder, and the settings of the whole."""
+    for _, path in modules:
+        (folder / path).mkdir(exist_ok=True)
+    listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (kind, path) in enumerate(modules)]
     atomic.write_json(folder / "modules.json", listed)
     settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     atomic.write_json(folder / "config_sentence_transformers.json", {"__version__": _versions(), **settings})

@@ -1,0 +1,169 @@
+"""What an improvement says about itself: what was asked for, what the choice rests on, the choice and the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerscope.core.readout import BLEND, Readout
+from layerscope.core.sites import site_of
+from layerscope.improving.centering import Centered
+from layerscope.improving.choose import Decision
+from layerscope.improving.judging import Panel
+from layerscope.improving.reading import Reader, Sample
+from layerscope.models import LoadedModel
+from layerscope.selection.choice import Choice
+from layerscope.selection.judges.base import Judgment
+from layerscope.store.folder import config_key
+from layerscope.version import VERSION
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for."""
+
+    templates: Sequence[str]
+    budget: float | None
+    max_cost: float
+    seed: int
+    sample: int
+    judge: str | None
+    labels: str | Path | None
+    max_length: int
+    center_on: str = "auto"
+
+    def config(self, model: LoadedModel, sample: Sample) -> dict[str, Any]:
+        """What tells this run from others."""
+        keys = ("weights_sha256", "settings_sha256", "family", "dtype", "bidirectional", "adapters")
+        labels = None if self.labels is None else hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
+        return {
+            "model": {key: model.identity.get(key) for key in keys},
+            "texts": {"fingerprint": sample.facts["fingerprint"], "sample": self.sample},
+            "templates": list(self.templates),
+            "judge": self.judge,
+            "labels": labels,
+            "budget": self.budget,
+            "max_cost": self.max_cost,
+            "max_length": self.max_length,
+            "seed": self.seed,
+            "center_on": self.center_on,
+            "layerscope": VERSION,
+        }
+
+
+def evidence_of(
+    panel: Panel, readouts: Sequence[Readout], layers: Sequence[int], judgment: Judgment, decision: Decision, costs: np.ndarray,
+    passes: int,
+) -> dict[str, Any]:  # fmt: skip
+    """What the judge says of the choice and of what the user has today, and what the choice costs."""
+    readout, relative = readouts[decision.chosen[0]], float(costs[decision.chosen])
+    return {
+        "judge": panel.name,
+        "score_name": panel.score_name,
+        "before": float(judgment.score[decision.reference]),
+        "after": float(judgment.score[decision.chosen]),
+        "interval": [decision.low, decision.high],
+        "readout_gain": decision.template_gain,
+        "layer_gain": decision.layer_gain,
+        "today": f"layer {layers[-1]} under {Readout().name}",
+        "cost": f"{passes} pass{'es' if passes > 1 else ''} per text, {relative:.2f} × today's computation",
+        "passes": passes,
+        "needs_trust": readout.template == BLEND,
+        "relative_cost": relative,
+        "candidates": int(judgment.defined.sum()),
+        "tied": int(decision.tied.sum()),
+        "kept_default": decision.chosen == decision.reference,
+        "best": {"readout": readouts[decision.best[0]].name, "layer": layers[decision.best[1]]},
+    }
+
+
+def choice_of(
+    model: LoadedModel, reader: Reader, readout: Readout, layer: int, decision: Decision, evidence: dict[str, Any],
+    notes: Sequence[str],
+) -> Choice:  # fmt: skip
+    """The choice with its reason in words."""
+    if evidence["kept_default"]:
+        why = decision.weak or "it is already the best that was found"
+        reason = f"{why}. Last layer, {Readout().name}."
+    else:
+        ties = f" It is the cheapest of {evidence['tied']} that tie." if evidence["tied"] > 1 else ""
+        reason = (
+            f"By {evidence['judge']} it is the best of {evidence['candidates']} layers and readouts: "
+            f"{evidence['before']:.3f} → {evidence['after']:.3f} (readout {evidence['readout_gain']:+.3f}, layer "
+            f"{evidence['layer_gain']:+.3f}).{ties}"
+        )
+    tied = {reader.layers[k] for k in np.flatnonzero(decision.tied[decision.chosen[0]])} | {layer}
+    return Choice(
+        layer=layer,
+        site=site_of(layer),
+        readout=readout.name,
+        expected_gain=None,
+        ci_low=None,
+        ci_high=None,
+        risk_of_loss=None,
+        tied=tuple(sorted(tied)),
+        rule="improve",
+        blocks_saved=model.n_blocks - layer,
+        layers=model.n_blocks,
+        model=model.name,
+        reason=reason,
+        warnings=tuple(notes),
+        abstained=bool(decision.weak),
+        metric=evidence["score_name"],
+        before=evidence["before"],
+        after=evidence["after"],
+        identity=model.identity,
+        max_length=reader.max_length,
+        unit_length=True,
+    )
+
+
+def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Choice]:
+    """Evidence and choice where a sentence encoder keeps its own readout."""
+    blocks = model.n_blocks
+    evidence = {
+        "judge": "none was asked", "score_name": "", "candidates": 0, "tied": 1, "kept_default": True,
+        "today": f"layer {blocks} under {readout.name}", "changed_neighbors": 0.0,
+    }  # fmt: skip
+    reason = "it is a sentence encoder, trained for embeddings, and no other readout of it was found to be better."
+    choice = Choice(
+        layer=blocks, site=site_of(blocks), readout=readout.name, expected_gain=None, ci_low=None, ci_high=None,
+        risk_of_loss=None, tied=(blocks,), rule="improve", blocks_saved=0, layers=blocks, model=model.name,
+        reason=reason, abstained=True,
+    )  # fmt: skip
+    return evidence, choice
+
+
+def manifest_of(
+    config: dict[str, Any], model: LoadedModel, reader: Reader, sample: Sample, settings: Settings, evidence: dict[str, Any],
+    choice: Choice, centered: Centered | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The manifest of a finished run."""
+    on = None if centered is None else {"texts": centered.texts, "of": centered.total, "asked": settings.center_on}
+    return {
+        "kind": "improve",
+        "key": config_key(config),
+        "config": config,
+        "layerscope": VERSION,
+        "status": "complete",
+        "model": model.identity,
+        "texts": {**sample.facts, "sampled": len(sample.texts), "centered_on": on},
+        "judge": settings.judge,
+        "evidence": evidence,
+        "choice": choice.as_dict(),
+        "conventions": {
+            "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+            "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
+            "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
+            "tied": "within one standard error of the best, on the same resampled texts",
+            "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
+            "max_length": reader.max_length,
+            "seed": settings.seed,
+        },
+        "warnings": choice.warnings,
+    }
