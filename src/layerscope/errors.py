@@ -9,9 +9,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_HARMFUL = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
+    if chr(code) not in "\t\n"
+}
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal obeys: names from files may hold escapes that move, hide or color what is printed."""
+    return text.translate(_HARMFUL)
+
+
+def one_line(name: str) -> str:
+    """A name as it can stand in a line of text: printable, and without line ends."""
+    return " ".join(printable(name).split())
+
 
 class LayerscopeError(Exception):
     """A mistake or a circumstance that the user can act on."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class UnknownNameError(LayerscopeError):

@@ -99,7 +99,8 @@ def _from_index(package: Package, folder: Path) -> Path:
             "Install it with `python -m ensurepip`, or run the fetch from an environment that has pip."
         )
     log.info("downloading %s", package.requirement)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
+    # -P: a pip.py or socket.py in the current folder is not imported
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
                "--no-deps", "--only-binary", ":all:", *package.pin, "-d", str(folder), package.requirement]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell, own arguments
     if result.returncode != 0:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from layerscope import Evaluation, evaluate, select
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.evaluation import scoring
+from layerscope.evaluation import job, scoring
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
 from tests.tiny import tiny_model
@@ -465,3 +468,59 @@ def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="results is in the way"):
         evaluate(tiny_model(), ["Pairs"], out=tmp_path / "run", overwrite=True, **given)
     assert mine.read_text() == "important"
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_tasks(tmp_path / "data")
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for name in ("socket", "pickle", "random", "json", "tempfile"):
+        (hostile / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\nraise SystemExit('hostile')\n"
+        )
+    monkeypatch.chdir(hostile)
+    run = evaluate(
+        tiny_model(), ["Pairs"], data_dir=data, out=tmp_path / "run", store=tmp_path / "store", readouts=READOUTS[:1],
+        scoring_workers=2,
+    )  # fmt: skip
+    assert run.failed == []
+    assert not (tmp_path / "ran").exists()
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz"])
+@pytest.mark.parametrize("how", ["flip", "empty"])
+def test_damaged_results_are_scored_again(tmp_path: Path, suffix: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    given: dict[str, Any] = {
+        "tasks": ["Pairs"], "data_dir": write_tasks(tmp_path / "data"), "out": tmp_path / "run", "store": tmp_path / "store",
+        "readouts": READOUTS[:1], "scoring_workers": 0,
+    }  # fmt: skip
+    first = evaluate(tiny_model(), **given)
+    file = min((tmp_path / "run" / "results").rglob(f"*{suffix}"))
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw if how == "flip" else b"")
+    with pytest.raises(RunFolderError, match=f"{file.name} is damaged"):
+        Evaluation.load(tmp_path / "run").items()
+    again = evaluate(tiny_model(), **given)
+    assert f"{file} is damaged" in caplog.text
+    assert file.exists()
+    pd.testing.assert_frame_equal(again.scores, first.scores)
+    pd.testing.assert_frame_equal(again.gains, first.gains)
+
+
+def test_vectors_are_not_pruned_while_a_run_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, store = write_tasks(tmp_path / "data"), tmp_path / "store"
+    script = "import sys; from pathlib import Path; from layerscope.store.embeddings import EmbeddingStore as E; "
+    script += "print(len(E(Path(sys.argv[1]), None).prune(keep_bytes=0)))"
+    own, pruned = scoring.score_all, []
+
+    def score_all(*arguments: Any) -> Any:  # another process prunes the store between encoding and scoring
+        ended = subprocess.run([sys.executable, "-c", script, str(store)], capture_output=True, text=True, check=True)
+        pruned.append(int(ended.stdout))
+        return own(*arguments)
+
+    monkeypatch.setattr(job, "score_all", score_all)
+    run = evaluate(tiny_model(), ["Pairs"], data_dir=data, store=store, readouts=READOUTS[:1], scoring_workers=0)
+    assert pruned == [0]
+    assert run.failed == []

@@ -106,6 +106,45 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run.table.drop(columns=["site"]).equals(whole.table.drop(columns=["site"]))
 
 
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("tokens.float32", "flip"), ("tokens.float32", "cut"), ("mean.float32", "empty"), ("kept.json", "flip"),
+        ("kept.json", "empty"), ("mean.answers.npz", "flip"), ("mean.answers.npz", "empty"),
+        ("attention.training.safetensors", "flip"),
+        ("attention.training.safetensors", "cut"),
+    ],
+)  # fmt: skip
+def test_damaged_scratch_files_are_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, how: str
+) -> None:
+    texts, labels = letters(60)
+    model = tiny_model("llama")
+    given: dict[str, Any] = {"texts": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
+    whole = probe(model, **given)
+    with monkeypatch.context() as patch:
+        own = fitting.write_phase
+        seen: list[str] = []
+
+        def write(file: Path, phase: Any) -> None:
+            own(file, phase)
+            seen.append(file.name)
+            if seen.count("attention.training.safetensors") == 2:
+                raise KeyboardInterrupt
+
+        patch.setattr(fitting, "write_phase", write)
+        patch.setattr(fitting, "_WRITE_EVERY", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            probe(model, out=tmp_path, **given)
+    file = tmp_path / "shards" / name
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes({"flip": raw, "cut": raw[: len(raw) // 2], "empty": b""}[how])
+    run = probe(model, out=tmp_path, **given)
+    assert run.table.equals(whole.table)
+    assert "damaged" in caplog.text
+
+
 @pytest.mark.parametrize("family", ["vit", "aim"])
 def test_images(family: str) -> None:
     images = pictures(60)

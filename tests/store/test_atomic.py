@@ -6,6 +6,8 @@ import errno
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -96,9 +98,32 @@ def test_json_is_plain_and_every_reader_takes_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_arrays_come_back(tmp_path: Path) -> None:
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    atomic.write_array(tmp_path / "a.npy", array)
-    atomic.write_arrays(tmp_path / "b.npz", {"x": array})
-    assert np.array_equal(np.load(tmp_path / "a.npy"), array)
-    assert np.array_equal(np.load(tmp_path / "b.npz")["x"], array)
+def test_parts_of_killed_writers_are_swept(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    mine, machine = atomic.part_of(tmp_path / "a.json"), atomic._machine()
+    dead = tmp_path / f".b.json.{machine}-{ended.pid}-0a1b2c3d.part"
+    elsewhere = tmp_path / ".c.json.ffffffff-1-0a1b2c3d.part"  # of another machine or container on the same disk
+    old = tmp_path / ".d.json.4711.part"  # as earlier versions named them
+    theirs = tmp_path / ".user.part"
+    for path in (mine, dead, elsewhere, old, theirs):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    assert set(atomic.remove_parts(tmp_path)) == {dead, old}
+    assert set(atomic.remove_parts(tmp_path, of=(".json",), all_of_them=True)) == {mine, elsewhere}
+    assert listing(tmp_path) == [".user.part"]
+
+
+def test_names_beside_a_file_are_never_shared_nor_too_long(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 120 + ".json")
+    assert atomic.part_of(path) != atomic.part_of(path)
+    atomic.write_text(path, "{}")
+    assert path.read_text() == "{}"
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(atomic.os, "replace", lambda a, b, own=os.replace: (done.append("rename"), own(a, b)))
+    monkeypatch.setattr(atomic, "sync_folder", lambda folder: done.append(str(folder)))
+    atomic.write_text(tmp_path / "a", "text")
+    assert done == ["rename", str(tmp_path)]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.store import atomic
 from layerscope.store.chunks import INDEX, ChunkIndex, as_keys
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
 from layerscope.store.space import space_key
@@ -229,9 +231,10 @@ os.replace = replace
 """
     arguments = [sys.executable, "-c", script + WRITER, str(tmp_path), "0", "100", "10", "8"]
     assert subprocess.run(arguments, capture_output=True).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.rglob(".*.part"))) == 1
     space = EmbeddingStore(tmp_path).space({"model": "m"})
     assert len(list(space.folder.glob("*.npy"))) == 2 + min(step, 2)
-    assert len(list(space.folder.glob(".*.part"))) == 1
+    assert not list(space.folder.glob(".*.part"))  # its writer is gone
     there = space.has(keys_of(range(30)), ["mean", "last"], ["s0", "s1"], ["tokens"])
     assert there.tolist() == [True] * 10 + [False] * 20
     assert np.array_equal(space.read(keys_of(range(10)), "mean", "s1")[:, 0], np.arange(10) + 1000)
@@ -524,3 +527,61 @@ def test_the_index_of_many_texts(tmp_path: Path) -> None:
     index: ChunkIndex = again._index
     assert all(len(table.segments) <= 8 for table in index._tables.values())
     assert as_keys(keys).nbytes == 32 * len(keys)
+
+
+def test_damaged_vectors_and_numbers_are_encoded_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = ["a", "b", "c"], ["d", "e"]
+    for suffix in (".0.npy", ".numbers"):
+        root = tmp_path / suffix
+        space = EmbeddingStore(root).space(HERE)
+        for texts in (first, second):
+            space.add(keys_of(texts), {KIND: vectors_of(texts)}, SITES, {"tokens": np.arange(len(texts))})
+        file = min(space.folder.glob(f"*{suffix}"))  # of the first three texts
+        raw = bytearray(file.read_bytes())
+        raw[-60] ^= 2
+        file.write_bytes(raw)
+        bad = [check for check in EmbeddingStore(root).verify() if check.status == "damaged"]
+        assert len(bad) == 1
+        assert "does not match" in bad[0].reason
+        reader = EmbeddingStore(root).space(HERE)
+        with pytest.raises(MissingVectorsError, match=r"was damaged.*has been discarded\. Run the same command again"):
+            [reader.read(keys_of(first), KIND, site) for site in SITES], reader.read_numbers(keys_of(first), "tokens")
+        assert np.array_equal(reader.read(keys_of(second), KIND, SITES[0]), vectors_of(second)[0])
+        assert reader.has(keys_of(first + second), [KIND], SITES).tolist() == [False] * 3 + [True] * 2
+        assert "is damaged" in caplog.text
+        fill(reader, first)
+        assert np.array_equal(reader.read(keys_of(first), KIND, SITES[-1]), vectors_of(first)[-1])
+
+
+def test_what_is_asked_for_is_checked_before_it_counts_as_there(tmp_path: Path) -> None:
+    fill(EmbeddingStore(tmp_path).space(HERE), ["a", "b"])
+    file = next(tmp_path.rglob("*.npy"))
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 2  # at the last site
+    file.write_bytes(raw)
+    space = EmbeddingStore(tmp_path).space(HERE)
+    assert space.has(keys_of("ab"), [KIND], SITES[:2]).all()  # those sites are whole
+    assert not space.has(keys_of("ab"), [KIND], SITES).any()
+    assert not file.exists()
+
+
+def test_chunks_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    fill(EmbeddingStore(tmp_path).space(HERE), ["a", "b"])
+    index = next(tmp_path.rglob(f"*{INDEX}"))
+    content = json.loads(index.read_text())["content"]
+    del content["sums"]
+    text = json.dumps(content, sort_keys=True).encode()
+    index.write_text(json.dumps({"crc32": zlib.crc32(text), "content": content}))
+    assert [check.status for check in EmbeddingStore(tmp_path).verify()] == ["not verified"]
+    assert np.array_equal(EmbeddingStore(tmp_path).space(HERE).read(keys_of("ab"), KIND, SITES[0]), vectors_of("ab")[0])
+
+
+def test_leftovers_of_a_killed_writer_go_at_once(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    store = EmbeddingStore(tmp_path)
+    space = store.space(HERE)
+    left = space.folder / f".9-000000-ff.0.npy.{atomic._machine()}-{ended.pid}-0a1b2c3d.part"
+    left.write_bytes(b"0" * 100)
+    assert store.remove_leftovers() == 100
+    assert not left.exists()

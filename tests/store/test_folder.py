@@ -15,8 +15,9 @@ import pytest
 
 from layerscope.core.runs import finished_manifest
 from layerscope.errors import RunFolderError
-from layerscope.store import RunFolder, Shard, ShardStore, locks
+from layerscope.store import RunFolder, Shard, ShardStore, checked, locks
 from layerscope.store.folder import config_key
+from layerscope.store.verify import check_tree
 
 CONFIG = {"model": {"weights_sha256": "ab" * 32, "dtype": "float32"}, "profile": {"alpha": 1.0, "final_norm": "raw"}}
 
@@ -241,3 +242,101 @@ def test_a_lock_of_another_machine_is_respected_where_the_disk_has_no_locks(
         RunFolder(tmp_path).session("profile", {"a": 1}),
     ):
         pass
+
+
+def finished_run(path: Path, value: float = 0.5) -> RunFolder:
+    """A finished evaluation with a table, a result and its items."""
+    folder = RunFolder(path)
+    with folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
+        assert not session.finished
+        folder.write_table("scores", pd.DataFrame({"layer": [0, 1], "score": [value, 0.75]}))
+        checked.write_json(path / "results" / "sts" / "a.json", {"score": 0.75})
+        checked.write_arrays(path / "results" / "sts" / "a.npz", {"values": np.ones(3)})
+        checked.write_array(path / "texts" / "sts.npy", np.ones((3, 32), np.uint8))
+        session.complete({"model": {"name": "tiny"}})
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scores.parquet", "results/sts/a.json", "results/sts/a.npz", "texts/sts.npy"],
+    ids=lambda name: name.rpartition("/")[2],
+)
+@pytest.mark.parametrize("how", ["flip", "empty", "gone"])
+def test_a_damaged_file_of_a_finished_run_is_named_discarded_and_due_again(
+    tmp_path: Path, name: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = finished_run(tmp_path)
+    with folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
+        assert session.finished
+    file = tmp_path / name
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 4
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(raw if how == "flip" else b"")
+    if how == "gone" and name != "scores.parquet":
+        assert folder.damaged() == []  # what a finished run keeps besides its tables may be removed
+        return
+    assert [check.path for check in folder.damaged()] == [file]
+    if name == "scores.parquet":
+        with pytest.raises(RunFolderError, match=r"scores\.parquet is damaged|holds no scores table"):
+            folder.read_table("scores")
+    with caplog.at_level("WARNING", "layerscope"), folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
+        assert not session.finished
+        assert not file.exists()
+    assert f"{file} is damaged" in caplog.text
+
+
+def test_a_users_table_in_a_runs_folder_is_his_own(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    mine = tmp_path / "mine.parquet"
+    mine.write_bytes(b"not even a table")
+    with folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
+        assert session.finished
+    assert mine.exists()
+
+
+def test_folders_of_earlier_versions_have_no_checksums_and_open(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    manifest = folder.manifest() or {}
+    plain = {name: value for name, value in manifest.items() if name not in ("tables", "checksum")}
+    (tmp_path / "manifest.json").write_text(json.dumps(plain))
+    (tmp_path / "results" / "sts" / "a.json").write_text('{"score": 0.75}')
+    np.save(tmp_path / "texts" / "sts.npy", np.ones((3, 32), np.uint8))
+    assert folder.read_table("scores")["score"].tolist() == [0.5, 0.75]
+    assert folder.damaged() == []
+    statuses = {str(check.path.relative_to(tmp_path)): check.status for check in check_tree(tmp_path)}
+    assert statuses == {
+        "manifest.json": "not verified", "scores.parquet": "not verified", "results/sts/a.json": "not verified",
+        "results/sts/a.npz": "ok", "texts/sts.npy": "not verified",
+    }  # fmt: skip
+
+
+def test_an_edited_manifest_is_refused(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    text = (tmp_path / "manifest.json").read_text()
+    (tmp_path / "manifest.json").write_text(text.replace('"tiny"', '"tinz"'))
+    with pytest.raises(RunFolderError, match=r"manifest\.json cannot be read .*checksum.*damaged or edited"):
+        folder.manifest()
+
+
+def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.session("profile", CONFIG):
+        folder.scratch.mkdir()
+    left = [tmp_path / ".profile.parquet.77.part", folder.scratch / ".000001.pooled.npy.12345678-9-0a1b2c3d.part"]
+    report = tmp_path / ".report.html.ffffffff-9-0a1b2c3d.part"  # somebody else may be writing it
+    for path in (*left, report):
+        path.write_text("half")
+    with folder.session("profile", CONFIG) as session:
+        assert not any(path.exists() for path in left)
+        assert report.exists()
+        folder.write_table("profile", pd.DataFrame({"a": [1]}))
+        session.complete({})  # and is killed before its scratch folder goes
+    assert folder.scratch.exists()
+    with folder.session("profile", CONFIG) as session:
+        assert session.finished
+    assert not folder.scratch.exists()
+    assert [check.status for check in check_tree(tmp_path)] == ["ok", "ok"]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -143,6 +144,58 @@ def test_a_full_disk_keeps_finished_shards(
     resumed = profile(model, texts, out=tmp_path, **OPTIONS)
     assert written == [0, 1, 2, 3]
     pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "empty"])
+@pytest.mark.parametrize("name", ["000001.pooled.npy", "000001.values.npz"])
+def test_a_damaged_shard_is_computed_again(
+    model: LoadedModel,
+    texts: list[str],
+    tmp_path: Path,
+    written: list[int],
+    name: str,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = profile(model, texts, **OPTIONS)
+    written.clear()
+    heal = break_after(model, written, 3, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        profile(model, texts, out=tmp_path, **OPTIONS)
+    heal()
+    raw = bytearray((tmp_path / "shards" / name).read_bytes())
+    raw[len(raw) // 2] ^= 16
+    (tmp_path / "shards" / name).write_bytes({"flip": raw, "cut": raw[:-30], "empty": b""}[how])
+    resumed = profile(model, texts, out=tmp_path, **OPTIONS)
+    assert written == [0, 1, 2, 1, 3]
+    assert f"{name} is damaged" in caplog.text
+    pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
+
+
+def test_vectors_that_change_while_a_run_reads_them_are_noticed(tmp_path: Path) -> None:
+    store = ShardStore(tmp_path)
+    store.write(0, Shard(np.arange(2), np.ones((3, 2, 1, 4), np.float32), {}))
+    file = tmp_path / "000000.pooled.npy"
+    raw = bytearray(file.read_bytes())
+    raw[128 + 40] ^= 1  # in the vectors of the second site
+    file.write_bytes(raw)
+    vectors = store.vectors(0)
+    assert vectors[0].sum() == 8
+    with pytest.raises(RunFolderError, match=r"pooled\.npy is damaged.*Run the command that wrote it again"):
+        vectors[1]
+
+
+def test_a_damaged_table_of_a_finished_run_is_computed_again(model: LoadedModel, texts: list[str], tmp_path: Path) -> None:
+    first = profile(model, texts, out=tmp_path, **OPTIONS)
+    for name in ("profile.parquet", "prompts.parquet"):
+        raw = bytearray((tmp_path / name).read_bytes())
+        raw[200] ^= 1
+        (tmp_path / name).write_bytes(raw)
+        with pytest.raises(RunFolderError, match=f"{name} is damaged"):
+            Run.load(tmp_path).tables()
+        again = profile(model, texts, out=tmp_path, **OPTIONS)
+        pd.testing.assert_frame_equal(again.table, first.table, check_exact=True)
+        pd.testing.assert_frame_equal(Run.load(tmp_path).prompts, first.prompts, check_exact=True)
 
 
 KILLED = """

@@ -22,7 +22,7 @@ STORY = {
     "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
     "Look": ("atlas", "correlate", "plot", "open"),
     "Study": ("study", "probe", "sweep", "recipe"),
-    "Keep": ("models", "corpora", "images", "metrics", "store", "fetch", "bench", "doctor"),
+    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
 # Old spellings: (command, old option) -> new option. They work for one release and say so.
 RENAMED = {

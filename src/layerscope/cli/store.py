@@ -24,6 +24,7 @@ def store_command(
     from layerscope.store.embeddings import EmbeddingStore
 
     store = EmbeddingStore(cache_dir() / "embeddings", None)
+    leftovers = store.remove_leftovers()
     removed: list[Any] = []
     if prune is not None or older_than is not None:
         days = None if older_than is None else older_than * 86400
@@ -37,6 +38,8 @@ def store_command(
     from rich.console import Console
 
     console = Console(highlight=False)
+    if leftovers:
+        console.print(f"removed {leftovers / 2**20:.1f} MB that runs which were killed had left")
     if prune is not None or older_than is not None:
         console.print(f"removed {len(removed)} sets of vectors, {sum(r.bytes for r in removed) / 2**20:.0f} MB")
     for info in spaces:

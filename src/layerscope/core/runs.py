@@ -10,13 +10,13 @@ plot itself although drawing lives several floors above it. Another package adds
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from layerscope.core.plugins import Registry
+from layerscope.core.untrusted import matches_checksum, read_json
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -155,10 +155,10 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
     try:
         if not file.exists():
             return _sweep_without_manifest(folder)
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("not a JSON object")
-    except (ValueError, OSError) as error:
+        found = read_json(file, error=RunFolderError)
+        if matches_checksum(found) is False:
+            raise RunFolderError("its content does not match its checksum: it was damaged or edited")
+    except (RunFolderError, OSError) as error:
         raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another one.") from error
     return found
 
@@ -180,9 +180,9 @@ def _sweep_without_manifest(folder: Path) -> dict[str, Any] | None:
     file = folder / _SWEEP_STATE
     if not file.exists():
         return None
-    state = json.loads(file.read_text(encoding="utf-8"))
-    jobs = state.get("jobs") if isinstance(state, dict) else None
-    if not isinstance(jobs, list):
+    state = read_json(file, error=RunFolderError)
+    jobs = state.get("jobs")
+    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         return None
     waiting = any(job.get("status") == "waiting" for job in jobs)
     finished = (folder / "sweep.parquet").exists() and not waiting

@@ -24,12 +24,21 @@ from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.plan import EvaluationPlan, Screening, failures, needs_screening, screening_plan, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
-from layerscope.evaluation.scoring import ScoreJob, ScoringContext, clear_caches, collect, read_items, score_all, task_files
+from layerscope.evaluation.scoring import (
+    ScoreJob,
+    ScoringContext,
+    clear_caches,
+    collect,
+    read_items,
+    read_result,
+    score_all,
+    task_files,
+)
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models import LoadedModel, open_model
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore, text_key
+from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore, Space, text_key
 from layerscope.store.folder import Session, config_key
 
 DEFAULT_MAX_LENGTH = 256
@@ -148,7 +157,7 @@ class EvaluationJob:
         screening = self._screen(session, texts, {task: fact["items"] for task, fact in facts.items()})
         plan = self.plan if screening is None else screening.applied_to(self.plan)
         collected = time.perf_counter()
-        counts = self._encode(plan, texts)
+        counts, spaces = self._encode(plan, texts)
         encoded = time.perf_counter()
         context = self._context(plan, folder)
         jobs = [
@@ -162,6 +171,7 @@ class EvaluationJob:
         scores = score_table(results, plan.model.n_blocks)
         by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
+        del spaces  # until here they could not be pruned
         folder.write_table("scores", scores)
         folder.write_table("gains", gains)
         manifest = session.complete(
@@ -204,8 +214,11 @@ class EvaluationJob:
         session.note(screened=screening.as_dict())
         return screening
 
-    def _encode(self, plan: EvaluationPlan, texts: dict[str, list[str]]) -> dict[str, Any]:
-        """One pass per template over the texts that are not in the store yet."""
+    def _encode(self, plan: EvaluationPlan, texts: dict[str, list[str]]) -> tuple[dict[str, Any], list[Space]]:
+        """One pass per template over the texts that are not in the store yet.
+
+        Also returns the spaces: what nobody holds may be pruned by another process before it is scored.
+        """
         every = list(dict.fromkeys(text for some in texts.values() for text in some))
         passes = []
         for name, readouts in plan.by_template().items():
@@ -221,12 +234,13 @@ class EvaluationJob:
             for encode, missing in passes:
                 encode.run(missing, self.bar.advance)
         keys = [text_key(text) for text in every]
-        return {
+        counts = {
             "texts": len(every),
             "encoded": sum(len(missing) for _, missing in passes),
             "truncated": {p.template.name: int(p.space.read_numbers(keys, "truncated").sum()) for p, _ in passes},
             "store_bytes": self.store.size(),
         }
+        return counts, [encode.space for encode, _ in passes]
 
     def _context(self, plan: EvaluationPlan, folder: RunFolder) -> ScoringContext:
         model = plan.model
@@ -238,10 +252,11 @@ class EvaluationJob:
         return ScoringContext(str(folder.path), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length)
 
     def _score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
-        done = {job for job in jobs if job.file(context).exists()}
-        self.bar.begin("scoring|scores", len(jobs), len(done))
-        results = [json.loads(job.file(context).read_text(encoding="utf-8")) for job in jobs if job in done]
-        for result in score_all(context, [job for job in jobs if job not in done], self.scoring_workers):
+        found = {job: read_result(job.file(context)) for job in jobs}
+        missing = [job for job, result in found.items() if result is None]
+        self.bar.begin("scoring|scores", len(jobs), len(jobs) - len(missing))
+        results = [result for result in found.values() if result is not None]
+        for result in score_all(context, missing, self.scoring_workers):
             results.append(result)
             self.bar.advance(1)
         return results

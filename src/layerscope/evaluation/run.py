@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import pandas as pd
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
 from layerscope.core.runs import finished_manifest
 from layerscope.evaluation.uncertainty import Items, gains, resampled, same_items, tied_best
-from layerscope.store import RunFolder
+from layerscope.store import RunFolder, checked
 
 SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
 SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centering", "score"]
@@ -124,7 +123,7 @@ def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
     names = ["task", "split", "subset", "readout", "layer", "score"]
     known: dict[Any, float] = {tuple(row[:5]): row[5] for row in columns[names].to_numpy().tolist()}
     for file in sorted((folder / "results").glob("*/*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = checked.read_checked_json(file)
         readout = Readout.from_row(result).name
         for entry in result.get("scores", []):
             part = (str(result["task"]), str(entry["split"]), str(entry["subset"]))

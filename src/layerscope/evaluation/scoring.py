@@ -33,7 +33,7 @@ from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.uncertainty import Items, items_of
 from layerscope.models.fingerprint import files_sha256
 from layerscope.progress import Progress
-from layerscope.store import atomic
+from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 
@@ -101,7 +101,7 @@ def _space(store: str, description: str, dtype: str) -> Space:
 
 @lru_cache(maxsize=2)
 def _task_keys(file: Path) -> list[bytes]:
-    return [bytes(row) for row in np.load(file, allow_pickle=False)]
+    return [bytes(row) for row in checked.read_array(file)]
 
 
 def clear_caches() -> None:
@@ -173,7 +173,7 @@ def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
         finally:
             bar.advance(1)
         keys = np.frombuffer(b"".join(text_key(t) for t in texts[spec.name]), dtype=np.uint8).reshape(-1, 32)
-        atomic.write_array(texts_file(run, spec.name), keys)
+        checked.write_array(texts_file(run, spec.name), keys)
     if not texts:
         raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
     return Collected(texts, facts, failed)
@@ -182,15 +182,25 @@ def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
 def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     """Score a job, write its result, and return it. A failure is a result too: the others go on."""
     file = job.file(context)
-    if file.exists():
-        return json.loads(file.read_text(encoding="utf-8"))
+    stored = read_result(file)
+    if stored is not None:
+        return stored
     base = {"task": job.task.name, "layer": job.layer, "site": job.site, **job.readout.columns}
     try:
         result = {**base, **_score(context, job)}
     except Exception as error:
         # a failure may pass (memory, a file in use): it is reported, not written, so that the next run tries again
         return {**base, "status": "failed", "reason": f"{type(error).__name__}: {error}"}
-    atomic.write_json(file, result)
+    checked.write_json(file, result)
+    return result
+
+
+def read_result(file: Path) -> dict[str, Any] | None:
+    """The result that a job wrote; None where there is none, where it is damaged, or where what belongs to it is gone."""
+    result = checked.read_or_discard(file, checked.read_checked_json)
+    parts = [row for row in (result or {}).get("scores", ()) if row.get("items")]
+    if any(checked.read_or_discard(items_file(file, row["split"], row["subset"]), Items.load) is None for row in parts):
+        return None
     return result
 
 
@@ -229,10 +239,11 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     for split, entries in result.scores.items():
         for entry in entries:
             score = float(entry["main_score"])
-            rows.append({"split": split, "subset": entry["hf_subset"], "score": score if math.isfinite(score) else None})
+            row = {"split": split, "subset": entry["hf_subset"], "score": score if math.isfinite(score) else None}
             items = items_of(task, split, entry, predictions.get(entry["hf_subset"], {}).get(split))
             if items is not None:
-                items.save(items_file(context, job, split, entry["hf_subset"]))
+                items.save(items_file(job.file(context), split, entry["hf_subset"]))
+            rows.append({**row, "items": items is not None})
     return {
         "status": "scored",
         **facts,
@@ -242,18 +253,20 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     }
 
 
-def items_file(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> Path:
-    """Where the per-item contributions of a job are."""
-    return job.file(context).with_name(f"{job.key}.{split}.{subset}.npz")
+def items_file(result: Path, split: str, subset: str) -> Path:
+    """Where the per-item contributions are that belong to a job's result."""
+    return result.with_name(f"{result.stem}.{split}.{subset}.npz")
 
 
 def read_items(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> Items | None:
     """The per-item contributions of a job, or None where its task has none."""
-    file = items_file(context, job, split, subset)
+    file = items_file(job.file(context), split, subset)
     return Items.load(file) if file.exists() else None
 
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
+# the current folder is not on the children's path: a user's socket.py is not imported
+_FOR_CHILDREN = (*_ONE_THREAD, "PYTHONSAFEPATH")
 
 
 def _start() -> None:
@@ -293,8 +306,8 @@ def score_all(context: ScoringContext, jobs: Sequence[ScoreJob], workers: int) -
         finally:
             clear_caches()
         return
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))  # read by the children when they load their libraries
+    before = {name: os.environ.get(name) for name in _FOR_CHILDREN}
+    os.environ.update(dict.fromkeys(_FOR_CHILDREN, "1"))  # read by the children when they start and load their libraries
     try:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start) as pool:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from layerscope.core.statistics import Interval, average_precision, bootstrap_rows, spearman
-from layerscope.store import atomic
+from layerscope.store import checked
 
 RESAMPLES = 500
 
@@ -45,14 +45,14 @@ class Items:
         arrays = {"values": self.values.astype(np.float32), "rule": np.array(self.rule)}
         if self.gold is not None:
             arrays["gold"] = self.gold.astype(np.float32)
-        atomic.write_arrays(file, arrays)
+        checked.write_arrays(file, arrays)
 
     @classmethod
     def load(cls, file: Path) -> Items:
         """Read items back."""
-        with np.load(file, allow_pickle=False) as arrays:
-            gold = arrays["gold"].astype(np.float64) if "gold" in arrays.files else None
-            return cls(str(arrays["rule"]), arrays["values"].astype(np.float64), gold)  # type: ignore[arg-type]
+        arrays = checked.read_arrays(file)
+        gold = arrays["gold"].astype(np.float64) if "gold" in arrays else None
+        return cls(str(arrays["rule"]), arrays["values"].astype(np.float64), gold)  # type: ignore[arg-type]
 
 
 def resampled(items: Mapping[int, Items], seed: int = 0, resamples: int = RESAMPLES) -> dict[int, np.ndarray]:

@@ -25,6 +25,7 @@ from layerscope.models import LoadedModel
 from layerscope.profiling.run import Run
 from layerscope.selection import Choice, choose
 from layerscope.selection.labels.read import read_labels
+from layerscope.store.checked import read_array
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
 
 
@@ -202,7 +203,7 @@ class Evidence:
         tasks = list(self.run.manifest["tasks"])
         if self.run.path is None:
             raise ExportError("this evaluation is in memory only: give --center-on, or evaluate with a folder (out).")
-        found = np.concatenate([np.load(texts_file(self.run.path, task), allow_pickle=False) for task in tasks])
+        found = np.concatenate([read_array(texts_file(self.run.path, task)) for task in tasks])
         keys = [bytes(row) for row in np.unique(found, axis=0)]
         opened = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
         conventions = self.run.manifest["conventions"]

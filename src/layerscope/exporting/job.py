@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -24,8 +25,9 @@ from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
-from layerscope.store.atomic import explained
+from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
 
+_ASIDE = ".old"
 DEFAULT_MAX_LENGTH = 256  # the evaluation's
 FRAMED_MAX_LENGTH = 2048  # where cutting a text would break its frame, fewer texts are cut
 
@@ -275,8 +277,11 @@ def published(out: Path) -> Iterator[Path]:
     """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it stays as NAME.failed."""
     with explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        scratch = out.with_name(f".{out.name}.{os.getpid()}.part")
-        shutil.rmtree(scratch, ignore_errors=True)
+        for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
+            if not out.exists():  # an export was killed while it took the place of this one
+                os.rename(earlier, out)
+        remove_parts(out.parent, of=(f".{out.name}", f".{out.name}{_ASIDE}"))  # of exports that were killed
+        scratch = part_of(out)
         scratch.mkdir()
     try:
         with explained(out):
@@ -296,10 +301,11 @@ def published(out: Path) -> Iterator[Path]:
 def _replace(scratch: Path, out: Path) -> None:
     for file in scratch.rglob("*.safetensors"):
         file.chmod((scratch / "modules.json").stat().st_mode)  # written for one user only, unlike the rest
-    aside = out.with_name(f".{out.name}.{os.getpid()}.old")
+    aside = part_of(out.with_name(out.name + _ASIDE))
     if out.exists():
         os.rename(out, aside)
     os.rename(scratch, out)
+    sync_folder(out.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 

@@ -38,7 +38,7 @@ from layerscope.probing.states import StateCache, default_budget, plan_storage
 from layerscope.probing.tables import Predictions, item_table, probe_table
 from layerscope.probing.training import ProbeRecipe
 from layerscope.progress import Progress, progress_bar
-from layerscope.store import RunFolder, atomic
+from layerscope.store import RunFolder, checked
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class ProbeJob:
                 done = None if scratch is None else scratch / f"{kind}.answers.npz"
                 answers[kind] = _finished(done) or self._fit(kind, states[pooling_of(kind)], labels, split, bar, scratch)
                 if done is not None and not done.exists():
-                    atomic.write_arrays(done, {name: np.asarray(value) for name, value in vars(answers[kind]).items()})
+                    checked.write_arrays(done, {name: np.asarray(value) for name, value in vars(answers[kind]).items()})
         judged = self.examples.labels[self.split.test]
         classes = len(self.examples.classes)
         table = probe_table(answers, self.sites, self.model.n_blocks, judged, classes, self.recipe.seed)
@@ -271,11 +271,8 @@ class _Subset:
 
 
 def _finished(file: Path | None) -> Predictions | None:
-    if file is None or not file.exists():
-        return None
-    with np.load(file) as arrays:
-        held: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-    return Predictions(**{**held, "seconds": float(held["seconds"])})
+    stored: dict[str, Any] | None = None if file is None else checked.read_or_discard(file, checked.read_arrays)
+    return None if stored is None else Predictions(**{**stored, "seconds": float(stored["seconds"])})
 
 
 def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:

@@ -41,7 +41,7 @@ class ProbeRun:
         folder = RunFolder(path)
         folder.write_table("items", self.items, csv=False)
         folder.write_table("probe", self.table)
-        folder.write_manifest(self.manifest)  # last: it says that the rest is there
+        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
         self.path = Path(path)
         return self
 

@@ -6,8 +6,9 @@ again. Vectors of one per item are small and come first. A stopped run goes on w
 
 from __future__ import annotations
 
-import json
+import logging
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,13 @@ from torch import Tensor
 from layerscope.errors import UnknownNameError
 from layerscope.probing.reading import ModelReader, Parts, PooledReader
 from layerscope.progress import Progress
-from layerscope.store import atomic
+from layerscope.store import atomic, checked
 
 _CHUNK = {"cpu": 8 * 2**20, "cuda": 2**30}
 _EPS = 1e-6
+_KEPT = "kept.json"
+
+log = logging.getLogger("layerscope")
 
 
 class StateReader(Protocol):
@@ -187,7 +191,8 @@ class StateCache:
         self.order = np.arange(items)
         self._stores: dict[str, Tensor] = {}
         self._halves: dict[str, tuple[Tensor, Tensor]] = {}
-        self._files: list[np.memmap] = []
+        self._files: dict[str, np.memmap] = {}
+        self._parts: list[dict[str, Any]] = []  # what is in the files: from which item to which, and the checksums
 
     @property
     def kept(self) -> list[str]:
@@ -215,11 +220,12 @@ class StateCache:
         return out
 
     def _fill(self, bar: Progress) -> None:
-        wanted, before = self.reader.poolings, self._resumed()
+        wanted, earlier = self.reader.poolings, self._earlier()
         self.reader.poolings = self.kept
         try:
             for pooling in self.kept:
                 self._stores[pooling] = self._store(pooling)
+            before = self._resumed(earlier)
             size = math.ceil(len(self.order) / min(_PARTS, len(self.order)))
             bar.begin(f"{self.reader.model.name}|items", len(self.order), before)
             starts = range(before, len(self.order), size)
@@ -228,7 +234,7 @@ class StateCache:
             for start, part, found in zip(starts, parts, read, strict=True):
                 for pooling, (states, _) in found.items():
                     self._put(pooling, start, states)
-                self._note(start + len(part))
+                self._note(start, start + len(part))
                 bar.advance(len(part))
         finally:
             self.reader.poolings = wanted
@@ -249,7 +255,7 @@ class StateCache:
         with atomic.explained(file):
             atomic.reserve(file, math.prod(shape) * np.dtype(dtype).itemsize)
             mapped = np.memmap(file, dtype=dtype, mode="r+", shape=shape)
-        self._files.append(mapped)
+        self._files[pooling] = mapped
         return torch.from_numpy(mapped)
 
     def _put(self, pooling: str, start: int, states: Tensor) -> None:
@@ -267,30 +273,53 @@ class StateCache:
         found = flat.mean(1).float().cpu(), (flat.var(1, unbiased=False) + 1e-6).sqrt().float().cpu()
         if self.folder is not None:
             arrays = {"shift": found[0].numpy(), "scale": found[1].numpy()}
-            atomic.write_arrays(self.folder / f"{pooling}.scale.npz", arrays)
+            checked.write_arrays(self.folder / f"{pooling}.scale.npz", arrays)
         return found
 
-    def _note(self, done: int) -> None:
+    def _note(self, start: int, stop: int) -> None:
+        """Note that some items are in the files, with the checksums of what was written."""
         if self.folder is None:
             return
         with atomic.explained(self.folder):
-            for mapped in self._files:
+            for mapped in self._files.values():
                 mapped.flush()
-        atomic.write_json(self.folder / "kept.json", {"items": done, "how": self.plan.how})
+        self._parts.append({"start": start, "stop": stop, "crc32": self._sums(start, stop)})
+        checked.write_json(self.folder / _KEPT, {"how": self.plan.how, "parts": self._parts})
 
-    def _resumed(self) -> int:
-        """How many items an earlier attempt left."""
-        file = None if self.folder is None else self.folder / "kept.json"
-        if file is None or not file.exists():
-            return 0
-        held = json.loads(file.read_text(encoding="utf-8"))
-        whole = all((file.parent / f"{pooling}.{self.plan.how[pooling]}").exists() for pooling in self.kept)
-        if held["how"] != self.plan.how or not whole:
-            return 0
+    def _sums(self, start: int, stop: int) -> dict[str, int]:
+        sums = {}
+        for pooling, mapped in self._files.items():
+            crc = 0
+            for states in mapped:
+                crc = zlib.crc32(states[start:stop].data, crc)
+            sums[pooling] = crc
+        return sums
+
+    def _earlier(self) -> list[dict[str, Any]]:
+        """The parts that an earlier attempt left, if all their files are there."""
+        if self.folder is None:
+            return []
+        noted = checked.read_or_discard(self.folder / _KEPT, checked.read_checked_json) or {}
+        files = [f"{pooling}.{self.plan.how[pooling]}" for pooling in self.kept]
+        if noted.get("how") != self.plan.how or not all((self.folder / file).exists() for file in files):
+            return []
         for pooling in (p for p in self.kept if self.plan.how[p] == "float16"):
-            with np.load(file.parent / f"{pooling}.scale.npz") as arrays:
-                self._halves[pooling] = torch.from_numpy(arrays["shift"]), torch.from_numpy(arrays["scale"])
-        return int(held["items"])
+            arrays = checked.read_or_discard(self.folder / f"{pooling}.scale.npz", checked.read_arrays)
+            if arrays is None:
+                return []
+            self._halves[pooling] = torch.from_numpy(arrays["shift"]), torch.from_numpy(arrays["scale"])
+        return list(noted.get("parts", ()))
+
+    def _resumed(self, earlier: list[dict[str, Any]]) -> int:
+        """How many items need not be read again: those before the first part that is not as it was written."""
+        for part in earlier:
+            if self._sums(part["start"], part["stop"]) != part["crc32"]:
+                log.warning("%s: states from item %d on are damaged and computed again", self.folder, part["start"])
+                break
+            self._parts.append(part)
+        if not self._parts:
+            self._halves.clear()
+        return int(self._parts[-1]["stop"]) if self._parts else 0
 
 
 def default_budget(device: torch.device) -> int:

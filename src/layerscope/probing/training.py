@@ -23,7 +23,7 @@ from torch import Tensor
 from layerscope.errors import LayerscopeError
 from layerscope.probing.heads import Head, Parameters
 from layerscope.probing.states import States, Statistics
-from layerscope.store import atomic
+from layerscope.store import checked
 
 
 @dataclass(frozen=True)
@@ -316,18 +316,30 @@ def write_phase(file: Path, phase: Phase) -> None:
     tensors = {f"{group}/{name}": v.cpu().contiguous() for group in _TENSORS for name, v in getattr(phase, group).items()}
     tensors |= {f"seen/{name}": torch.from_numpy(np.ascontiguousarray(getattr(phase, name))) for name in _ARRAYS}
     told = {"trial": json.dumps(phase.trial), "epoch": str(phase.epoch), "seconds": str(phase.seconds)}
-    atomic.write(file, lambda stream: stream.write(save(tensors, metadata=told)))
+    tensors["facts"] = torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)
+    checked.write_bytes(file, save(tensors))
+
+
+def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load
+
+    try:
+        tensors = load(checked.read_bytes(file))
+        if "facts" not in tensors:
+            raise ValueError("an earlier version wrote it")
+    except checked.DamagedFileError:
+        raise
+    except Exception as error:  # of many kinds, from a file that can say anything
+        raise checked.DamagedFileError(file, str(error)) from error
+    return tensors
 
 
 def read_phase(file: Path, device: torch.device) -> Phase | None:
-    """The training that an earlier attempt left, or None."""
-    from safetensors import safe_open
-
-    if not file.exists():
+    """The training that an earlier attempt left; None where there is none, or a damaged one, which is removed."""
+    tensors = checked.read_or_discard(file, _read_tensors)
+    if tensors is None:
         return None
-    with safe_open(file, framework="pt") as held:
-        told = held.metadata()
-        tensors = {key: held.get_tensor(key) for key in held.keys()}  # noqa: SIM118 - not a mapping
+    told = json.loads(bytes(tensors.pop("facts").tolist()))
     groups: dict[str, dict[str, torch.Tensor]] = {group: {} for group in _TENSORS}
     for key, value in tensors.items():
         group, name = key.split("/", 1)

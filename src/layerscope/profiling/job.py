@@ -108,7 +108,8 @@ def profile(
     request = {"model": source, "corpus": items.fingerprint, "profile": config.as_dict(), "layerscope": VERSION}
     if folder is not None and source is not None and not overwrite:
         there = folder.manifest()
-        if there and there.get("status") == "complete" and there.get("request_key") == config_key(request):
+        same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
+        if same and folder.is_whole():
             return _finished(Run.load(folder.path), observer)
     with engine_in_use(where) as used:
         job = _open_job(model, tokenizer, items, config, used, offline, loading.given())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from layerscope.capture import Site
 from layerscope.metrics import PromptValues
 from layerscope.reading import Plan
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
+from layerscope.store.checked import DamagedFileError
 
 _AT_ONCE = 4096  # prompts
 # columns of the per-prompt table by field; a field that is not here is that of one metric, `name.keep` or `name.drop`
@@ -45,6 +48,7 @@ class PromptNumbers:
     def __init__(self, fields: Sequence[str], sites: int, prompts: np.ndarray, held: np.ndarray | Path) -> None:
         self.fields, self.sites, self.prompts = list(fields), sites, prompts
         self._held = held
+        self._sums: dict[tuple[int, int], int] = {}  # CRC-32 of each row of a file
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> PromptNumbers:
@@ -87,6 +91,7 @@ class PromptNumbers:
         for i, by_site in enumerate(block):
             for j, numbers in enumerate(by_site):
                 at = memoryview(np.ascontiguousarray(numbers).tobytes())
+                self._sums[i, j] = zlib.crc32(at, self._sums.get((i, j), 0))
                 where = 8 * ((i * self.sites + j) * len(self.prompts) + start)
                 while at:  # a full disk writes less than asked for, then says so
                     done = os.pwrite(descriptor, at, where)
@@ -99,7 +104,10 @@ class PromptNumbers:
         if isinstance(self._held, np.ndarray):
             return self._held[i, site, start:stop]
         where = 8 * ((i * self.sites + site) * n + start)
-        return np.fromfile(self._held, dtype=np.float64, count=stop - start, offset=where)
+        numbers = np.fromfile(self._held, dtype=np.float64, count=stop - start, offset=where)
+        if len(numbers) != stop - start or (start == 0 and stop == n and zlib.crc32(numbers.data) != self._sums[i, site]):
+            raise DamagedFileError(self._held, "its checksum does not match")
+        return numbers
 
     def block(self, field: str, start: int, stop: int) -> np.ndarray:
         """One field's numbers of some prompts (sites, prompts)."""
@@ -140,7 +148,7 @@ class PromptTable:
         import pyarrow as pa
         from pyarrow import parquet
 
-        def stream_parts(stream: object) -> None:
+        def stream_parts(stream: BinaryIO) -> None:
             writer = None
             for part in self._parts():
                 table = pa.Table.from_pandas(part, preserve_index=False)
@@ -149,7 +157,7 @@ class PromptTable:
             if writer is not None:
                 writer.close()
 
-        atomic.write(folder.path / "prompts.parquet", stream_parts)
+        folder.fill_table("prompts", stream_parts)
 
     def _parts(self) -> Iterator[pd.DataFrame]:
         plan, numbers = self.plan, self.numbers

@@ -55,7 +55,7 @@ class Run:
         else:
             folder.write_table("prompts", self.prompts, csv=False)
         folder.write_table("profile", self.table)
-        folder.write_manifest(self.manifest)  # last: it says that the rest is there
+        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
         self.path = Path(path)
         return self
 

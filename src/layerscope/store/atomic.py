@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
+import re
+import secrets
+import shutil
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from layerscope.errors import RunFolderError
+
+PART = ".part"
+_PART_NAME = re.compile(r"\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>\d+)(-[0-9a-f]{8})?\.part$")
+_MOST_NAME = 190  # bytes: most disks allow 255 for the whole
+_DAY = 86400.0
 
 
 @contextmanager
@@ -28,6 +41,11 @@ def explained(path: Path) -> Iterator[None]:
                 f"no space left on the disk while writing {path}. What was finished before is kept: free some space, or use "
                 "a folder on another disk, and run the same command again."
             ) from error
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise RunFolderError(
+                f"cannot write {path}: this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the "
+                "same command again."
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
             raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another folder.") from error
         raise
@@ -37,15 +55,85 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
     """Write a file through `fill(stream)`; the file appears whole or not at all."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        beside = part_of(path)
         try:
             with open(beside, "wb") as stream:
                 fill(stream)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(beside, path)
+            sync_folder(path.parent)
         finally:
             beside.unlink(missing_ok=True)
+
+
+def part_of(path: Path) -> Path:
+    """A name beside `path` for what is not finished yet; no other process, nor one of another container, uses it."""
+    name = path.name
+    if len(os.fsencode(name)) > _MOST_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest() + path.suffix[:16]
+    return path.with_name(f".{name}.{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{PART}")
+
+
+@cache
+def _machine() -> str:
+    """What tells this machine, since it was started, and this container from others that share a disk."""
+    facts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        facts += [os.readlink("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")]
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:8]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine exists."""
+    if os.name == "nt":
+        import ctypes
+
+        return bool(ctypes.windll.kernel32.OpenProcess(0x1000, False, pid))  # type: ignore[attr-defined]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """See that names in a folder survive a power failure: a file that was synced is lost where its name is not."""
+    if os.name == "nt":
+        return  # folders cannot be opened there
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that can be written but not listed
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS):  # some network disks cannot
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def remove_parts(folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = False) -> list[Path]:
+    """Remove what killed writers left in a folder, files or whole folders; returns what went.
+
+    `of` are the endings of what was being written. A writer is known to be gone where it was of this machine and its process
+    has ended; what others left goes after a day. `all_of_them`: who asks knows that nobody else writes here.
+    """
+    gone = []
+    for path in folder.glob(f".*{PART}"):
+        found = _PART_NAME.search(path.name)
+        if found is None or not path.name[: found.start()].endswith(of):
+            continue
+        with contextlib.suppress(OSError):
+            here = found["machine"] == _machine()
+            left = not is_running(int(found["pid"])) if here else path.lstat().st_mtime < time.time() - _DAY
+            if all_of_them or left:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                gone.append(path)
+    return gone
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -61,16 +149,6 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON; numbers that are not finite become null, which every reader understands."""
     write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def write_array(path: Path, array: np.ndarray) -> None:
-    """Write one numpy array (.npy)."""
-    write(path, lambda stream: np.save(stream, array, allow_pickle=False))
-
-
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write several numpy arrays (.npz)."""
-    write(path, lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
 
 
 def plain(value: Any) -> Any:

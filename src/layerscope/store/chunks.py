@@ -6,10 +6,13 @@ one site's rows lie together, and per-text numbers. Its index names the texts an
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,6 +52,8 @@ class Chunk:
     kinds: dict[str, int]
     numbers: dict[str, Number]
     sizes: tuple[int, ...]
+    sums: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """CRC-32s: of each kind's vectors by site, and under "" of the numbers. Empty: an earlier version wrote the chunk."""
 
     @property
     def files(self) -> list[str]:
@@ -70,6 +75,20 @@ class Chunk:
         # The index says all that the header does, so the header is skipped: opening many small chunks stays quick.
         header = self.sizes[i] - int(np.prod(shape)) * np.dtype(self.dtype).itemsize
         return np.asarray(np.memmap(folder / self.files[i], dtype=self.dtype, mode="r", offset=header, shape=shape))
+
+    def check(self, folder: Path, kind: str | None = None, site: str | None = None) -> None:
+        """Raise ValueError where vectors (of one kind or all, at one site or all) or numbers are not what was written."""
+        for name, sums in self.sums.items():
+            if kind not in (None, name):
+                continue
+            if not name:
+                if zlib.crc32((folder / self.files[-1]).read_bytes()) != sums[0]:
+                    raise ValueError(f"the checksum of {self.files[-1]} does not match")
+                continue
+            array = self.map_kind(folder, name)
+            for i, known in enumerate(self.sites):
+                if site in (None, known) and zlib.crc32(array[i].data) != sums[i]:
+                    raise ValueError(f"the checksum of {name!r} at {known!r} does not match")
 
     def map_numbers(self, folder: Path) -> dict[str, np.ndarray]:
         """All numbers, (texts,) or (sites, texts), memory-mapped."""
@@ -98,11 +117,12 @@ def write_chunk(
     chunk = Chunk(name, len(keys), dtype, tuple(sites), {k: v.shape[2] for k, v in vectors.items()}, places, ())
     paths = [folder / file for file in chunk.files]
     index = folder / (name + INDEX)
+    sums: dict[str, list[int]] = {}
     try:
         for path, (kind, array) in zip(paths, vectors.items(), strict=False):
-            atomic.write(path, _vector_writer(kind, array, sites, dtype))
+            atomic.write(path, _vector_writer(kind, array, sites, dtype, sums.setdefault(kind, [])))
         if numbers:
-            atomic.write(paths[-1], _number_writer(numbers.values()))
+            atomic.write(paths[-1], _number_writer(numbers.values(), sums.setdefault("", [])))
         sizes = tuple(path.stat().st_size for path in paths)
         content = {
             "rows": chunk.rows,
@@ -111,6 +131,7 @@ def write_chunk(
             "kinds": list(chunk.kinds.items()),
             "numbers": [[n, p.per_site, p.dtype, p.offset] for n, p in places.items()],
             "sizes": list(sizes),
+            "sums": struct.pack(f"<{sum(map(len, sums.values()))}I", *(crc for kind in sums.values() for crc in kind)).hex(),
             "keys": keys.tobytes().hex(),
         }
         atomic.write_text(index, json.dumps({"crc32": _checksum(content), "content": content}))
@@ -118,7 +139,8 @@ def write_chunk(
         for path in paths:
             path.unlink(missing_ok=True)
         raise
-    return Chunk(name, chunk.rows, dtype, chunk.sites, chunk.kinds, places, sizes), sum(sizes) + index.stat().st_size
+    written = replace(chunk, sizes=sizes, sums={kind: tuple(values) for kind, values in sums.items()})
+    return written, sum(sizes) + index.stat().st_size
 
 
 def read_chunk(folder: Path, name: str) -> tuple[Chunk, np.ndarray]:
@@ -131,29 +153,45 @@ def read_chunk(folder: Path, name: str) -> tuple[Chunk, np.ndarray]:
         keys = np.frombuffer(bytes.fromhex(content["keys"]), dtype=KEY)
         numbers = {n: Number(per_site, dtype, offset) for n, per_site, dtype, offset in content["numbers"]}
         sites, kinds, sizes = tuple(content["sites"]), dict(content["kinds"]), tuple(content["sizes"])
-        chunk = Chunk(name, content["rows"], content["dtype"], sites, kinds, numbers, sizes)
+        sums = _sums_of(content.get("sums"), kinds, len(sites), bool(numbers))
+        chunk = Chunk(name, content["rows"], content["dtype"], sites, kinds, numbers, sizes, sums)
         # A map over a file that is too short would end the process when it is read, so it is checked here.
         for file, size in zip(chunk.files, sizes, strict=True):
             if (folder / file).stat().st_size != size:
                 raise ValueError(f"{file} should have {size} bytes")
-    except (KeyError, TypeError, AttributeError, OSError) as error:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise RunFolderError(f"cannot read {folder}: this process has too many open files (`ulimit -n 4096`).") from error
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     return chunk, keys
+
+
+def _sums_of(stored: str | None, kinds: Iterable[str], sites: int, numbers: bool) -> dict[str, tuple[int, ...]]:
+    """The checksums of a chunk by kind, as they follow each other in its index; none in one of an earlier version."""
+    if stored is None:
+        return {}
+    listed = iter(np.frombuffer(bytes.fromhex(stored), dtype="<u4").tolist())
+    sums = {kind: tuple(itertools.islice(listed, sites)) for kind in kinds}
+    return {**sums, "": tuple(listed)} if numbers else sums
 
 
 def _checksum(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _vector_writer(kind: str, array: np.ndarray, sites: Sequence[str], dtype: str) -> Callable[[BinaryIO], None]:
-    """Writes an .npy file site by site, so that a conversion never needs a second copy of the whole."""
+def _vector_writer(kind: str, array: np.ndarray, sites: Sequence[str], dtype: str, sums: list[int]) -> Callable[[BinaryIO], None]:
+    """Writes an .npy file site by site, so that a conversion never needs a second copy of the whole; notes the checksums."""
 
     def fill(stream: BinaryIO) -> None:
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": array.shape}
         np.lib.format.write_array_header_1_0(stream, header)
         for site, rows in zip(sites, array, strict=True):
             # np.save would do, but where the disk fills up half-way its error does not say so.
-            stream.write(_stored(kind, site, rows, dtype).data)
+            stored = _stored(kind, site, rows, dtype)
+            sums.append(zlib.crc32(stored.data))
+            stream.write(stored.data)
 
     return fill
 
@@ -172,10 +210,14 @@ def _stored(kind: str, site: str, rows: np.ndarray, dtype: str) -> np.ndarray:
     return stored
 
 
-def _number_writer(arrays: Iterable[np.ndarray]) -> Callable[[BinaryIO], None]:
+def _number_writer(arrays: Iterable[np.ndarray], sums: list[int]) -> Callable[[BinaryIO], None]:
     def fill(stream: BinaryIO) -> None:
+        crc = 0
         for array in arrays:
-            stream.write(array.tobytes() + b"\0" * (-array.nbytes % _ALIGN))
+            content = array.tobytes() + b"\0" * (-array.nbytes % _ALIGN)
+            crc = zlib.crc32(content, crc)
+            stream.write(content)
+        sums.append(crc)
 
     return fill
 
@@ -291,6 +333,12 @@ class ChunkIndex:
                 somewhere |= in_table[source]
             everywhere &= somewhere
         return everywhere
+
+    def serving(self, keys: np.ndarray, columns: Iterable[Column]) -> list[int]:
+        """The chunks that hold something of these columns for any of the texts."""
+        wanted = set(columns)
+        found = [table.find(keys)[0] for has, table in self._tables.items() if wanted & has]
+        return [int(i) for i in np.unique(np.concatenate([*found, np.empty(0, np.int32)])) if i >= 0]
 
     def locate(self, keys: np.ndarray, column: Column) -> tuple[np.ndarray, np.ndarray]:
         """The chunk (-1 where there is none) and row that hold a column of each text."""

@@ -17,7 +17,7 @@ import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from typing import Any
 from layerscope.errors import RunFolderError
 from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
 from layerscope.store.locks import USED, bytes_in, in_use
-from layerscope.store.space import DESCRIPTION, MissingVectorsError, Space, describe, space_key
+from layerscope.store.space import DESCRIPTION, MissingVectorsError, Space, describe, remove_leftovers, space_key
+from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
 __all__ = ["DEFAULT_BUDGET", "EmbeddingStore", "MissingVectorsError", "Space", "SpaceInfo", "text_key"]
 
@@ -114,6 +115,27 @@ class EmbeddingStore:
                 removed.append(info)
                 excess -= info.bytes
         return removed
+
+    def verify(self) -> Iterator[Check]:
+        """Check every chunk of every space against its checksums."""
+        for folder in sorted(self._folders("??/*")):
+            if describe(folder) is None:
+                yield Check(folder / DESCRIPTION, DAMAGED, "it cannot be read")
+            for index in sorted(folder.glob(f"*{INDEX}")):
+                try:
+                    chunk = read_chunk(folder, index.name[: -len(INDEX)])[0]
+                    chunk.check(folder)
+                except (ValueError, OSError) as error:
+                    yield Check(index, DAMAGED, str(error))
+                else:
+                    yield Check(index, OK if chunk.sums else UNKNOWN)
+
+    def remove_leftovers(self) -> int:
+        """Remove what killed processes left anywhere in the store; returns how many bytes that were."""
+        before = self.size()
+        for folder in self._folders("??/*"):
+            remove_leftovers(folder, {index.name[: -len(INDEX)] for index in folder.glob(f"*{INDEX}")})
+        return before - self.size()
 
     def folder(self, key: str) -> Path:
         """Where a space lies."""

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.errors import RunFolderError
-from layerscope.store import atomic
+from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
+from layerscope.store.verify import DAMAGED, TABLES, Check, check_run, check_table, sha256
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ class Session:
         """Write the manifest of the finished run, and return it as written."""
         whole = {**self.start, **manifest, "status": "complete"}
         whole["owned"] = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
-        self.folder.write_manifest(whole)
-        return whole
+        return self.folder.write_manifest(whole)
 
 
 class RunFolder:
@@ -75,6 +75,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._digests: dict[str, str] = {}  # of the tables that were written through this object
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(f"{self.path} is a file; a run needs a folder. Choose another --out.")
 
@@ -97,9 +98,20 @@ class RunFolder:
             return "complete"
         return "stopped" if lock_holder(self.path) is None else "running"
 
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest."""
-        atomic.write_json(self.path / MANIFEST, manifest)
+    def write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Write the manifest, and return it as written: with its checksum and, of a finished run, those of its tables."""
+        if is_complete(manifest):
+            manifest = {**manifest, TABLES: {**manifest.get(TABLES, {}), **self._digests}}
+        return checked.write_json(self.path / MANIFEST, manifest)
+
+    def damaged(self) -> list[Check]:
+        """The files of the run in this folder that are not what was written."""
+        owned = [str(name) for name in self._owned()]
+        return [check for check in check_run(self.path, owned) if check.status == DAMAGED]
+
+    def is_whole(self) -> bool:
+        """Whether nothing of the finished run in this folder is damaged, and nothing is left to be cleaned up."""
+        return not (SHARDS in self._owned() and self.scratch.exists()) and not self.damaged()
 
     @contextmanager
     def session(
@@ -120,19 +132,26 @@ class RunFolder:
         """
         start = {"kind": kind, "key": config_key(config), "config": config, "layerscope": VERSION, **facts}
         start["owned"] = list(owned)
+
+        def is_done(manifest: dict[str, Any] | None) -> bool:
+            """Nothing is left to do, and nothing to clean up."""
+            return manifest is not None and not overwrite and finished(manifest) and self.is_whole()
+
         earlier = self.open(config, overwrite)
-        if earlier is not None and not overwrite and finished(earlier):
+        if is_done(earlier):
             yield Session(self, earlier, True, start)
             return
         with run_lock(self.path):
             earlier = self.open(config, overwrite)  # another process may have finished it in between
-            if earlier is not None and not overwrite and finished(earlier):
-                yield Session(self, earlier, True, start)
-                return
             if overwrite or earlier is None:
                 earlier = None
                 for name in self._owned():
                     self._remove(name)
+            whole = self._mend()
+            if earlier is not None and whole and finished(earlier):
+                self.finish()  # of a run that was killed at its last step
+                yield Session(self, self.manifest(), True, start)
+                return
             known = set(self._owned())
             for name in owned:
                 if name not in known and (self.path / name).exists():
@@ -144,6 +163,18 @@ class RunFolder:
                 start = {**earlier, **start}  # what was noted when the run started
             self.write_manifest({**start, "status": "running"})
             yield Session(self, earlier, False, start)
+
+    def _mend(self) -> bool:
+        """Remove what killed writers left and what is damaged; whether nothing was."""
+        # a report may be written by somebody else at this moment
+        atomic.remove_parts(self.path, of=(".json", ".parquet", ".csv"), all_of_them=True)
+        for folder in (self.path / name for name in self._owned() if Path(name).name == name):
+            for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+                atomic.remove_parts(inner, all_of_them=True)
+        found = self.damaged()
+        for check in found:
+            checked.discard(check.error)
+        return not found
 
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
         """The manifest of this very run if it was started or finished here, else None for a fresh start.
@@ -171,18 +202,28 @@ class RunFolder:
 
     def write_table(self, name: str, table: pd.DataFrame, csv: bool = True) -> None:
         """Write a table as parquet and, for people, as CSV."""
-        atomic.write(self.path / f"{name}.parquet", lambda stream: table.to_parquet(stream, index=False))
+        self.fill_table(name, lambda stream: table.to_parquet(stream, index=False))
         if csv:
             atomic.write(self.path / f"{name}.csv", lambda stream: stream.write(table.to_csv(index=False).encode()))
 
+    def fill_table(self, name: str, fill: Callable[[BinaryIO], Any]) -> None:
+        """Write a table's parquet file through `fill(stream)`; the manifest of the finished run will hold its sha256."""
+        file = self.path / f"{name}.parquet"
+        atomic.write(file, fill)
+        self._digests[file.name] = sha256(file)
+
     def read_table(self, name: str) -> pd.DataFrame:
-        """Read a table back."""
+        """Read a table back, checked against the manifest."""
         import pandas as pd
 
         file = self.path / f"{name}.parquet"
         if not file.exists():
             raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with --overwrite.")
-        return pd.read_parquet(file)
+        check_table(file, self.manifest() or {})
+        try:
+            return pd.read_parquet(file)
+        except Exception as error:  # of many kinds: a damaged file can say anything
+            raise checked.DamagedFileError(file, f"{type(error).__name__}: {error}") from error
 
     def finish(self) -> None:
         """Remove what was needed only while running, where it is the run's own."""
@@ -191,7 +232,7 @@ class RunFolder:
             self._remove(SHARDS)
             manifest = self.manifest() or {}
             if "owned" in manifest:  # a folder of that name that comes later is the user's
-                self.write_manifest({**manifest, "owned": [name for name in owned if name != SHARDS]})
+                checked.write_json(self.path / MANIFEST, {**manifest, "owned": [name for name in owned if name != SHARDS]})
 
     def lock(self) -> AbstractContextManager[None]:
         """Be the only writer of this folder, where there is no session: a folder of several runs."""

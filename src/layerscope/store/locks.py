@@ -198,18 +198,7 @@ def _is_gone(holder: dict[str, Any]) -> bool:
     pid = holder.get("pid")
     if not isinstance(pid, int) or holder.get("host") != socket.gethostname():
         return False
-    if os.name == "nt":
-        import ctypes
-
-        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)  # type: ignore[attr-defined]
-        return not handle
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    return not atomic.is_running(pid)
 
 
 def _refusal(path: Path, about: Path, holder: dict[str, Any], by_hand: bool) -> str:

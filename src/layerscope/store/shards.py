@@ -1,18 +1,19 @@
 """Finished parts of a run on disk, so that memory stays bounded and an interruption loses one part at most.
 
-A shard is some prompts with all their views: pooled vectors (sites, prompts, views, D) as a memory-mapped array, and
-per-prompt numbers.
+A shard is some prompts with all their views: pooled vectors (sites, prompts, views, D) in a file, and
+per-prompt numbers. Both carry checksums.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layerscope.store import atomic
+from layerscope.store import checked
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,24 @@ class Shard:
 
 
 class StoredVectors:
-    """Vectors in a file, read one site at a time. The file is mapped for the reading only: pages of a map that stays open would
-    pile up in memory until all of them are there.
+    """Vectors in a file, read and checked one site at a time.
+
+    The file is not mapped: pages of a map that stays open would pile up in memory until all of them are there.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._checked: set[int] = set()  # a site that was read before is not checked again
+
+    @cached_property
+    def on_disk(self) -> checked.CheckedArray:
+        """The file: its shape and where its numbers are."""
+        return checked.CheckedArray.open(self.file)
 
     def __getitem__(self, site: int) -> np.ndarray:
-        return np.array(np.load(self.file, mmap_mode="r", allow_pickle=False)[site])
+        part = self.on_disk.read_part(site, check=site not in self._checked)
+        self._checked.add(site)
+        return part
 
     def rows(self, site: int) -> StoredRows:
         """The prompts' own vectors at one site, read when they are looked at."""
@@ -50,8 +60,8 @@ class StoredRows:
 
     def __init__(self, vectors: StoredVectors, site: int) -> None:
         self._vectors, self._site = vectors, site
-        whole = np.load(vectors.file, mmap_mode="r", allow_pickle=False)
-        self.shape: tuple[int, int] = (whole.shape[1], whole.shape[3])
+        whole = vectors.on_disk.shape
+        self.shape: tuple[int, int] = (whole[1], whole[3])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -81,8 +91,8 @@ class ShardStore:
         """Write a finished shard."""
         pooled, values = self._files(index)
         assert isinstance(shard.pooled, np.ndarray)
-        atomic.write_array(pooled, shard.pooled)
-        atomic.write_arrays(values, {"prompts": shard.prompts, **shard.values})
+        checked.write_array(pooled, shard.pooled, parts=True)
+        checked.write_arrays(values, {"prompts": shard.prompts, **shard.values})
 
     def vectors(self, index: int) -> StoredVectors:
         """A shard's vectors, which stay on disk until they are touched."""
@@ -91,6 +101,5 @@ class ShardStore:
     def read(self, index: int) -> Shard:
         """Read a shard; its vectors stay on disk until they are touched."""
         pooled, values = self._files(index)
-        with np.load(values, allow_pickle=False) as arrays:
-            numbers = {name: arrays[name] for name in arrays.files}
+        numbers = checked.read_arrays(values)
         return Shard(numbers.pop("prompts"), StoredVectors(pooled), numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -60,10 +61,12 @@ class Space:
         self.folder = store.folder(key)
         self._index, self._known = ChunkIndex(), set[str]()
         self._maps: dict[tuple[int, str | None], Any] = {}
+        self._checked: set[tuple[str, str, str | None]] = set()  # (chunk, kind, site) whose checksums were compared
+        self._damaged: set[str] = set()
         self._hold: Hold | None = None
         self._counter = itertools.count()
         self.open()
-        self._remove_leftovers()
+        remove_leftovers(self.folder, self._known)
 
     @property
     def texts(self) -> int:
@@ -110,7 +113,7 @@ class Space:
             names = set()
         if self._known - names:
             self._clear()
-        for name in sorted(names - self._known):
+        for name in sorted(names - self._known - self._damaged):
             self._known.add(name)  # a damaged chunk, too: one warning is enough
             try:
                 self._index.add(*read_chunk(self.folder, name))
@@ -120,13 +123,60 @@ class Space:
                     log.warning("embedding store: %s is damaged and ignored, its texts will be encoded again (%s)", index, error)
 
     def has(self, keys: Sequence[Key], kinds: Sequence[str], sites: Sequence[str], numbers: Sequence[str] = ()) -> np.ndarray:
-        """Per text, whether every kind is there at every site, and every one of `numbers`."""
+        """Per text, whether every kind is there at every site, and every one of `numbers`.
+
+        What is there is compared with its checksums. A damaged chunk is discarded, so that its texts are encoded again.
+        """
         self._use()
         columns: list[Column] = [("vector", kind, site) for kind in kinds for site in sites]
         for name in numbers:
             flat: Column = ("number", name, None)
             columns += [flat] if self._index.knows(flat) else [("number", name, site) for site in sites]
-        return self._index.holds(as_keys(keys), columns)
+        wanted, damaged = as_keys(keys), False
+        for i in self._index.serving(wanted, columns):
+            chunk = self._index.chunks[i]
+            try:
+                for kind in kinds:
+                    for site in (site for site in sites if site in chunk.sites):
+                        self._check(chunk, kind, site)
+                self._check(chunk, "", None)
+            except ValueError as error:
+                self._discard(chunk, error)
+                damaged = True
+        if damaged:
+            self._clear()
+            self.refresh()
+        return self._index.holds(wanted, columns)
+
+    def _check(self, chunk: Chunk, kind: str, site: str | None) -> None:
+        """Compare one site's vectors of a chunk, or with no kind its numbers, with their checksums, unless they were before."""
+        place = (chunk.name, kind, site)
+        if place not in self._checked:
+            try:
+                chunk.check(self.folder, kind, site)
+            except OSError as error:
+                raise _unreadable(error) from error
+            self._checked.add(place)
+
+    def _discard(self, chunk: Chunk, error: Exception) -> None:
+        log.warning("embedding store: %s is damaged (%s): it is discarded, its texts are encoded again", chunk.name, error)
+        self._damaged.add(chunk.name)
+        for name in (chunk.name + INDEX, *chunk.files):  # the index first: without it there is no chunk
+            with contextlib.suppress(OSError):  # a store that can only be read: the chunk is ignored
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _trust(self, chunk: Chunk, kind: str, site: str | None) -> None:
+        """Refuse what is about to be read where it is damaged."""
+        try:
+            self._check(chunk, kind, site)
+        except ValueError as error:
+            self._discard(chunk, error)
+            self._clear()
+            self.refresh()
+            raise MissingVectorsError(
+                f"a part of the embedding store in {self.folder} was damaged ({error}) and has been discarded. "
+                "Run the same command again: its texts are encoded again."
+            ) from error
 
     def add(
         self,
@@ -161,6 +211,7 @@ class Space:
         """The vectors (texts, D) of one kind at one site, as float32, in the order asked for."""
         out: np.ndarray | None = None
         for i, chunk, at, rows in self._found(keys, ("vector", kind, site)):
+            self._trust(chunk, kind, site)
             values = self._map(i, kind, partial(chunk.map_kind, self.folder, kind))[chunk.sites.index(site)]
             if out is None:
                 out = np.empty((len(keys), values.shape[1]), dtype=np.float32)
@@ -182,6 +233,7 @@ class Space:
                 return np.stack([self.read_numbers(keys, name, s) for s in sites])
         parts = []
         for i, chunk, at, rows in self._found(keys, ("number", name, None if flat else site)):
+            self._trust(chunk, "", None)
             values = self._map(i, None, partial(chunk.map_numbers, self.folder))[name]
             parts.append((at, values[rows] if flat or site is None else values[chunk.sites.index(site), rows]))
         out = np.empty(len(keys), dtype=np.result_type(*(values.dtype for _, values in parts)) if parts else np.float64)
@@ -212,10 +264,7 @@ class Space:
             try:
                 self._maps[chunk, what] = make()
             except (OSError, ValueError) as error:  # ValueError: mapped beyond its end
-                raise RunFolderError(
-                    f"a part of the embedding store was removed or changed while in use ({error}). Run the same command again: "
-                    "what is missing will be encoded again."
-                ) from error
+                raise _unreadable(error) from error
         return self._maps[chunk, what]
 
     def _use(self) -> None:
@@ -231,14 +280,27 @@ class Space:
     def _clear(self) -> None:
         self._index, self._known, self._maps = ChunkIndex(), set(), {}
 
-    def _remove_leftovers(self) -> None:
-        """Remove what a killed writer left: files without an index, old enough to be nobody's work in progress."""
-        before = time.time() - _LEFTOVER_S
-        for entry in os.scandir(self.folder):
-            data = entry.name.endswith((".npy", ".numbers")) and entry.name.split(".")[0] not in self._known
-            with contextlib.suppress(OSError):
-                if (data or entry.name.endswith(".part")) and entry.stat().st_mtime < before:
-                    os.unlink(entry.path)
+
+def remove_leftovers(folder: Path, known: set[str]) -> None:
+    """Remove what a killed writer left in a space: files of no known chunk, old enough to be nobody's work in progress."""
+    before = time.time() - _LEFTOVER_S
+    atomic.remove_parts(folder)
+    for entry in os.scandir(folder):
+        data = entry.name.endswith((".npy", ".numbers")) and entry.name.split(".")[0] not in known
+        with contextlib.suppress(OSError):
+            if (data or entry.name.endswith(atomic.PART)) and entry.stat().st_mtime < before:
+                os.unlink(entry.path)
+
+
+def _unreadable(error: Exception) -> RunFolderError:
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return RunFolderError(
+            f"the embedding store needs more open files than this process may have ({error}): `ulimit -n 4096`."
+        )
+    return RunFolderError(
+        f"a part of the embedding store was removed or changed while in use ({error}). Run the same command again: "
+        "what is missing will be encoded again."
+    )
 
 
 def space_key(description: Mapping[str, Any]) -> str:

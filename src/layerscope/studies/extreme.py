@@ -30,7 +30,7 @@ from layerscope.metrics.base import mean_over_prompts
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.reading import BatchRunner
-from layerscope.store import atomic
+from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import in_short, layers, lists, mean_of
 from layerscope.studies.shared.drawing import band, color_key, new_figure, quiet, sequential, subtitle, tame
@@ -153,13 +153,12 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
 
     def values_of(condition: str, level: float) -> Values:
         file = request.work / f"{condition}-{level:g}.npz"
-        if file.exists():
-            with np.load(file, allow_pickle=False) as arrays:
-                kept = {sink: arrays[sink] for sink in FIELDS}
+        stored = checked.read_or_discard(file, checked.read_arrays)
+        if stored is not None:
             bar.advance(_count(options, condition, level) * len(prompts))
-            return kept
+            return {sink: stored[sink] for sink in FIELDS}
         found = _measure(meter, prompts, condition, level, request, vocabulary, bar)
-        atomic.write_arrays(file, found)
+        checked.write_arrays(file, found)
         return found
 
     plain = values_of("plain", 0.0)

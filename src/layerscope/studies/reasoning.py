@@ -29,7 +29,7 @@ from layerscope.metrics.intervals import RESAMPLES
 from layerscope.metrics.options import ROW_PREPARATIONS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.store import atomic
+from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
 from layerscope.studies.shared.curves import in_short, lists, mean_of
@@ -147,9 +147,10 @@ def measure(request: Request, spec: Spec, bar: Progress) -> Measured:
     for i, ids in enumerate(tokens.ids):
         if len(ids) >= _FEWEST_TOKENS:
             file = folder / f"{i:06d}.npy"
-            if not file.exists():
-                atomic.write_array(file, _prompt(model, sites, ids, positions[positions <= len(ids)], request))
-            block = np.load(file)
+            block = checked.read_or_discard(file, checked.read_array)
+            if block is None:
+                block = _prompt(model, sites, ids, positions[positions <= len(ids)], request)
+                checked.write_array(file, block)
             for k, sink in enumerate(SINKS):
                 values[sink][i, :, : block.shape[2]] = block[k]
         bar.advance(1)

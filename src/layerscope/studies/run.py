@@ -79,7 +79,7 @@ class StudyRun:
                 atomic.write(folder.path / f"figure.{kind}", partial(figure.savefig, format=kind))
         except MissingExtraError as error:  # the numbers must not be lost for want of a picture
             self.manifest["warnings"] = [*self.manifest["warnings"], f"no figure was drawn: {error}"]
-        folder.write_manifest(self.manifest)  # last: it says that the rest is there
+        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
         self.path = Path(path)
         return self
 

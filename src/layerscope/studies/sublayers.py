@@ -33,7 +33,7 @@ from layerscope.progress import Progress
 from layerscope.reading import BatchRunner
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
-from layerscope.store import atomic
+from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import by_layer, in_short, lists, mean_of
 from layerscope.studies.shared.drawing import band, new_figure, quiet, subtitle, tame
@@ -120,15 +120,15 @@ class Sublayers(Study):
     def _ranks(self, request: Request, model: LoadedModel, sites: list[Any], bar: Progress) -> dict[str, np.ndarray]:
         """Effective ranks (prompts, sites) of prompts that have tokens, by prompt number; from the work folder if there."""
         file = request.work / "prompt-ranks.npz"
-        if file.exists():
-            with np.load(file, allow_pickle=False) as arrays:
-                return {sink: arrays[sink] for sink in SINKS}
+        stored = checked.read_or_discard(file, checked.read_arrays)
+        if stored is not None:
+            return {sink: stored[sink] for sink in SINKS}
         assert request.texts is not None
         limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
         ids = [row for row in model.tokenize(list(request.texts), limit).ids if len(row)]
         bar.begin("effective rank of prompts|texts", len(ids))
         found = prompt_ranks(model, sites, ids, request.final_norm, Options(), bar)  # type: ignore[arg-type]
-        atomic.write_arrays(file, found)
+        checked.write_arrays(file, found)
         return found
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.core.runs import finished_manifest
+from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import Advance, Work, nothing
@@ -46,7 +46,7 @@ class Sweep:
         """Read the folder of a sweep or a recipe."""
         manifest = finished_manifest(path, cls.kind)
         if "jobs" not in manifest:  # an earlier version wrote them to a file of their own
-            manifest["jobs"] = json.loads((Path(path) / _OLD_STATE).read_text(encoding="utf-8"))["jobs"]
+            manifest["jobs"] = read_json(Path(path) / _OLD_STATE, error=RunFolderError).get("jobs", [])
         return cls(Path(path), pd.DataFrame(manifest["jobs"]), RunFolder(path).read_table("sweep"), manifest=manifest)
 
     @property
@@ -119,12 +119,12 @@ def sweep(
         told(estimates)
     if estimate_only:
         return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running"))
-    with RunFolder(folder).lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
+    place = RunFolder(folder)
+    with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
         results = _run(plan, corpora, folder, estimates, used, bar, ended)
-    table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
-    RunFolder(folder).write_table("sweep", table)
-    manifest = _manifest(plan, results, "complete")
-    RunFolder(folder).write_manifest(manifest)  # last: it says that the rest is there
+        table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
+        place.write_table("sweep", table)
+        manifest = place.write_manifest(_manifest(plan, results, "complete"))  # last: it says that the rest is there
     return Sweep(folder, _state(plan.steps, results), table, estimates, manifest)
 
 

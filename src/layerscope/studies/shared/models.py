@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import inspect
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling import Run, profile
 from layerscope.progress import Progress
-from layerscope.store import RunFolder, atomic
+from layerscope.store import RunFolder, checked
 
 # What each study shows beside prompt entropy; none of it needs augmented views.
 CURVES = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "sink_ratio", "sink_first"]
@@ -217,7 +216,8 @@ def runs_elsewhere(request: Request) -> bool:
 def token_fingerprint(request: Request, spec: Spec) -> str | None:
     """A hash of the token ids that the model's tokenizer makes of the texts; None where it is not known."""
     file = _facts_file(request.work / folder_name(spec.label))
-    return json.loads(file.read_text(encoding="utf-8")).get("tokens_sha256") if file.is_file() else None
+    facts = checked.read_or_discard(file, checked.read_checked_json)
+    return None if facts is None else facts.get("tokens_sha256")
 
 
 def tokens_sha256(model: LoadedModel, texts: Sequence[str], limit: int) -> str:
@@ -251,7 +251,7 @@ def free_memory() -> None:
 
 
 def _note_tokens(folder: Path, digest: str) -> None:
-    atomic.write_json(_facts_file(folder), {"tokens_sha256": digest})
+    checked.write_json(_facts_file(folder), {"tokens_sha256": digest})
 
 
 def _facts_file(folder: Path) -> Path:

@@ -1,0 +1,54 @@
+"""`layerscope verify`: whether runs and the embedding store on disk are what was written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import typer
+
+from layerscope.cli import shared
+from layerscope.cli.app import command
+from layerscope.errors import RunFolderError, printable
+
+
+@command("verify", "layerscope verify runs/profile\nlayerscope verify store")
+def verify_command(
+    what: list[str] = typer.Argument(..., help="Folders of runs, or `store` for the embedding store."),
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Compare every stored table, array and result with its checksum. Exit code 2: something is damaged."""
+    from layerscope.cache import cache_dir
+    from layerscope.core.runs import MANIFEST
+    from layerscope.store.embeddings import EmbeddingStore
+    from layerscope.store.verify import DAMAGED, UNKNOWN, check_tree
+
+    found = []
+    for name in what:
+        if name == "store" and not Path(name).exists():
+            found += list(EmbeddingStore(cache_dir() / "embeddings", None).verify())
+        else:
+            folder = Path(name)
+            if not folder.is_dir():
+                raise RunFolderError(f"{name} is no folder. Give the folder of a run, or `store` for the embedding store.")
+            stores = list(folder.glob("??/*/space.json"))
+            if next(folder.rglob(MANIFEST), None) is None and not stores:
+                raise RunFolderError(f"{name} holds no run: there is no {MANIFEST} in it. Give a folder that layerscope wrote.")
+            found += list(check_tree(folder))
+            if stores:
+                found += list(EmbeddingStore(folder, None).verify())
+    counts = Counter(check.status for check in found)
+    damaged = [check for check in found if check.status == DAMAGED]
+    if as_json:
+        listed = [{"path": check.path, "reason": check.reason} for check in damaged]
+        shared.print_json({"files": len(found), "counts": dict(counts), "damaged": listed})
+    else:
+        for check in damaged:
+            print(printable(f"damaged  {check.path}: {check.reason}"))
+        print(f"{len(found)} files: " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "none"))
+        if counts[UNKNOWN]:
+            print(f"{counts[UNKNOWN]} were written by an earlier version, without a checksum.")
+        if damaged:
+            shared.next_step("run the command that wrote it again: what is damaged is discarded and computed again")
+    if damaged:
+        raise typer.Exit(2)

@@ -1,0 +1,60 @@
+"""JSON that somebody else wrote, or a disk has damaged: read with limits, and refused with one clear error.
+
+A file that layerscope writes for itself carries a checksum under `CHECKSUM`, so that a changed number is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from layerscope.errors import DataError, LayerscopeError
+
+CHECKSUM = "checksum"
+MOST_BYTES = 256 * 2**20
+
+
+def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = DataError) -> Any:
+    """The value of a JSON text. `where` names it in the error: bad syntax, bad UTF-8, nesting or numbers without end."""
+    try:
+        return json.loads(text)
+    except RecursionError as problem:
+        raise error(f"{where} is not readable JSON: it is nested too deeply.") from problem
+    except json.JSONDecodeError as problem:
+        raise error(f"{where} is not readable JSON: {problem.msg} (line {problem.lineno}, column {problem.colno}).") from problem
+    except ValueError as problem:
+        raise error(f"{where} is not readable JSON: {problem}.") from problem
+
+
+def read_json(path: Path, *, expect: type = dict, error: type[LayerscopeError] = DataError, most_bytes: int = MOST_BYTES) -> Any:
+    """The value of a JSON file that holds an object (or what `expect` says)."""
+    try:
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise error(f"{path} has {size:,} bytes; at most {most_bytes:,} are read.")
+        content = path.read_bytes()
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    value = parse_json(content, path, error)
+    if not isinstance(value, expect):
+        wanted = {dict: "a JSON object", list: "a JSON list"}.get(expect, expect.__name__)
+        raise error(f"{path} is not {wanted} but {_named(value)}.")
+    return value
+
+
+def checksum(value: dict[str, Any]) -> str:
+    """The checksum of a JSON object, whatever its layout and whether or not it holds its checksum already."""
+    bare = {name: inner for name, inner in value.items() if name != CHECKSUM}
+    text = json.dumps(bare, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def matches_checksum(value: dict[str, Any]) -> bool | None:
+    """Whether a JSON object is as it was written; None where it says nothing (it is of an earlier version)."""
+    return checksum(value) == value[CHECKSUM] if CHECKSUM in value else None
+
+
+def _named(value: Any) -> str:
+    return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), type(value).__name__)

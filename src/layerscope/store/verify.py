@@ -1,0 +1,124 @@
+"""Whether what is on disk is what was written: every table, array and result of a run's folder, every chunk of a store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerscope.core.runs import MANIFEST, read_manifest
+from layerscope.core.untrusted import CHECKSUM, read_json
+from layerscope.errors import RunFolderError
+from layerscope.store import checked
+from layerscope.store.checked import DamagedFileError
+
+TABLES = "tables"
+"""The key of a manifest under which the sha256 of every table is."""
+
+OK, DAMAGED, UNKNOWN = "ok", "damaged", "not verified"
+_FOREIGN = "mteb"  # mteb's own cache: written for people, never read back
+
+
+@dataclass(frozen=True)
+class Check:
+    """One file: `ok`, `damaged` with the reason, or `not verified` because an earlier version wrote it without a checksum."""
+
+    path: Path
+    status: str
+    reason: str = ""
+
+    @property
+    def error(self) -> DamagedFileError:
+        """The file's damage as an error."""
+        return DamagedFileError(self.path, self.reason)
+
+
+def sha256(file: Path) -> str:
+    """The sha256 of a file, as `sha256sum` prints it."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check_table(file: Path, manifest: dict[str, Any]) -> None:
+    """Raise `DamagedFileError` where a table is not the one that its run's manifest was written for."""
+    told = manifest.get(TABLES)
+    expected = told.get(file.name) if isinstance(told, dict) else None
+    if expected is not None and sha256(file) != expected:
+        raise DamagedFileError(file, "its checksum is not the one in the manifest")
+
+
+def check_run(folder: Path, owned: list[str]) -> Iterator[Check]:
+    """Check a run's own files: its tables, and everything in the folders that it keeps (`owned`), but no run inside it."""
+    manifest = read_manifest(folder) or {}
+    told = manifest.get(TABLES)
+    digests = told if isinstance(told, dict) else {}
+    for name in sorted(digests or (file.name for file in folder.glob("*.parquet"))):
+        if Path(name).name != name:
+            continue  # an edited manifest must not reach out of its folder
+        file = folder / name
+        if not file.is_file():
+            yield Check(file, DAMAGED, "it is missing")
+        elif name not in digests:
+            yield Check(file, UNKNOWN)
+        else:
+            yield _checked(file, manifest)
+    for name in owned:
+        if Path(name).name == name and name != _FOREIGN and (folder / name).is_dir():
+            yield from _check_inside(folder / name)
+
+
+def check_tree(folder: Path) -> Iterator[Check]:
+    """Check a run and every run inside it: the parts of a study, the steps of a sweep."""
+    for file in sorted(folder.rglob(MANIFEST)):
+        run = file.parent
+        try:
+            manifest = read_manifest(run) or {}
+        except RunFolderError as error:
+            yield Check(file, DAMAGED, str(error))
+            continue
+        yield Check(file, OK if CHECKSUM in manifest else UNKNOWN)
+        owned = manifest.get("owned")
+        yield from check_run(run, [str(name) for name in owned] if isinstance(owned, list) else [])
+
+
+def _check_inside(folder: Path) -> Iterator[Check]:
+    if (folder / MANIFEST).exists():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            yield from _check_inside(path)
+        elif path.suffix in (".json", ".npy", ".npz", ".safetensors"):
+            yield _checked(path, {})
+
+
+def _checked(path: Path, manifest: dict[str, Any]) -> Check:
+    known = True
+    try:
+        if path.suffix == ".parquet":
+            check_table(path, manifest)
+        elif path.suffix == ".json":
+            known = CHECKSUM in read_json(path, error=RunFolderError)
+            checked.read_checked_json(path)
+        elif path.suffix == ".npz":
+            checked.read_arrays(path)
+        elif path.suffix == ".npy":
+            array = checked.CheckedArray.open(path)
+            known = array.sums is not None
+            array.read()
+        else:
+            known = checked.has_checksum(path)
+            if known:
+                checked.read_bytes(path)
+    except DamagedFileError as error:
+        return Check(path, DAMAGED, error.reason)
+    except RunFolderError as error:
+        return Check(path, DAMAGED, str(error))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if not path.exists():
+                return Check(path, DAMAGED, "it is missing")
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}. Check the disk and the file's rights.") from error
+    return Check(path, OK if known else UNKNOWN)
