@@ -171,3 +171,10 @@ def test_the_namespace_shows_everything_public() -> None:
     code = "import layerscope; print(layerscope.metrics.__name__, layerscope.training.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["layerscope.metrics", "layerscope.training"]
+
+
+@pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "study", "sweep", "improve", "export"])
+def test_out_is_optional_and_named_everywhere(name: str) -> None:
+    out = inspect.signature(getattr(layerscope, name)).parameters["out"]
+    assert out.default is None
+    assert out.kind is out.KEYWORD_ONLY

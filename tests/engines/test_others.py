@@ -30,7 +30,7 @@ def test_a_study(engine: RayEngine, model_folder: Path, prompts: list[str]) -> N
 
 def test_probes(engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
     labels = ["odd" if i % 2 else "even" for i in range(len(prompts))]
-    given = {"texts": prompts, "labels": labels, "probe": ["mean", "knn"], "epochs": 2, "trial": 1, "max_length": 32}
+    given = {"data": prompts, "labels": labels, "heads": ["mean", "knn"], "epochs": 2, "trial": 1, "max_length": 32}
     here = probe(model_folder, **given)
     there = probe(model_folder, engine=engine, **given)
     assert_close(here.table, there.table)

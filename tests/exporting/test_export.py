@@ -132,6 +132,15 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
+def test_without_a_folder_it_goes_where_the_command_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = export(tiny_model("llama"), 1, max_length=64)
+    assert done.path.parent == Path("exports")
+    assert (tmp_path / done.path / "modules.json").exists()
+    with pytest.raises(ExportError, match="not empty"):
+        export(tiny_model("llama"), 2, max_length=64)
+
+
 def test_a_folder_is_replaced_only_when_asked_and_only_if_it_is_an_export(tmp_path: Path) -> None:
     model, out = tiny_model("llama"), tmp_path / "x"
     export(model, 1, out=out, max_length=64)

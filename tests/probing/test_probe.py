@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, UnknownNameError
-from layerscope.probing import ProbeRun, fitting, job, probe
+from layerscope.probing import ProbeRun, examples, fitting, job, probe
 from layerscope.probing import states as keeping
 from layerscope.probing.tables import wilson
 from tests.tiny import tiny_model
@@ -31,7 +31,7 @@ def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     texts, labels = letters()
     model = tiny_model("llama")
     kinds = ["attention", "linear", "mean", "knn"]
-    run = probe(model, texts=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
+    run = probe(model, data=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
     assert run.probes == kinds
     curve = run.curve("mean")
     assert curve["layer"].tolist() == [0, 1, 2, 3]
@@ -55,17 +55,17 @@ def test_a_run_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert told["final_norm"] == "applied"
     assert told["kept"]["states"]["tokens"] == "float32"
     monkeypatch.setattr(job, "fit", lambda *_: pytest.fail("trained again"))
-    again = probe(model, texts=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
+    again = probe(model, data=texts, labels=labels, heads=kinds, out=tmp_path / "run", **QUICK)
     assert again.table.equals(ProbeRun.load(tmp_path / "run").table)
     with pytest.raises(RunFolderError, match="final_norm"):
-        probe(model, texts=texts, labels=labels, heads=kinds, out=tmp_path / "run", final_norm="raw", **QUICK)
+        probe(model, data=texts, labels=labels, heads=kinds, out=tmp_path / "run", final_norm="raw", **QUICK)
 
 
 @pytest.mark.parametrize("keep", ["float16", "none"])
 def test_how_states_are_kept_does_not_matter(keep: str) -> None:
     texts, labels = letters()
     model = tiny_model("llama")
-    tables = [probe(model, texts=texts, labels=labels, keep=k, **QUICK).table for k in ("float32", keep)]
+    tables = [probe(model, data=texts, labels=labels, keep=k, **QUICK).table for k in ("float32", keep)]
     np.testing.assert_allclose(tables[0]["value"], tables[1]["value"], atol=0.09 if keep == "float16" else 1e-12)
 
 
@@ -73,7 +73,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Stopped while reading, then while training the second probe: states and the first probe are not computed again."""
     texts, labels = letters()
     model = tiny_model("llama")
-    given: dict[str, Any] = {"texts": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
+    given: dict[str, Any] = {"data": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
     real_read, real_fit = keeping.StateCache._put, fitting.fit
     reads: list[int] = []
@@ -148,7 +148,7 @@ def test_damaged_scratch_files_are_computed_again(
 @pytest.mark.parametrize("family", ["vit", "aim"])
 def test_images(family: str) -> None:
     images = pictures(60)
-    run = probe(tiny_image_model(family), images=images, heads=["attention", "linear", "knn"], **QUICK)
+    run = probe(tiny_image_model(family), data=images, heads=["attention", "linear", "knn"], **QUICK)
     assert run.curve("attention")["layer"].tolist() == list(range(BLOCKS + 1))
     assert run.manifest["conventions"]["class_token"] is (family == "vit")
     if family == "vit":  # before the first block the class token is the same for every image
@@ -158,7 +158,7 @@ def test_images(family: str) -> None:
 def test_random_labels_give_chance() -> None:
     rng = np.random.default_rng(0)
     texts = [f"{a}{i}" for i, a in enumerate(rng.choice(list("abcdef"), 400))]
-    run = probe(tiny_model("llama"), texts=texts, labels=rng.integers(0, 2, 400).tolist(), heads=["mean", "knn"], **QUICK)
+    run = probe(tiny_model("llama"), data=texts, labels=rng.integers(0, 2, 400).tolist(), heads=["mean", "knn"], **QUICK)
     top = run.table[run.table["metric"] == "top1"]
     assert (top["ci_low"] - 0.06 < 0.5).all(), top["value"]
     assert (top["ci_high"] + 0.06 > 0.5).all(), top["value"]
@@ -167,8 +167,8 @@ def test_random_labels_give_chance() -> None:
 def test_one_layer_alone_is_the_same_probe() -> None:
     texts, labels = letters()
     model = tiny_model("llama")
-    every = probe(model, texts=texts, labels=labels, **QUICK)
-    one = probe(model, texts=texts, labels=labels, layers=[-1], **QUICK)
+    every = probe(model, data=texts, labels=labels, **QUICK)
+    one = probe(model, data=texts, labels=labels, layers=[-1], **QUICK)
     assert one.table["layer"].tolist() == [3]
     last, alone = every.curve().iloc[-1], one.curve().iloc[0]
     assert last["value"] == alone["value"]
@@ -178,23 +178,23 @@ def test_one_layer_alone_is_the_same_probe() -> None:
 
 def test_top5_needs_more_than_five_classes() -> None:
     texts = [f"{'abcdefgh'[i % 8]}{i}" for i in range(200)]
-    run = probe(tiny_model("llama"), texts=texts, labels=[t[0] for t in texts], heads="mean", **QUICK)
+    run = probe(tiny_model("llama"), data=texts, labels=[t[0] for t in texts], heads="mean", **QUICK)
     one, five = run.curve(metric="top1")["value"], run.curve(metric="top5")["value"]
     assert (five >= one).all()
     with pytest.raises(UnknownNameError):
-        probe(tiny_model("llama"), texts=letters()[0], labels=letters()[1], heads="mean", **QUICK).curve(metric="top5")
+        probe(tiny_model("llama"), data=letters()[0], labels=letters()[1], heads="mean", **QUICK).curve(metric="top5")
 
 
 def test_requests_that_make_no_sense() -> None:
     texts, labels = letters(30)
     model = tiny_model("llama")
     for given, error, told in (
-        ({}, LayerscopeError, "exactly one"),
-        ({"texts": texts}, LayerscopeError, "as many labels"),
-        ({"texts": texts, "labels": labels, "heads": "mlp"}, UnknownNameError, "attention"),
-        ({"texts": texts, "labels": labels, "layers": [9]}, LayerscopeError, "0 to 3"),
-        ({"texts": texts, "labels": labels, "keep": "zip"}, UnknownNameError, "float16"),
-        ({"images": pictures(30)}, ModelError, "reads texts"),
+        ({}, LayerscopeError, "needs data"),
+        ({"data": texts}, LayerscopeError, "as many labels"),
+        ({"data": texts, "labels": labels, "heads": "mlp"}, UnknownNameError, "attention"),
+        ({"data": texts, "labels": labels, "layers": [9]}, LayerscopeError, "0 to 3"),
+        ({"data": texts, "labels": labels, "keep": "zip"}, UnknownNameError, "float16"),
+        ({"data": pictures(30)}, ModelError, "reads texts"),
     ):
         with pytest.raises(error, match=told):
             probe(model, **{**QUICK, **given})  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     from layerscope.report.sections.probe import print_probes, sentence
 
     texts, labels = letters()
-    run = probe(tiny_model("llama"), texts=texts, labels=labels, heads=["mean", "knn"], **QUICK)
+    run = probe(tiny_model("llama"), data=texts, labels=labels, heads=["mean", "knn"], **QUICK)
     figure = run.plot()
     assert len(figure.axes) == 2
     print_probes(run, Console(width=100))
@@ -219,7 +219,47 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_old_name_of_heads_works_with_a_notice() -> None:
     texts, labels = letters()
     with pytest.warns(FutureWarning, match=r"probe\(heads=…\)"):
-        run = probe(tiny_model("llama"), texts=texts, labels=labels, probe="knn", **QUICK)
+        run = probe(tiny_model("llama"), data=texts, labels=labels, probe="knn", **QUICK)
     assert run.probes == ["knn"]
     with pytest.raises(TypeError, match="'prob'"):
-        probe(tiny_model("llama"), texts=texts, labels=labels, prob="knn", **QUICK)
+        probe(tiny_model("llama"), data=texts, labels=labels, prob="knn", **QUICK)
+
+
+def test_data_is_what_the_model_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One name for every source of labeled items: a file, a task, a catalogued image set."""
+    file = tmp_path / "labeled.csv"
+    file.write_text("text,label\na,x\n")
+    asked: list[tuple[str, str]] = []
+
+    def reader(kind: str) -> Any:
+        def read(source: Any, *rest: Any, **options: Any) -> None:
+            asked.append((kind, Path(source).name))
+            raise RuntimeError("read")
+
+        return read
+
+    for kind in ("texts", "task", "images"):
+        monkeypatch.setattr(examples, f"read_{kind}", reader(kind))
+    text, image = tiny_model("llama"), tiny_image_model("vit")
+    for model, data in ((text, file), (text, "missing.csv"), (text, "TrecQuestions"), (image, "digits"), (image, file)):
+        with pytest.raises(RuntimeError, match="read"):
+            probe(model, data)
+    assert asked == [
+        ("texts", "labeled.csv"),
+        ("texts", "missing.csv"),
+        ("task", "TrecQuestions"),
+        ("images", "digits"),
+        ("images", "labeled.csv"),
+    ]
+
+
+@pytest.mark.parametrize("old", ["texts", "images", "task"])
+def test_the_old_names_of_data_work_with_a_notice(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*given: Any, **options: Any) -> None:
+        raise RuntimeError("read")
+
+    monkeypatch.setattr(examples, f"read_{old}", read)
+    with pytest.warns(DeprecationWarning, match=f"{old}= is now called data="), pytest.raises(RuntimeError, match="read"):
+        probe(tiny_model("llama"), **{old: "somewhere.csv"})
+    with pytest.raises(LayerscopeError, match="not both"):
+        probe(tiny_model("llama"), "here.csv", **{old: "somewhere.csv"})

@@ -47,7 +47,7 @@ def test_a_model_of_which_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 def test_nothing_is_done_where_only_the_estimate_is_wanted(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
     told: list[list[Estimate]] = []
     asked = {**wanted, "profile": {**wanted["profile"], "views": 3, "metrics": ["infonce"]}}
-    done = sweep(asked, out=tmp_path / "out", estimate_only=True, told=told.append)
+    done = sweep(asked, out=tmp_path / "out", estimate_only=True, on_estimate=told.append)
     assert not (tmp_path / "out").exists()
     assert told == [done.estimates]
     assert set(done.jobs["status"]) == {"waiting"}

@@ -95,9 +95,15 @@ def test_tasks_too(home: Path, tmp_path: Path) -> None:
     assert done.table["value"].between(-1, 1).all()
 
 
+def test_a_dict_without_a_folder_goes_where_its_name_says(
+    wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sweep(wanted, estimate_only=True).path == Path("runs/sweep")
+    assert sweep({**wanted, "name": "my/models"}, estimate_only=True).path == Path("runs/models")
+
+
 def test_mistakes_that_concern_all_jobs(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(LayerscopeError, match="needs a folder: give `out`"):
-        sweep(wanted)
     with pytest.raises(LayerscopeError, match="profile: unknown metric 'entropie'"):
         sweep({**wanted, "profile": {"metrics": ["entropie"]}}, out=tmp_path / "out")
     with pytest.raises(LayerscopeError, match="there is no file"):

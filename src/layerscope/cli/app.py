@@ -27,6 +27,8 @@ STORY = {
 # Old spellings: (command, old option) -> new option. They work for one release and say so.
 RENAMED = {
     ("probe", "--texts"): "--data",
+    ("probe", "--images"): "--data",
+    ("probe", "--task"): "--data",
     ("probe", "--probe"): "--heads",
     ("profile", "--images"): "--data",
     ("profile", "-i"): "--data",

@@ -8,7 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import default_folder, whole_numbers
+from layerscope.cli.options import whole_numbers
 from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option
 from layerscope.errors import LayerscopeError
 
@@ -61,12 +61,11 @@ def export_command(
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh process."""
     from layerscope.exporting import export
 
-    folder = out or Path("exports") / default_folder(model).name
     done = export(
         model,
         _layer(layer),
         readout=readout,
-        out=folder,
+        out=out,
         from_run=from_run,
         center_on=center_on,
         max_length=max_length,
@@ -84,6 +83,7 @@ def export_command(
     elif not quiet:
         from layerscope.exporting.describing import print_export
 
+        folder = done.path
         print_export(done.facts)
         typer.echo(f"Written to {folder}: open README.md there, or SentenceTransformer({str(folder)!r})", err=True)
         shared.next_step(f"layerscope bench {shared.shown(folder)} --against {shared.shown(model)}")

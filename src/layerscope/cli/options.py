@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from layerscope.core.runs import folder_name
 from layerscope.errors import LayerscopeError
 
 
@@ -63,8 +64,4 @@ def size(text: str) -> int:
 
 def default_folder(*parts: str) -> Path:
     """Where a run goes when the user names no folder: `runs/` and what it is about."""
-
-    def plain(text: str) -> str:
-        return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text)
-
-    return Path("runs") / "--".join(plain(part) for part in parts)
+    return Path("runs") / "--".join(folder_name(part) for part in parts)

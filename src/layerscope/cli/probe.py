@@ -13,23 +13,21 @@ from layerscope.cli.options import default_folder, real, size, whole_numbers, wo
 from layerscope.cli.shared import DATA, ENGINES, METRICS, RESULT, TRAINING, option
 
 
-@command("probe", "layerscope probe smollm2-135m --task TrecQuestions --heads mean --limit 200 --out runs/probe")
+@command("probe", "layerscope probe smollm2-135m --data TrecQuestions --heads mean --limit 200 --out runs/probe")
 def probe_command(
     loading: shared.Loading,
     running: shared.Running,
     output: shared.Output,
     model: str = shared.MODEL,
-    images: str | None = option(
-        None, "--images", panel=DATA, help="digits, fashion-mnist, a folder of class folders, .parquet or hub dataset."
-    ),
     data: str | None = typer.Option(
         None,
         "--data",
         "-d",
         rich_help_panel=DATA,
-        help="Labeled texts: a .csv, .tsv or .jsonl file with `text` and `label` (and `split`).",
+        help="Labeled texts: a .csv, .tsv or .jsonl file with `text` and `label` (and `split`), or a classification task "
+        "such as TrecQuestions or any of mteb's. Of an image model: digits, fashion-mnist, a folder of class folders, .parquet "
+        "or hub dataset.",
     ),
-    task: str | None = option(None, "--task", panel=DATA, help="A classification task, such as TrecQuestions or any of mteb's."),
     test: str | None = option(
         None, "--test", panel=DATA, help="Where the test items are. (default: the data's own, or a fifth of it)"
     ),
@@ -71,13 +69,11 @@ def probe_command(
     from layerscope.probing.training import ProbeRecipe
 
     rates = [rate for part in words(learning_rates) or [] if (rate := real(part, "learning-rates")) is not None]
-    folder = out or default_folder(model, images or data or task or "data", "probe")
+    folder = out or default_folder(model, data or "data", "probe")
     with running.open() as engine:
         run = run_probes(
             model,
-            images=images,
-            data=data,
-            task=task,
+            data,
             test=test,
             heads=words(heads) or [],
             out=folder,

@@ -49,8 +49,8 @@ def recipe_command(
         estimate_only=estimate,
         offline=offline,
         progress=False if silent else None,
-        told=None if silent else tell,
-        ended=None if silent else print_step,
+        on_estimate=None if silent else tell,
+        on_step=None if silent else print_step,
     )
     if estimate:
         if as_json:

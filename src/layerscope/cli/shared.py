@@ -37,7 +37,6 @@ QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables
 ENGINE = option("local", "--engine", panel=ENGINES, help="local (this process), or ray (workers of a Ray cluster).")
 ADDRESS = option(None, "--address", panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines.")
 WORKERS = option(None, "--workers", panel=ENGINES, help="Ray workers, each with the model. (default: one per GPU, or per core)")
-ENGINE_WORKERS = WORKERS
 GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs of a Ray worker. (default: 1 if there are any)")
 MAX_LENGTH_HELP = "Cut texts to this many tokens."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."

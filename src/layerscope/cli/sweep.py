@@ -40,7 +40,7 @@ def sweep_command(
             offline=running.offline,
             overwrite=output.overwrite,
             progress=output.progress,
-            told=tell,
+            on_estimate=tell,
         )
     if output.as_json or not estimate:
         output.show(

@@ -124,6 +124,15 @@ def view(kind: str, name: str) -> Callable[..., Any]:
     return run_kinds.get(kind).view(name)
 
 
+def folder_name(text: str) -> str:
+    """A name, or the last part of a path, as the name of a folder.
+
+    >>> folder_name("org/my model@v1")
+    'my-model-v1'
+    """
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text)
+
+
 def load_run(path: str | Path) -> AnyRun:
     """Open any finished run by its folder: a profile, an evaluation, probes, a study, a sweep or an improvement.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout, get_template
+from layerscope.core.runs import folder_name
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
 from layerscope.exporting.draft import Draft, beyond, verification_texts
@@ -72,7 +73,7 @@ def export(
     layer: int | None = None,
     *,
     readout: str | Readout | None = None,
-    out: str | Path,
+    out: str | Path | None = None,
     from_run: Any = None,
     tokenizer: Any = None,
     texts: Sequence[str] | None = None,
@@ -100,6 +101,9 @@ def export(
     are verified on besides the built-in ones. `normalize` scales vectors to length 1 (None: as the run, or the model's own
     pipeline, does).
 
+    `out` is the folder to write, `exports/` and the model's name where it is left out. An export is a folder: unlike a run it
+    cannot be in memory alone, and it replaces an earlier one only with `overwrite`.
+
     `formats` names what is written besides that folder; `onnx` is short for `formats=["onnx"]`, and `quantize="int8"` adds a
     smaller graph. `bench` measures the folder against the whole model. Precision is the model's:
     `model_options={"dtype": "bfloat16"}` makes a smaller folder. Without a run, `why` tells the reader of the model card how
@@ -107,7 +111,7 @@ def export(
     """
     require_sentence_transformers()
     extra = _check_formats([*formats, *(["onnx"] if onnx else [])], quantize)
-    place = Path(out)
+    place = default_place(model) if out is None else Path(out)
     check_free(place, overwrite)
     wanted = _readout(readout)
     loaded = open_model(model, tokenizer, offline, model_options or {})
@@ -143,6 +147,16 @@ def export(
         finish(draft, facts)
         also(folder)
     return Exported(place, json.loads((place / MARKER).read_text(encoding="utf-8")))
+
+
+def default_place(model: Any) -> Path:
+    """Where an export goes when the user names no folder.
+
+    >>> default_place("org/name").as_posix()
+    'exports/name'
+    """
+    name = model if isinstance(model, (str, Path)) else getattr(model, "name", type(model).__name__)
+    return Path("exports") / folder_name(str(name))
 
 
 def prepare(

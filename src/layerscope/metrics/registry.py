@@ -51,8 +51,10 @@ def get_metric(name: str) -> type[Metric[Any]]:
     return REGISTRY.get(name)
 
 
-def expand_names(names: Iterable[str] | None) -> list[str]:
-    """Metric names from a user's list; `all` (or None) is every metric, `paper` the paper's own."""
+def expand_names(names: str | Iterable[str] | None) -> list[str]:
+    """Metric names from a user's list, or from names with commas; `all` (or None) is every metric, `paper` the paper's own."""
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
     known = metrics()
     wanted: list[str] = []
     for name in names if names is not None else ["all"]:

@@ -15,7 +15,7 @@ from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import module_sha256, settings_sha256
-from layerscope.models.images.load import default_processor, describe_images, image_family, read_image_model
+from layerscope.models.images.load import default_processor, describe_images, image_family, items_kind, read_image_model
 from layerscope.models.images.model import ImageModel
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import inner_tokenizer, unwrap
@@ -118,6 +118,19 @@ def open_model(model: Any, tokenizer: Any, offline: bool, model_options: dict[st
     if isinstance(model, (str, Path)):
         return load(model, offline=offline, **model_options)
     return wrap(model, tokenizer)
+
+
+def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, Any] | None = None) -> str:
+    """The kind of items that a model reads (`texts`, `images`, …). A model given by name is not loaded for it."""
+    if isinstance(model, LoadedModel):
+        return model.kind
+    return items_kind(find_source(model, offline, model_options or {})) if isinstance(model, (str, Path)) else "texts"
+
+
+def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
+    """Where a model given by name is, with those of its options that decide it."""
+    names = ("revision", "allow_pickle", "trust_remote_code")
+    return resolve(model, offline, **{name: model_options[name] for name in names if name in model_options})
 
 
 def make_bidirectional(module: nn.Module) -> None:

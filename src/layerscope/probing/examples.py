@@ -12,10 +12,11 @@ import numpy as np
 
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items, is_items
-from layerscope.data.rows import read_rows
+from layerscope.data.rows import SUFFIXES, read_rows
 from layerscope.errors import DataError, LayerscopeError
 
 PARTS = ("train", "validation", "test")
+_FILES = (*SUFFIXES, ".json", ".parquet", ".txt", ".gz")  # what is named like a file is one, though not all can be read
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,37 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def open_examples(
+    data: Any,
+    kind: str = "",
+    labels: Sequence[Any] | None = None,
+    test: Any = None,
+    data_dir: Path | None = None,
+    offline: bool = False,
+) -> Examples:
+    """Labeled items from whatever a user gives as data.
+
+    A name or path means what `kind` says: `images`, `task`, or (for texts) a file if there is one or it is named like one, and
+    else a classification task.
+    """
+    if data is None:
+        raise LayerscopeError(
+            "a probe needs data: labeled texts (a file with `text` and `label`, or a list with labels=), "
+            "the name of a classification task, or images."
+        )
+    if kind == "images" or (is_items(data) and data.kind == "images"):
+        return read_images(data, test, offline=offline)
+    if isinstance(data, (str, Path)):
+        path = Path(data).expanduser()
+        if kind != "task" and (path.is_file() or path.name.lower().endswith(_FILES)):
+            return read_texts(path, test)
+        return read_task(str(data), data_dir, offline)
+    texts = list(data.texts if isinstance(data, Corpus) else data)
+    if labels is None or len(labels) != len(texts):
+        raise LayerscopeError(f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}.")
+    return text_examples({"": list(zip(texts, labels, strict=True))}, "texts")
 
 
 def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, facts: dict[str, Any] | None = None) -> Examples:

@@ -19,8 +19,8 @@ from layerscope.core.options import take_renamed
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.recipe import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
-from layerscope.models import LoadedModel, open_model
-from layerscope.probing.examples import Examples, Split, make_split, read_images, read_task, read_texts, text_examples
+from layerscope.models import LoadedModel, kind_read_by, open_model
+from layerscope.probing.examples import Examples, Split, make_split, open_examples
 from layerscope.probing.fitting import fit, head_count, pooling_of, probes
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.reading import (
@@ -49,11 +49,9 @@ _IDENTITY = ("weights_sha256", "settings_sha256", "family", "architecture", "dty
 
 def probe(
     model: str | Path | LoadedModel | torch.nn.Module,
+    data: Any = None,
     *,
-    images: Any = None,
-    data: str | Path | Sequence[str] | None = None,
     labels: Sequence[Any] | None = None,
-    task: str | None = None,
     test: Any = None,
     heads: str | Sequence[str] = "attention",
     tokenizer: Any = None,
@@ -82,18 +80,22 @@ def probe(
 ) -> ProbeRun:
     """Train probes on the frozen states of all layers together, and judge them on a test part that nothing was chosen on.
 
-    Give `images` (a catalogued set, a folder of class folders, a file, an `ImageSet`), `data` (a labeled file of
-    texts, or texts with `labels`) or `task` (a classification task). Data that come with a test part are judged on it, or on
-    `test`; else a fifth of each class is held out. `heads` names one or several of attention, linear, mean, knn.
-    States are kept within `budget`
-    bytes (`keep`: auto, float32, float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer of a
-    small training part. `engine` says who reads the states that are kept: `local` (this process), `ray` (workers of the cluster
-    at `address`) or an `Engine`; probes are trained here.
+    `data` are labeled items of the kind that the model reads. Texts: a file with `text` and `label`, a list of texts with their
+    `labels`, or the name of a classification task. Images: a catalogued set, a folder of class folders, a file, or an `ImageSet`.
+    Data that come with a test part are judged on it, or on `test`; else a fifth of each class is held out.
 
-        run = layerscope.probe("vision-ar", images="digits", heads=["attention", "knn"])
+    `heads` names one or several of attention, linear, mean, knn. States are kept within `budget` bytes (`keep`: auto, float32,
+    float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer for a small training part. `engine`
+    says who reads the states that are kept: `local` (this process), `ray` (workers of the cluster at `address`) or an `Engine`;
+    probes are trained here. `out` is a folder; a run that is in it already is resumed or returned. Without it nothing is left
+    on disk.
+
+        run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
-    data = take_renamed(renamed, "data", ("texts",), data)
+    # the old names also said what the data are
+    known_as = next((kind for name, kind in (("images", "images"), ("task", "task")) if renamed.get(name) is not None), None)
+    data = take_renamed(renamed, "data", ("texts", "images", "task"), data)
     heads = _old_name(renamed, heads)
     kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
@@ -107,7 +109,9 @@ def probe(
     recipe.check()
     open_engine(engine, address)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
-    examples = _examples(images, data, labels, task, test, None if data_dir is None else Path(data_dir), offline)
+    named = isinstance(data, (str, Path))
+    kind = known_as or (kind_read_by(model, offline, model_options) if named else "")
+    examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
     loaded = open_model(model, tokenizer, offline, model_options or {})
     source = _source(loaded, examples, max_length)
     try:
@@ -131,27 +135,11 @@ def _old_name(given: dict[str, Any], heads: Any) -> Any:
     return given.get("probe", heads)
 
 
-def _examples(
-    images: Any, texts: Any, labels: Sequence[Any] | None, task: str | None, test: Any, data_dir: Path | None, offline: bool
-) -> Examples:
-    given = [name for name, value in (("images", images), ("data", texts), ("task", task)) if value is not None]
-    if len(given) != 1:
-        raise LayerscopeError(f"give exactly one of images, data and task; given: {', '.join(given) or 'none'}.")
-    if images is not None:
-        return read_images(images, test, offline=offline)
-    if task is not None:
-        return read_task(task, data_dir, offline)
-    if isinstance(texts, (str, Path)):
-        return read_texts(texts, test)
-    if labels is None or len(labels) != len(texts):
-        raise LayerscopeError(f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}.")
-    return text_examples({"": list(zip(texts, labels, strict=True))}, "texts")
-
-
 def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:
     if model.kind != examples.items.kind:
-        hint = "--images DATA" if model.kind == "images" else "--data FILE or --task NAME"
-        raise ModelError(f"{model.name} reads {model.kind}, and the data are {examples.items.kind}. Give {hint}.")
+        raise ModelError(
+            f"{model.name} reads {model.kind}, and the data are {examples.items.kind}. Give labeled {model.kind} as data."
+        )
     return ModelItems(model, examples.items, max_length)
 
 

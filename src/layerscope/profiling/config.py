@@ -90,7 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def make_config(
     *,
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     sites: Sequence[str] | None = None,
     final_norm: str | None = None,
     max_length: int | None = None,

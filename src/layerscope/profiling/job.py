@@ -17,11 +17,10 @@ from layerscope.data.items import Items, is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine, driver_options, engine_in_use, make_recipe, open_engine
 from layerscope.errors import LayerscopeError
-from layerscope.models import LoadedModel, open_model
+from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
-from layerscope.models.images.load import items_kind
-from layerscope.models.source import resolve
+from layerscope.models.load import find_source
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, encode, encode_in_memory
 from layerscope.profiling.manifest import make_manifest, now
@@ -53,7 +52,7 @@ def profile(
     *,
     tokenizer: Any = None,
     out: str | Path | None = None,
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     sites: Sequence[str] | None = None,
     final_norm: str | None = None,
     max_length: int | None = None,
@@ -131,14 +130,7 @@ def _kind_of(model: Any, data: Any, options: ModelOptions, offline: bool) -> str
         return str(data.kind)
     if isinstance(data, str) and data == DEFAULT_DATA:
         return "texts"
-    if isinstance(model, LoadedModel):
-        return model.kind
-    return items_kind(_source(model, offline, options.given())) if isinstance(model, (str, Path)) else "texts"
-
-
-def _source(model: str | Path, offline: bool, options: dict[str, Any]) -> Any:
-    keep = {k: options[k] for k in ("revision", "allow_pickle", "trust_remote_code") if k in options}
-    return resolve(model, offline, **keep)
+    return kind_read_by(model, offline, options.given())
 
 
 def _open_job(
@@ -166,7 +158,7 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
     """What identifies a model given by name, without loading it: enough to tell whether a run is there already."""
     if not isinstance(model, (str, Path)):
         return None
-    source = _source(model, offline, model_options)
+    source = find_source(model, offline, model_options)
     adapters = [files_sha256(locate(adapter, offline).glob("*")) for adapter in model_options.get("adapters") or ()]
     named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map", "adapters")}
     files = {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}

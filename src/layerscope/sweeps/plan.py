@@ -295,9 +295,13 @@ def _located(name: str, base: Path) -> str:
 def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:
     function = {"profile": profile, "evaluate": evaluate, "probe": probe}[kind]
     valid = _parameters(function, _WITHOUT.get(kind, _SET_HERE))
-    # flat keywords of option groups; `workers` is the old name of evaluate's scoring_workers
-    more = {"profile": [*Options.__dataclass_fields__, "batch_size"], "evaluate": ["batch_size", "workers"]}.get(kind, [])
-    return _settings(given, where, sorted({*valid, *more}))
+    # flat keywords of option groups, and names of the release before this one
+    more = {
+        "profile": [*Options.__dataclass_fields__, "batch_size"],
+        "evaluate": ["batch_size", "workers"],
+        "probe": ["texts", "images", "task"],
+    }
+    return _settings(given, where, sorted({*valid, *more[kind]}))
 
 
 def _settings(given: Any, where: str, valid: list[str]) -> dict[str, Any]:

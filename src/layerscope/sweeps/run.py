@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from layerscope.cache import cache_dir
-from layerscope.core.runs import finished_manifest
+from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
 from layerscope.engines import Engine, engine_in_use, open_engine
@@ -93,35 +93,35 @@ def sweep(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    told: Callable[[list[Estimate]], None] | None = None,
-    ended: Callable[[dict[str, Any]], None] | None = None,
+    on_estimate: Callable[[list[Estimate]], None] | None = None,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> Sweep:
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
 
-    `told` is called with the estimate before it starts, `ended` with the row of `jobs` of each step as it ends. Each step is an
-    ordinary run in a folder of its own under `out`: the same plan again resumes, and a step that fails does not stop the others.
-    With an engine of several workers, each runs one step at a time. `only` names the steps to run.
+    `on_estimate` is called with the estimate before it starts, `on_step` with the row of `jobs` of each step as it ends. Each
+    step is an ordinary run in a folder of its own under `out`: the same plan again resumes, and a step that fails does not stop
+    the others. With an engine of several workers, each runs one step at a time. `only` names the steps to run. Without `out` the
+    folder is the plan's own `out`, or `runs/` and the plan's name: steps are folders, so a sweep is never in memory alone.
 
         done = layerscope.sweep("sweep.yaml")
         done.jobs; done.table; done.failed
     """
     plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, device=device)
     open_engine(engine, address)  # connects to nothing yet
-    if out is None and plan.out is None and isinstance(source, Mapping):
-        raise LayerscopeError("a sweep from a dict needs a folder: give `out`.")
-    folder = Path(out or plan.out or Path("runs") / Path(str(source)).stem)
+    stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
+    folder = Path(out or plan.out or Path("runs") / folder_name(stem))
     if folder.exists() and not folder.is_dir():
         raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another --out.")
     corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
     _check_settings(plan.steps)
     estimates = estimate_all(plan, corpora, folder)
-    if told is not None:
-        told(estimates)
+    if on_estimate is not None:
+        on_estimate(estimates)
     if estimate_only:
         return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running"))
     place = RunFolder(folder)
     with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
-        results = _run(plan, corpora, folder, estimates, used, bar, ended)
+        results = _run(plan, corpora, folder, estimates, used, bar, on_step)
         table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
         place.write_table("sweep", table)
         manifest = place.write_manifest(_manifest(plan, results, "complete"))  # last: it says that the rest is there
@@ -135,7 +135,7 @@ def _run(
     estimates: Sequence[Estimate],
     engine: Engine,
     bar: Progress,
-    ended: Callable[[dict[str, Any]], None] | None,
+    on_step: Callable[[dict[str, Any]], None] | None,
 ) -> dict[str, StepResult]:
     memory = max((e.memory or 0 for e in estimates), default=0)
     work = StepWork(folder, corpora, int(memory), alone=not engine.remote)
@@ -154,8 +154,8 @@ def _run(
             bring_home(folder / order[i].name, result)
         results[order[i].name] = result
         RunFolder(folder).write_manifest(_manifest(plan, results, "running"))
-        if ended is not None:
-            ended(_row(order[i], result))
+        if on_step is not None:
+            on_step(_row(order[i], result))
     return results
 
 
