@@ -26,7 +26,7 @@ from layerscope.metrics.tokens import gram_kernel, long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.measures import centered_gram
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
-from layerscope.spectra import chebyshev_kernels, eigvalsh, factors, solver_name
+from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy
 from layerscope.spectra.resolvents import sums_without
 
@@ -113,7 +113,7 @@ def pooled(prompts: int, width: int, sites: int) -> None:
     eye = torch.eye(prompts, dtype=torch.float64, device="cuda")
     many = (grams + eye).repeat(4, 1, 1)
     work = 4 / 3 * 1e-9 * len(many) * prompts**3
-    line(f"inverse factors of {len(many)}", milliseconds(lambda: factors.inverse_factor(many.clone()), 3), gigaflop=work)
+    line(f"inverse factors of {len(many)}", milliseconds(lambda: resolvents.inverse_factor(many.clone()), 3), gigaflop=work)
     line("dataset entropy and ranks with folds", milliseconds(lambda: sums_without(grams, members), 3))
 
 
@@ -152,7 +152,7 @@ def main() -> None:
         "token_sums": norms,
         "token_gram": gram_kernel,
         "token_rows": long_prompts,
-        "factors": factors,
+        "resolvents": resolvents,
         "chebyshev": chebyshev_kernels,
     }
     print("usable:", {name: module.usable(0) for name, module in usable.items()})

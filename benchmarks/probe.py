@@ -21,10 +21,9 @@ import torch
 
 from layerscope.models import LoadedModel, wrap
 from layerscope.probing.examples import Examples
-from layerscope.probing.fitting import probes
 from layerscope.probing.job import ProbeJob
 from layerscope.probing.reading import PixelSource
-from layerscope.probing.training import ProbeRecipe
+from layerscope.probing.training import ProbeRecipe, probes
 from layerscope.progress import Silent
 
 WANTED = 2.0

@@ -9,7 +9,7 @@ import pytest
 
 from layerscope import atlas
 from layerscope.atlas.reproduce import Row, items, reproduce
-from layerscope.atlas.reproduce.curves import score_means
+from layerscope.atlas.reproduce.base import score_means
 from layerscope.atlas.reproduce.table2 import MODELS, RULES, best_with_all_tasks, lowest_metric
 from layerscope.errors import UnknownNameError
 from tests.shared import shared_folder

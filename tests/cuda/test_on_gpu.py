@@ -15,7 +15,7 @@ from layerscope.metrics.folds.grams import fold_members
 from layerscope.metrics.tokens import long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy
-from layerscope.spectra import chebyshev_kernels, eigvalsh, factors, solver_name
+from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.resolvents import sums_without
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
@@ -242,11 +242,11 @@ def test_sums_over_tokens(tokens, width, dtype):
 def test_inverse_factors(n):
     base = states("decaying", 6, n, n + 8).cuda()
     matrices = base @ base.mT + 1e-9 * torch.eye(n, dtype=torch.float64, device="cuda")
-    assert factors.usable(0)
-    found = factors.inverse_factor(matrices.clone())
+    assert resolvents.usable(0)
+    found = resolvents.inverse_factor(matrices.clone())
     error = (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
     assert error < 1e-6
-    torch.testing.assert_close(factors.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6)
+    torch.testing.assert_close(resolvents.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])

@@ -11,9 +11,9 @@ import torch
 import transformers as hf
 
 import layerscope
+from layerscope import reading as planning
 from layerscope.capture import reduce
 from layerscope.models import LoadedModel, wrap
-from layerscope.reading import plan as planning
 from tests.tiny import VOCAB, build_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

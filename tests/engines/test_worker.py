@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from layerscope.engines.worker import attempt
+from layerscope.engines.dispatch import attempt
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 
 

@@ -11,7 +11,7 @@ import torch
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds.grams import fold_members
 from layerscope.metrics.samples import _Vectors, n_folds
-from layerscope.spectra.factors import inverse_factor
+from layerscope.spectra.resolvents import inverse_factor
 
 WIDTH = 24
 DATASET = [name for name, metric in metrics().items() if metric.info.level != "tokens"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, UnknownNameError
-from layerscope.probing import ProbeRun, examples, fitting, job, probe
+from layerscope.probing import ProbeRun, examples, job, probe, training
 from layerscope.probing import states as keeping
-from layerscope.probing.tables import wilson
+from layerscope.probing.run import wilson
 from tests.tiny import tiny_model
 from tests.tiny_images import BLOCKS, pictures, tiny_image_model
 
@@ -75,7 +75,7 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model = tiny_model("llama")
     given: dict[str, Any] = {"data": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
-    real_read, real_fit = keeping.StateCache._put, fitting.fit
+    real_read, real_fit = keeping.StateCache._put, training.fit
     reads: list[int] = []
 
     def put(self: Any, pooling: str, start: int, states: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.probing.tables import Z, paired_gains, resampled, tied_with_best, wilson
+from layerscope.probing.run import Z, paired_gains, resampled, tied_with_best, wilson
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 from layerscope.data import Corpus, load_corpus
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import Run, profile
-from layerscope.profiling.valley import entropy_valley
+from layerscope.profiling.run import entropy_valley
 from tests.profiling.reference import PAPER, Independent, assert_agrees
 from tests.profiling.support import assert_same_numbers
 

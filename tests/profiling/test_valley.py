@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from layerscope.profiling.valley import EntropyValley, entropy_valley
+from layerscope.profiling.run import EntropyValley, entropy_valley
 
 
 def table(

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.spectra import factors, resolvents
+from layerscope.spectra import resolvents
 from tests.cuda_on_cpu import launch, missing
 
 KINDS = ("plain", "decaying", "steep", "one direction", "clusters", "repeated", "few directions")
@@ -124,31 +124,31 @@ def positive(n: int, count: int = 3, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130, 257])
 def test_inverse_factors(n: int) -> None:
     matrices = positive(n)
-    found = factors.inverse_factor(matrices.clone())
+    found = resolvents.inverse_factor(matrices.clone())
     assert (found.triu(1) == 0).all()
     torch.testing.assert_close(found.mT @ found, torch.linalg.inv(matrices), rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(factors.log_determinant(found), torch.logdet(matrices))
+    torch.testing.assert_close(resolvents.log_determinant(found), torch.logdet(matrices))
 
 
 def test_what_is_not_positive_definite_is_not_a_number() -> None:
     matrices = positive(70)
     matrices[1, 3, 3] = -1.0
-    found = factors.log_determinant(factors.inverse_factor(matrices))
+    found = resolvents.log_determinant(resolvents.inverse_factor(matrices))
     assert found.isnan().tolist() == [False, True, False]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("n", [1, 3, 37, 64])
 def test_the_kernel_does_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factors, "launch", launch)
+    monkeypatch.setattr(resolvents, "launch", launch)
     around = torch.zeros(2, 70, 71, dtype=torch.float64)  # a block inside larger matrices
     matrices = positive(n, count=2)
     around[:, 2 : 2 + n, 5 : 5 + n] = matrices
     block = around[:, 2 : 2 + n, 5 : 5 + n]
-    factors._leaf_kernel(block)
-    torch.testing.assert_close(block, factors.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
+    resolvents._leaf_kernel(block)
+    torch.testing.assert_close(block, resolvents.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
     block.zero_()
     assert (around == 0).all()
     bad = -positive(n, count=1)
-    factors._leaf_kernel(bad)
+    resolvents._leaf_kernel(bad)
     assert bad.isnan().any()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError
-from layerscope.training.pacing import Pace
+from layerscope.training.watch import Pace
 
 
 class Clock:

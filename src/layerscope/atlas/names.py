@@ -108,9 +108,6 @@ def models() -> pd.DataFrame:
     return table[["model", "family", "size", "revision", "layers", *counts]]
 
 
-_KEY = ["family", "size", "revision"]
-
-
 def _tuples(table: pd.DataFrame) -> pd.DataFrame:
     table.index = pd.Index([tuple(map(str, key)) for key in table.index], tupleize_cols=False)
     return table

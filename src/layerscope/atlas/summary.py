@@ -11,8 +11,7 @@ import pandas as pd
 from layerscope.atlas.names import AtlasModel, find_model
 from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
-from layerscope.atlas.reproduce.base import Panel, Series
-from layerscope.atlas.reproduce.curves import TITLES, highest, valley
+from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
 from layerscope.correlation import same_tasks
 from layerscope.errors import LayerscopeError
 

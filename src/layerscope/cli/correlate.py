@@ -10,8 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import words
-from layerscope.cli.shared import DATA, METRICS, RESULT, option
+from layerscope.cli.shared import DATA, METRICS, RESULT, option, words
 
 if TYPE_CHECKING:
     from layerscope.correlation import Tables

@@ -9,8 +9,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import default_folder, readout_names, size, whole_numbers, words
-from layerscope.cli.shared import DATA, ENGINES, RESULT, option
+from layerscope.cli.shared import DATA, ENGINES, RESULT, default_folder, option, readout_names, size, whole_numbers, words
 
 
 @command("evaluate", "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores")

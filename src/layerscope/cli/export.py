@@ -8,8 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import whole_numbers
-from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option
+from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option, whole_numbers
 from layerscope.errors import LayerscopeError
 
 

@@ -8,8 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import words
-from layerscope.cli.shared import DATA, METRICS, RESULT, option
+from layerscope.cli.shared import DATA, METRICS, RESULT, option, words
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")

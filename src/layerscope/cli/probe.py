@@ -9,8 +9,19 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import default_folder, real, size, whole_numbers, words
-from layerscope.cli.shared import DATA, ENGINES, METRICS, RESULT, TRAINING, option
+from layerscope.cli.shared import (
+    DATA,
+    ENGINES,
+    METRICS,
+    RESULT,
+    TRAINING,
+    default_folder,
+    option,
+    real,
+    size,
+    whole_numbers,
+    words,
+)
 
 
 @command("probe", "layerscope probe smollm2-135m --data TrecQuestions --heads mean --limit 200 --out runs/probe")

@@ -9,8 +9,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import default_folder, real, words
-from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, option
+from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, default_folder, option, real, words
 
 
 @command("profile", "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile")

@@ -11,8 +11,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import words
-from layerscope.cli.shared import DATA, RESULT, option
+from layerscope.cli.shared import DATA, RESULT, option, words
 from layerscope.errors import LayerscopeError
 
 RUNS = typer.Argument(None, help="Folders of finished runs of any kind; or a choice of a layer from `select --json`.")

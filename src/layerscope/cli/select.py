@@ -8,8 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import words
-from layerscope.cli.shared import DATA, METRICS, option
+from layerscope.cli.shared import DATA, METRICS, option, words
 
 
 @command("select", "layerscope select runs/scores")

@@ -9,7 +9,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import size, words
+from layerscope.cli.shared import size, words
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 

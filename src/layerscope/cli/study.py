@@ -9,8 +9,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.options import default_folder
-from layerscope.cli.shared import DATA, METRICS, RESULT, option
+from layerscope.cli.shared import DATA, METRICS, RESULT, default_folder, option
 from layerscope.errors import LayerscopeError
 
 

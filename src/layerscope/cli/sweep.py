@@ -1,7 +1,9 @@
-"""`layerscope sweep`: many models, checkpoints and corpora from one file."""
+"""`layerscope sweep`: many models, checkpoints and corpora from one file. `layerscope recipe`: such plans in the package."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, RESULT, option
+from layerscope.cli.shared import DATA, RESULT, option, words
 
 
 @command("sweep", "layerscope sweep sweep.yaml --estimate")
@@ -52,4 +54,62 @@ def sweep_command(
     elif not output.quiet:
         shared.next_step(f"layerscope sweep {shared.shown(file)}")
     if done.failed:
+        raise typer.Exit(2)
+
+
+@command("recipe", "layerscope recipe paper --estimate")
+def recipe_command(
+    recipe: str = typer.Argument(..., help="`paper` (the paper's experiments on its models), or a .yaml file."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the studies. (default: runs/RECIPE)"),
+    estimate: bool = typer.Option(False, "--estimate", help="Say what it will take on this machine, and stop."),
+    only: str | None = typer.Option(None, "--only", help="Comma-separated names of steps."),
+    device: str | None = shared.DEVICE,
+    offline: bool = shared.OFFLINE,
+    as_json: bool = shared.AS_JSON,
+    quiet: bool = shared.QUIET,
+) -> None:
+    """Run several studies; what they will take is said first. The same command again resumes."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from layerscope.models.settings import pick_device
+    from layerscope.sweeps.run import sweep
+    from layerscope.sweeps.terminal import print_estimate, print_failed, print_step
+
+    silent = quiet or as_json
+    target = str(pick_device(device))
+
+    def tell(estimates: Any) -> None:
+        console = Console(stderr=not estimate, highlight=False)
+        console.print(f"[bold]{escape(Path(recipe).stem)}[/bold]: estimate for {escape(target)}")
+        print_estimate(estimates, console=console)
+
+    done = sweep(
+        recipe,
+        out=out,
+        only=words(only),
+        device=device,
+        estimate_only=estimate,
+        offline=offline,
+        progress=False if silent else None,
+        on_estimate=None if silent else tell,
+        on_step=None if silent else print_step,
+    )
+    if estimate:
+        if as_json:
+            steps = [{"step": one.job, **asdict(one)} for one in done.estimates]
+            shared.print_json({"device": target, "steps": steps})
+        elif not quiet:
+            shared.next_step(f"layerscope recipe {shared.shown(recipe)}")
+        return
+    if as_json:
+        rows = [{**row, "step": row["job"], "run": str(done.path / row["job"])} for row in done.jobs.to_dict(orient="records")]
+        shared.print_json(rows)
+    elif not quiet:
+        print_failed(done)
+        shared.next_step(f"layerscope report {shared.shown(done.path)}")
+    if done.failed:
+        names = ", ".join(one["job"] for one in done.failed)
+        total = len(done.jobs)
+        print(f"{len(done.failed)} of {total} steps failed ({names}); the same command tries them again.", file=sys.stderr)
         raise typer.Exit(2)

@@ -1,10 +1,12 @@
-"""An export in the making, not yet verified, and the texts it is verified on."""
+"""An export in the making, not yet verified, the texts it is verified on, and what a format that writes it offers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -97,3 +99,26 @@ def verification_texts(count: int = 4) -> list[str]:
 def beyond(count_tokens: int) -> str:
     """A text that is surely longer than so many tokens."""
     return _PARAGRAPH * (count_tokens // 60 + 2)
+
+
+class ExportFormat(ABC):
+    """One way to write a cut model. `write` adds files to the draft's folder, which already loads with sentence-transformers."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str] = ""
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Refuse, before any work, what cannot be done."""
+        return
+
+    @abstractmethod
+    def write(self, draft: Draft, options: Mapping[str, Any]) -> Any:
+        """Write the files. What is returned goes into layerscope.json and comes back to `card` and `lines`."""
+
+    def card(self, facts: Any) -> str:
+        """A section of the model card, in Markdown; nothing where the format needs none."""
+        return ""
+
+    def lines(self, facts: Any) -> list[str]:
+        """Lines for the terminal."""
+        return []

@@ -16,8 +16,7 @@ from layerscope.metrics.folds.grams import prepared_view
 from layerscope.metrics.folds.sums import FEWEST, entropy_of_sums
 from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import eigvalsh
-from layerscope.spectra.factors import fast_doubles
-from layerscope.spectra.resolvents import FINE, sums_without
+from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
 _BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
 # Float32 is used where it moves the paired entropy by less than this share of the value: it may move others a few times as far.

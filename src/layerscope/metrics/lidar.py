@@ -16,7 +16,7 @@ from layerscope.metrics.folds.spectra import NATS
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import ViewRows, n_folds
 from layerscope.spectra import solve_together
-from layerscope.spectra.factors import fast_doubles, inverse_factor
+from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
 _CITATION = "Thilak et al. 2024"
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.

@@ -15,8 +15,7 @@ from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import module_sha256, settings_sha256
-from layerscope.models.images.load import default_processor, describe_images, image_family, items_kind, read_image_model
-from layerscope.models.images.model import ImageModel
+from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice

@@ -21,7 +21,6 @@ from layerscope.engines.recipe import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
-from layerscope.probing.fitting import fit, head_count, pooling_of, probes
 from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.reading import (
     DEFAULT_MAX_LENGTH,
@@ -33,10 +32,9 @@ from layerscope.probing.reading import (
     ReadWork,
     read_by_workers,
 )
-from layerscope.probing.run import KIND, ProbeRun
+from layerscope.probing.run import KIND, Predictions, ProbeRun, item_table, probe_table
 from layerscope.probing.states import StateCache, default_budget, plan_storage
-from layerscope.probing.tables import Predictions, item_table, probe_table
-from layerscope.probing.training import ProbeRecipe
+from layerscope.probing.training import ProbeRecipe, fit, head_count, pooling_of, probes
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, checked
 from layerscope.version import VERSION

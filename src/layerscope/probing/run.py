@@ -2,18 +2,114 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
+from layerscope.capture import Site
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Z = 1.959963984540054  # 95 %
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share (Wilson 1927); it stays inside 0 to 1 and is right for shares near them.
+
+    >>> tuple(round(x, 3) for x in wilson(8, 10))
+    (0.49, 0.943)
+    """
+    if n == 0:
+        return math.nan, math.nan
+    share = hits / n
+    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def resampled(correct: np.ndarray, seed: int = 0, resamples: int = 1000) -> np.ndarray:
+    """Accuracies (resamples, layers) of layers (layers, n) on the same draws of items with repetition."""
+    n = correct.shape[1]
+    rng = np.random.default_rng([seed, n])
+    # how often each item is drawn is all that matters: one product instead of a gather per draw
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float32)
+    return (counts @ correct.T.astype(np.float32)).astype(np.float64) / n
+
+
+def paired_gains(correct: np.ndarray, reference: int, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Accuracy minus the reference layer's on the same items, with 95 % bounds from the draws."""
+    gain = correct.mean(axis=1) - correct[reference].mean()
+    low, high = np.quantile(drawn - drawn[:, [reference]], [0.025, 0.975], axis=0)
+    return gain, low, high
+
+
+def tied_with_best(correct: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Whether each layer cannot be told from the best one on these items."""
+    best = int(correct.mean(axis=1).argmax())
+    return np.quantile(drawn[:, [best]] - drawn, 0.025, axis=0) <= 0
+
+
+COLUMNS = ["probe", "metric", "layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
+COLUMNS += ["gain", "gain_low", "gain_high", "tied_best", "validation", "learning_rate", "epoch", "epochs"]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one kind of probe said: the likeliest classes (layers, test items, up to 5), and how each layer's was chosen."""
+
+    ranks: np.ndarray
+    validation: np.ndarray
+    rate: np.ndarray
+    epoch: np.ndarray
+    epochs: np.ndarray
+    seconds: float = 0.0
+
+
+def probe_table(
+    answers: dict[str, Predictions], sites: Sequence[Site], blocks: int, labels: np.ndarray, classes: int, seed: int
+) -> pd.DataFrame:
+    """One row per probe, metric and layer; `labels` are the test items' classes."""
+    rows = []
+    last = max(range(len(sites)), key=lambda i: sites[i].layer)
+    for probe, said in answers.items():
+        for metric, top in (("top1", 1), ("top5", 5)):
+            if top >= classes:
+                continue  # always right
+            correct = (said.ranks[:, :, :top] == labels[None, :, None]).any(-1)
+            drawn = resampled(correct, seed)
+            gain, low, high = paired_gains(correct, last, drawn)
+            tied = tied_with_best(correct, drawn)
+            for i, site in enumerate(sites):
+                bounds = wilson(int(correct[i].sum()), correct.shape[1])
+                where = [probe, metric, site.layer, site.layer / blocks, site.name]
+                measured = [correct[i].mean(), *bounds, correct.shape[1], gain[i], low[i], high[i], bool(tied[i])]
+                rows.append([*where, *measured, said.validation[i], said.rate[i], said.epoch[i], said.epochs[i]])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def item_table(answers: dict[str, Predictions], sites: Sequence[Site], items: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    """One row per probe, layer and test item: its class, the class named, and the place of its own class among the first five."""
+    parts = []
+    for probe, said in answers.items():
+        found = said.ranks == labels[None, :, None]
+        place = np.where(found.any(-1), found.argmax(-1) + 1, 0)
+        for i, site in enumerate(sites):
+            columns = {"item": items, "label": labels, "predicted": said.ranks[i, :, 0], "place": place[i]}
+            part = pd.DataFrame({name: np.asarray(values, dtype=np.int32) for name, values in columns.items()})
+            part.insert(0, "layer", np.int32(site.layer))
+            part.insert(0, "probe", probe)
+            parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
 
 KIND = "probe"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerscope.core.readout import how_read
 from layerscope.errors import LayerscopeError
-from layerscope.profiling.valley import EntropyValley
+from layerscope.profiling.run import EntropyValley
 from layerscope.report.sections.evaluation import gain_parts
 from layerscope.report.sources import Block, Curves, Mark, Scores
 from layerscope.selection import Choice, choose

@@ -10,7 +10,7 @@ import pandas as pd
 
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.profiling.valley import EntropyValley, entropy_valley
+from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
 
 

@@ -27,8 +27,7 @@ from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import lists
-from layerscope.studies.shared.drawing import band, new_figure, quiet, sequential, tame
+from layerscope.studies.shared.curves import band, lists, new_figure, quiet, sequential, tame
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
 
 if TYPE_CHECKING:

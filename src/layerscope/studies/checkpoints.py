@@ -31,13 +31,13 @@ from layerscope.studies.shared.curves import (
     Valleys,
     by_layer,
     deeper,
+    draw_ordered,
     in_short,
     lists,
     mean_of,
     profile_rows,
     sentence,
 )
-from layerscope.studies.shared.drawing import draw_ordered
 from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
 
 if TYPE_CHECKING:

@@ -25,14 +25,20 @@ from layerscope.studies.shared.curves import (
     VALUES,
     Valleys,
     at_depths,
+    band,
     by_layer,
+    draw_panel,
     in_short,
     layers,
     lists,
     mean_of,
+    model_colors,
+    new_figure,
     profile_rows,
+    quiet,
+    subtitle,
+    tame,
 )
-from layerscope.studies.shared.drawing import band, draw_panel, model_colors, new_figure, quiet, subtitle, tame
 from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
 
 if TYPE_CHECKING:

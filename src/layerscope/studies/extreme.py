@@ -32,8 +32,19 @@ from layerscope.progress import Progress
 from layerscope.reading import BatchRunner
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import in_short, layers, lists, mean_of
-from layerscope.studies.shared.drawing import band, color_key, new_figure, quiet, sequential, subtitle, tame
+from layerscope.studies.shared.curves import (
+    band,
+    color_key,
+    in_short,
+    layers,
+    lists,
+    mean_of,
+    new_figure,
+    quiet,
+    sequential,
+    subtitle,
+    tame,
+)
 from layerscope.studies.shared.models import Request, canonical, read_prompts, read_specs
 
 if TYPE_CHECKING:

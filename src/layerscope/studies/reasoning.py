@@ -32,8 +32,7 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.curves import in_short, lists, mean_of
-from layerscope.studies.shared.drawing import band, model_colors, new_figure, quiet, subtitle, tame
+from layerscope.studies.shared.curves import band, in_short, lists, mean_of, model_colors, new_figure, quiet, subtitle, tame
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
 
 if TYPE_CHECKING:

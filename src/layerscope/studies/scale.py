@@ -17,8 +17,17 @@ import pandas as pd
 from layerscope.profiling import Run
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import VALLEY, Valleys, by_layer, deeper, in_short, mean_of, profile_rows, sentence
-from layerscope.studies.shared.drawing import draw_ordered
+from layerscope.studies.shared.curves import (
+    VALLEY,
+    Valleys,
+    by_layer,
+    deeper,
+    draw_ordered,
+    in_short,
+    mean_of,
+    profile_rows,
+    sentence,
+)
 from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import by_layer, in_short, lists, mean_of
-from layerscope.studies.shared.drawing import band, new_figure, quiet, subtitle, tame
+from layerscope.studies.shared.curves import band, by_layer, in_short, lists, mean_of, new_figure, quiet, subtitle, tame
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from layerscope.studies.inequalities.trials import (
     try_random,
     unit,
 )
-from layerscope.studies.shared.curves import in_short, lists
-from layerscope.studies.shared.drawing import band, new_figure, quiet
+from layerscope.studies.shared.curves import band, in_short, lists, new_figure, quiet
 from layerscope.studies.shared.models import Request
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.tasks.limit import draw
+from layerscope.evaluation.tasks.spec import draw
 from tests.evaluation.tasks.support import WordHashEncoder, score, write_rows
 
 

@@ -1,10 +1,18 @@
-"""What recomputing a table or figure gives: rows with verdicts, and panels to draw."""
+"""What the tables and figures share: rows with verdicts, panels to draw, published curves and facts about their shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.atlas.names import find_model
+from layerscope.atlas.queries import metric_values, select_scores
+from layerscope.core.statistics import Array, spearman
+from layerscope.core.valley import find_valley
 
 SUPPORTED, NOT_SUPPORTED, UNCHECKED = "supported", "not supported", "cannot be checked"
 NO_SCORES = "none: uses no scores"
@@ -74,3 +82,78 @@ def judge(holds: bool) -> str:
 def near(printed: float, ours: float, tolerance: float = 0.05) -> str:
     """Whether our number rounds to the printed one."""
     return judge(abs(printed - ours) <= tolerance + 1e-9)
+
+
+TITLES = {
+    "entropy_prompt": "prompt entropy (nats)",
+    "entropy_sentence": "prompt entropy, older code (nats)",
+    "entropy_dataset": "dataset entropy (nats)",
+    "curvature": "curvature (radians)",
+    "infonce": "InfoNCE",
+    "lidar": "LiDAR (entropy, nats)",
+    "dime": "DiME (nats)",
+    "intrinsic_dimension": "intrinsic dimension",
+}
+
+
+def curve(model: str, metric: str, dataset: str = "wikitext") -> Array:
+    """A metric's published values from the first layer to the last."""
+    return metric_values(model, dataset, metric)["value"].to_numpy(float)
+
+
+def metric_panel(
+    metric: str,
+    models: Sequence[str],
+    dataset: str = "wikitext",
+    labels: Sequence[str] | None = None,
+    ordered: bool = False,
+) -> Panel:
+    """One metric of several models against depth."""
+    series = []
+    for model, label in zip(models, labels or models, strict=True):
+        table = metric_values(model, dataset, metric)
+        series.append(Series(label, table["depth"].tolist(), table["value"].tolist()))
+    return Panel(TITLES[metric], "depth (layer / blocks)", "", series, ordered=ordered)
+
+
+def score_means(model: str, convention: str) -> pd.DataFrame:
+    """Per layer, over the tasks present there: layer, depth, tasks, score × 100."""
+    table = select_scores(model, convention)
+    means = table.groupby("layer", as_index=False).agg(
+        depth=("depth", "first"), tasks=("task", "nunique"), score=("score", "mean")
+    )
+    means["score"] *= 100
+    return means
+
+
+def highest(table: pd.DataFrame, column: str) -> pd.Series:
+    """The row with the highest value of a column, the first of equals."""
+    return table.iloc[int(table[column].to_numpy(float).argmax())]
+
+
+def spread(values: Array) -> float:
+    """Highest minus lowest before the last layer, which alone has the final norm."""
+    return float(np.ptp(values[:-1]))
+
+
+def valley(values: Array) -> tuple[int, float]:
+    """The layer of the deepest dip, and how far it lies below the lower of its two shoulders (0: there is no dip)."""
+    found = find_valley(values)
+    assert found is not None, "the atlas has every layer of these curves"
+    return found.place, found.depth.value
+
+
+def middle(values: Array) -> Array:
+    """The middle third of the depth."""
+    n = len(values) - 1
+    return values[int(np.ceil(n / 3)) : int(np.floor(2 * n / 3)) + 1]
+
+
+def trend(values: Sequence[float]) -> float:
+    """Spearman's ρ of a sequence with its order: 1 if it always rises."""
+    return float(spearman(np.arange(len(values), dtype=float), np.asarray(values, float)))
+
+
+def title_of(model: str) -> str:
+    """The name a reader knows."""
+    return find_model(model).name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from layerscope.atlas.queries import select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge
-from layerscope.atlas.reproduce.curves import highest, score_means
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, judge, score_means
 from layerscope.correlation import same_tasks
 
 MODELS = {

@@ -5,8 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from layerscope.atlas.queries import metric_values
-from layerscope.atlas.reproduce.base import NO_SCORES, UNCHECKED, Item, Panel, Row, Series, judge
-from layerscope.atlas.reproduce.curves import curve, metric_panel, trend, valley
+from layerscope.atlas.reproduce.base import (
+    NO_SCORES,
+    UNCHECKED,
+    Item,
+    Panel,
+    Row,
+    Series,
+    curve,
+    judge,
+    metric_panel,
+    trend,
+    valley,
+)
 from layerscope.atlas.tables import as_text, coded
 from layerscope.core.statistics import Array
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from layerscope.atlas.queries import metric_values, select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge, near
-from layerscope.atlas.reproduce.curves import highest, score_means
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, judge, near, score_means
 
 MODELS = {"Pythia-410M": "Pythia-410m", "LLM2Vec-8B": "LLM2Vec-mntp-unsup-simcse"}
 RULES = {"min_dime": "dime", "min_infonce": "infonce", "min_entropy_dataset": "entropy_dataset"}

@@ -12,8 +12,7 @@ from layerscope.errors import DataError, OfflineError, UnknownNameError
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
-from layerscope.evaluation.tasks.limit import check_limit
-from layerscope.evaluation.tasks.spec import TaskSpec
+from layerscope.evaluation.tasks.spec import TaskSpec, check_limit
 
 PRESETS = ("paper", "small")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layerscope.core.plugins import Registry
-from layerscope.exporting.formats.base import ExportFormat
+from layerscope.exporting.draft import ExportFormat
 
 __all__ = ["BASE_FORMAT", "FORMATS", "ExportFormat"]
 

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.errors import MissingExtraError, UnknownNameError
-from layerscope.exporting.draft import Draft
+from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.express import ExportError
-from layerscope.exporting.formats.base import ExportFormat
 from layerscope.exporting.verifying import cosine_distances
 from layerscope.models.settings import quiet
 

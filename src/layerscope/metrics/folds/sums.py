@@ -17,8 +17,7 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.folds.grams import fold_members, whole_matrices
 from layerscope.metrics.options import RowPreparation
-from layerscope.spectra.factors import fast_doubles
-from layerscope.spectra.resolvents import sums_without
+from layerscope.spectra.resolvents import fast_doubles, sums_without
 
 if TYPE_CHECKING:
     from layerscope.metrics.samples import PooledRows

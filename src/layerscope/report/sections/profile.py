@@ -18,7 +18,7 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
-from layerscope.profiling.valley import entropy_valley
+from layerscope.profiling.run import entropy_valley
 from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
 from layerscope.report.sources import Curves, Section, weights_text
 from layerscope.report.text import number, sparkline

@@ -1,8 +1,15 @@
-"""Which items are read, in which shards: sorted by length, so that batches hold little padding and shards are bounded."""
+"""From items to reduced states: plan the items, read them ahead, run the model on batches, keep what a reduction keeps.
+
+Every reading of states goes through here. `make_plan` says which items are read, in which shards; `Prefetcher` reads their rows
+in the background where a GPU would have to wait for them; `BatchRunner` runs the model on batches of similar length and hands
+each to a reduction. A reduction runs the model under its hooks and keeps what it is for: `capture.Reducer` pooled vectors and
+token measures (for profiles), `capture.pooling.Pooler` every kind of pooling (for evaluations), the states of all tokens (for
+probes).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -11,8 +18,35 @@ from typing import Self
 
 import numpy as np
 
+from layerscope.capture import Batch, run_batches, token_budget
 from layerscope.errors import DataError
-from layerscope.models.inputs import ItemReader, Part, Row
+from layerscope.models import LoadedModel
+from layerscope.models.inputs import ItemReader, Part, Row, ViewRows, ViewSettings
+
+
+class BatchRunner:
+    """Makes batches for a model, and remembers how many tokens of a batch fit in memory.
+
+    Which items share a batch decides the last digits of their states: every reading batches by the same rules.
+    """
+
+    def __init__(self, model: LoadedModel, batch_size: int | None = None) -> None:
+        self.model, self.batch_size = model, batch_size
+        self.tokens = token_budget(model.device, model.width)
+
+    def run(self, rows: Sequence[Row], reduce: Callable[[list[int], Batch], None]) -> None:
+        """Call `reduce(numbers, batch)` until every row has been in a batch; the numbers say which rows.
+
+        A batch that does not fit in memory is split and tried again: `reduce` must leave no trace of a batch that failed.
+        """
+        self.run_lengths(self.model.lengths(rows), lambda numbers: self.model.make_batch([rows[i] for i in numbers]), reduce)
+
+    def run_lengths(
+        self, lengths: Sequence[int], make: Callable[[list[int]], Batch], reduce: Callable[[list[int], Batch], None]
+    ) -> None:
+        """The same for items that are read when their batch is made: `make(numbers)` gives the batch."""
+        self.tokens = run_batches(lengths, lambda numbers: reduce(numbers, make(numbers)), self.tokens, self.batch_size)
+
 
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 _FIRST_TOKENS = 32768  # of the first shard: a GPU has to do longer than the host takes to give it the work and go on
@@ -154,3 +188,89 @@ def choose_shard_size(device_type: str, sites: int, views: int, width: int, item
     if item_bytes:
         fits = min(fits, room // ((1 + views) * item_bytes))
     return int(max(4, min(32 if device_type == "cpu" else 512, fits)))
+
+
+_AHEAD = 2  # shards
+
+
+class Prefetcher:
+    """Reads shards in threads, a few ahead of the one that is asked for. Use it as a context.
+
+    Items and views are read by a thread each: items can be run before their views are there. Shards may be added to a plan that
+    grows.
+    """
+
+    def __init__(self, reader: ItemReader, plan: Plan, shards: Sequence[np.ndarray], views: ViewSettings) -> None:
+        self.reader, self.view_settings = reader, views
+        self._order: dict[int, int] = {}
+        self._shards: list[np.ndarray] = []
+        self._rows: dict[int, Future[Sequence[Row]]] = {}
+        self._views: dict[int, Future[ViewRows]] = {}
+        self._views_requested = self._views_given = 0
+        self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"layerscope-prefetch-{what}") for what in ("items", "views")]
+        if views.count:
+            reader.start_views(views, sum(len(shard) for shard in shards))
+        self.add(plan, shards)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for thread in self._threads:
+            thread.shutdown(cancel_futures=True)
+        self.reader.stop_views()
+
+    def add(self, plan: Plan, shards: Sequence[np.ndarray]) -> None:
+        """More shards to read, of a plan that holds those so far."""
+        self.plan = plan
+        for shard in shards:
+            self._order[int(shard[0])] = len(self._shards)
+            self._shards.append(shard)
+        self._request_views()
+
+    def _request_rows(self, index: int) -> None:
+        if self.plan.rows is None and index not in self._rows:
+            self._rows[index] = self._threads[0].submit(read_rows, self.reader, self.plan, self._shards[index])
+
+    def _rows_of(self, index: int) -> Sequence[Row]:
+        """Rows that the plan holds are at hand."""
+        pending = self._rows.get(index)
+        return read_rows(self.reader, self.plan, self._shards[index]) if pending is None else pending.result()
+
+    def _request_views(self) -> None:
+        upto = min(self._views_given + 1 + _AHEAD, len(self._shards)) if self.view_settings.count else 0
+        for index in range(self._views_requested, upto):
+            self._request_rows(index)
+            self._views[index] = self._threads[1].submit(self._read_views, index)
+        self._views_requested = max(self._views_requested, upto)
+
+    def _read_views(self, index: int) -> ViewRows:
+        return self.reader.read_views(self._shards[index], self._rows_of(index), self.view_settings)
+
+    def rows(self, shard: np.ndarray) -> Sequence[Row]:
+        """The rows of a shard's items; those of the shards after it are requested."""
+        index = self._order[int(shard[0])]
+        for i in range(index, min(index + 1 + _AHEAD, len(self._shards))):
+            self._request_rows(i)
+        rows = self._rows_of(index)
+        if not self.view_settings.count:
+            self._rows.pop(index, None)
+        return rows
+
+    def has_views(self, shard: np.ndarray) -> bool:
+        """Whether a shard's views are there already."""
+        pending = self._views.get(self._order[int(shard[0])])
+        return pending is not None and pending.done()
+
+    def views(self, shard: np.ndarray) -> ViewRows:
+        """The rows of a shard's views; the shard is forgotten after this."""
+        index = self._order[int(shard[0])]
+        self._views_given = max(self._views_given, index + 1)
+        self._request_views()
+        views = self._views.pop(index).result()
+        self._rows.pop(index, None)
+        return views
+
+    def end_views(self) -> None:
+        """End the processes that make views, once all have been read: while a GPU still works, nobody waits for that."""
+        self.reader.stop_views()
