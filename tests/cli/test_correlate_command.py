@@ -36,7 +36,7 @@ def folders(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def test_on_the_atlas(cli: Cli, tmp_path: Path) -> None:
-    ended = cli("correlate", "--atlas", "bert-base", "--permutations", "199", "--measure", "dcor", "-o", "c.png")
+    ended = cli("correlate", "--atlas", "bert-base", "--surrogates", "199", "--measure", "dcor", "-o", "c.png")
     assert ended.code == 0, ended.err
     assert "distance correlation  one point per layer (13 layers" in ended.out
     assert "undefined" in ended.out
@@ -44,10 +44,11 @@ def test_on_the_atlas(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_json_is_pure_and_holds_the_chance_level(cli: Cli) -> None:
-    words = ("--metric", "dime,lidar", "--measure", "dcor", "--permutations", "199", "--json")
+    words = ("--metric", "dime,lidar", "--measure", "dcor", "--surrogates", "199", "--json")
     found = json.loads(cli("correlate", "--atlas", "Pythia-410m", *words).out)
     assert {row["metric"] for row in found["layers"]} == {"dime", "lidar"}
-    assert 0.2 < found["layers"][0]["null_mean"] < found["layers"][0]["null_95"] < 0.6
+    assert 0.2 < found["layers"][0]["null_mean"] < found["layers"][0]["null_95"] < 1
+    assert found["layers"][0]["null_95"] > 0.7  # unrelated curves as smooth as these reach far more than shuffled layers do
     assert found["convention"] == "english"
     assert len(found["tasks"]) == 58
 

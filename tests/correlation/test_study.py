@@ -18,7 +18,7 @@ from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Run
 
 DEFAULT = Readout()
-FEW: dict[str, Any] = {"permutations": 199, "task_permutations": 99, "bootstrap": 100}
+FEW: dict[str, Any] = {"surrogates": 199, "bootstrap": 100}
 
 
 def tables(layers: int = 12, tasks: int = 4, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -58,7 +58,7 @@ def test_what_is_constant_is_counted_and_never_nan() -> None:
     assert "flat" not in set(found.layers["metric"])
     assert {(u["metric"], u["reason"]) for u in found.undefined} == {("flat", "the metric is constant")}
     assert len(found.undefined) == 5  # the mean and each of four tasks
-    assert found.layers.drop(columns=["task", "smooth_95"]).notna().all(axis=None)
+    assert found.layers.drop(columns=["task"]).notna().all(axis=None)
     text = json.dumps(found.as_dict())
     assert "NaN" not in text
 
@@ -96,7 +96,7 @@ def test_wrong_input_is_told() -> None:
     with pytest.raises(LayerscopeError, match="a table lacks score"):
         correlate(metrics, scores.rename(columns={"score": "value"}))
     with pytest.raises(LayerscopeError, match="at least 99"):
-        correlate(metrics, scores, permutations=10)
+        correlate(metrics, scores, surrogates=10)
 
 
 def test_the_atlas_gives_its_conventions() -> None:
@@ -191,19 +191,45 @@ def test_runs_and_folders_are_taken_like_the_command_takes_them(tmp_path: Any) -
         correlate(run, run)  # type: ignore[arg-type]
 
 
-def test_the_page_and_the_command_state_one_chance_level() -> None:
-    """The page once had a chance level of its own, which the command did not know."""
+def test_the_old_name_of_surrogates_works_with_a_notice() -> None:
+    metrics, scores = tables()
+    with pytest.warns(DeprecationWarning, match="permutations= is now called surrogates="):
+        found = correlate(metrics, scores, measures=["spearman"], permutations=99, task_permutations=99, bootstrap=100)
+    assert found.facts["surrogates"] == 99
+    with pytest.raises(TypeError, match="permutation"):
+        correlate(metrics, scores, permutation=99)
+
+
+def test_p_is_the_larger_of_both_nulls_and_holm_adjusts_over_metrics() -> None:
+    metrics, scores = tables()
+    found = correlate(metrics, scores, **FEW)
+    assert found.facts["null"] == ["random phase", "permuted increments"]
+    np.testing.assert_allclose(found.layers["p"], found.layers[["p_phase", "p_increments"]].max(axis=1))
+    for _, rows in found.layers.groupby("measure"):
+        assert rows["p_adjusted"].min() == pytest.approx(min(1.0, 2 * rows["p"].min()))  # two metrics vary
+
+
+def test_the_page_and_the_command_say_one_thing() -> None:
+    """The page once had a null of its own. Now ρ, the chance level and the adjusted p-value are the command's."""
     from layerscope.report.contents import gather
     from tests.report.synthetic import synthetic_evaluation, synthetic_run
 
     run, evaluation = synthetic_run(), synthetic_evaluation(tasks=["a", "b"])
     (page,) = gather([run, evaluation]).correlations
-    command = correlate(run, evaluation, measures=["spearman", "kendall"], **FEW)
-    assert command.tasks["smooth_95"].notna().tolist() == (command.tasks["measure"] == "spearman").tolist()
+    command = correlate(run, evaluation, measures=["spearman", "kendall"], bootstrap=100)
+
+    def shown(row: dict[Any, Any], task: str) -> pd.Series:
+        mine = page.table[(page.table["metric"] == row["metric"]) & (page.table["task"] == task)]
+        return mine[(mine["sink"] == "keep") & (mine["readout"] == "plain/mean/applied/keep/none")].iloc[0]
+
     own = command.tasks[command.tasks["measure"] == "spearman"]
     for row in own.to_dict(orient="records"):
-        shown = page.table[(page.table["metric"] == row["metric"]) & (page.table["task"] == row["task"])]
-        shown = shown[(shown["sink"] == "keep") & (shown["readout"] == "plain/mean/applied/keep/none")].iloc[0]
-        assert shown["rho"] == pytest.approx(row["value"], abs=1e-12)
-        assert shown["noise"] == pytest.approx(row["smooth_95"], abs=1e-12)
+        seen = shown(row, row["task"])
+        assert seen["rho"] == pytest.approx(row["value"], abs=1e-12)
+        assert seen["chance"] == pytest.approx(row["null_95"], abs=1e-12)
     assert len(own) > 4
+    means = command.layers[command.layers["measure"] == "spearman"]
+    for row in means.to_dict(orient="records"):
+        seen = shown(row, "mean over tasks")
+        assert seen["rho"] == pytest.approx(row["value"], abs=1e-12)
+        assert seen["p"] == pytest.approx(row["p_adjusted"], abs=1e-12)

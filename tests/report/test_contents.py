@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope.correlation.maths import RankedCurve, rank_correlation, shuffled_noise
 from layerscope.errors import LayerscopeError
 from layerscope.report.contents import gather, load_any
-from layerscope.report.correlate import MEAN
+from layerscope.report.correlate import MEAN, _compare
 from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
 from layerscope.report.notices import convention_rows
 from layerscope.selection import Choice
@@ -93,47 +92,6 @@ def test_nothing_given_and_nothing_held(tmp_path: Path) -> None:
         gather([tmp_path])
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_spearman_is_scipys(ties: bool) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    draw = np.random.default_rng(3)
-    for n in (5, 13, 31):
-        x, y = draw.normal(size=n), draw.normal(size=n)
-        if ties:
-            x, y = x.round(), y.round()
-        rho, noise, used = rank_correlation(RankedCurve(x), RankedCurve(y))
-        assert rho == pytest.approx(stats.spearmanr(x, y).statistic)
-        assert used == n
-        assert 0 < noise <= 1
-
-
-def test_undefined_layers_are_left_out_of_a_correlation() -> None:
-    x, y = np.arange(8.0), np.arange(8.0) ** 2
-    y[3] = np.nan
-    rho, _, used = rank_correlation(RankedCurve(x), RankedCurve(y))
-    assert (rho, used) == (pytest.approx(1.0), 7)
-    assert np.isnan(rank_correlation(RankedCurve(x[:3]), RankedCurve(y[:3]))[0])
-    assert np.isnan(rank_correlation(RankedCurve(x), RankedCurve(np.ones(8)))[0])
-
-
-def test_chance_gives_smooth_curves_more_than_shuffled_ones() -> None:
-    """The share of unrelated pairs beyond the stated noise is about what is stated, for random walks too."""
-    draw = np.random.default_rng(0)
-    n, beyond_smooth, beyond_shuffled, white = 31, 0, 0, 0
-    shuffled = shuffled_noise(n)
-    assert shuffled == pytest.approx(1.96 / np.sqrt(n - 1), abs=0.03)
-    for _ in range(300):
-        walks = RankedCurve(draw.normal(size=n).cumsum()), RankedCurve(draw.normal(size=n).cumsum())
-        rho, noise, _ = rank_correlation(*walks)
-        beyond_smooth += abs(rho) > noise
-        beyond_shuffled += abs(rho) > shuffled
-        rho, noise, _ = rank_correlation(RankedCurve(draw.normal(size=n)), RankedCurve(draw.normal(size=n)))
-        white += abs(rho) > noise
-    assert beyond_shuffled > 0.4 * 300  # the naive band is far too narrow for curves over layers
-    assert beyond_smooth < 0.1 * 300
-    assert white < 0.1 * 300
-
-
 def test_correlations_pair_runs_of_the_same_model() -> None:
     report = gather([synthetic_run(), synthetic_run("other"), synthetic_evaluation(tasks=["a", "b"], readouts=READOUTS[:2])])
     (held,) = report.correlations
@@ -143,6 +101,32 @@ def test_correlations_pair_runs_of_the_same_model() -> None:
     one = held.table[(held.table["metric"] == "prompt_entropy") & (held.table["sink"] == "drop") & (held.table["task"] == "a")]
     assert len(one) == 2
     assert one["n"].tolist() == [7, 7]
+
+
+def test_undefined_layers_are_left_out_of_a_correlation() -> None:
+    x, y = np.arange(8.0), np.arange(8.0) ** 2
+    y[3] = np.nan
+    metrics = {("rises", "keep"): x, ("few", "keep"): np.where(x < 4, x, np.nan), ("flat", "keep"): np.ones(8)}
+    compared = _compare(metrics, y)
+    rho, chance, p, used = compared["rises", "keep"]
+    assert (rho, used) == (pytest.approx(1.0), 7)
+    assert 0 < chance <= 1
+    assert 0 < p <= 1
+    for name, count in (("few", 3), ("flat", 7)):
+        assert np.isnan(compared[name, "keep"][0])
+        assert compared[name, "keep"][3] == count
+
+
+def test_metrics_are_adjusted_with_those_of_their_sink_setting() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=20)
+    metrics = {
+        ("a", "keep"): y + 0.1 * rng.normal(size=20),
+        ("a", "drop"): rng.normal(size=20),
+        ("b", "keep"): rng.normal(size=20),
+    }
+    alone = _compare({("a", "keep"): metrics["a", "keep"]}, y)["a", "keep"][2]
+    assert _compare(metrics, y)["a", "keep"][2] == pytest.approx(min(1.0, 2 * alone))  # a and b, both with the sink kept
 
 
 def test_families_keep_their_color() -> None:

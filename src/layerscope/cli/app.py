@@ -27,6 +27,7 @@ STORY = {
 # Old spellings: (command, old option) -> new option. They work for one release and say so.
 RENAMED = {
     ("probe", "--texts"): "--data",
+    ("correlate", "--permutations"): "--surrogates",
     ("probe", "--images"): "--data",
     ("probe", "--task"): "--data",
     ("probe", "--probe"): "--heads",

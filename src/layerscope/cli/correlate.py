@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from layerscope.correlation import Tables
 
 
-@command("correlate", "layerscope correlate runs/profile runs/scores --permutations 999")
+@command("correlate", "layerscope correlate runs/profile runs/scores --surrogates 499")
 def correlate_command(
     runs: list[Path] = typer.Argument(None, help="A profile folder and an evaluation folder of the same model."),
     model: str | None = option(None, "--atlas", panel=DATA, help="A model of the atlas instead, e.g. Pythia-410m."),
@@ -34,15 +34,17 @@ def correlate_command(
         "plain/mean/applied/keep/none", "--readout", panel=DATA, help="Runs: the readout whose scores are used."
     ),
     sink: str = option("keep", "--sink", panel=DATA, help="Runs: keep or drop the sink token in the metrics that can."),
-    permutations: int = option(9999, "--permutations", panel=METRICS, help="Random orders of the layers behind each p-value."),
-    seed: int = option(0, "--seed", panel=METRICS, help="Seed of the permutations and the bootstrap."),
+    surrogates: int = option(
+        999, "--surrogates", panel=METRICS, help="Unrelated curves, as smooth as the scores', behind each p-value."
+    ),
+    seed: int = option(0, "--seed", panel=METRICS, help="Seed of the surrogates and the bootstrap."),
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Draw to this file; its suffix says png, svg or pdf."
     ),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Associate each metric with the scores across layers, beside what independent data would give."""
+    """Associate each metric with the scores across layers, beside what unrelated curves as smooth would give."""
     from layerscope.atlas import correlation_tables
     from layerscope.correlation import correlate
     from layerscope.errors import LayerscopeError, UnknownNameError
@@ -52,17 +54,16 @@ def correlate_command(
     tables = correlation_tables(model, convention, metrics_on) if model is not None else _from_folders(runs, readout, sink)
     chosen = words(metric)
     if chosen is not None:
-        held = set(tables.metrics["metric"])
+        measured = set(tables.metrics["metric"])
         for name in chosen:
-            if name not in held:
-                raise UnknownNameError("metric", name, held)
+            if name not in measured:
+                raise UnknownNameError("metric", name, measured)
         tables.metrics = tables.metrics[tables.metrics["metric"].isin(chosen)]
     found = correlate(
         tables.metrics,
         tables.scores,
         measures=words(measure) or [],
-        permutations=permutations,
-        task_permutations=min(1999, permutations),  # single tasks are many
+        surrogates=surrogates,
         seed=seed,
     )
     if as_json:

@@ -1,4 +1,4 @@
-"""Measures of association between two short series, their permutation null and their bootstrap: numpy only.
+"""Measures of association between two curves over layers, what chance gives for curves as smooth, and the bootstrap: numpy only.
 
 Every measure here is one of Daniels' generalized correlations: turn each series into a matrix over pairs of points, a and b, and
 take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix:
@@ -7,21 +7,22 @@ take Γ = Σ a_ij b_ij / √(Σ a_ij² · Σ b_ij²). What differs is the matrix
 |---|---|---|
 | `dcor` | distances, double-centered (Székely, Rizzo & Bakirov 2007: the biased V-statistic) | √Γ, in [0, 1] |
 | `dcor_corrected` | distances, U-centered (Székely & Rizzo 2013) | Γ, a squared correlation: 0 on average if independent |
-| `spearman` | differences of ranks | Γ = ρ |
+| `spearman` | differences of ranks (or the centered ranks themselves, which give the same Γ with fewer numbers) | Γ = ρ |
 | `kendall` | signs of differences | Γ = τ-b |
 
-So one permutation of the layers is one re-indexing of b: matrices are centered once, whatever the number of permutations.
+Neighboring layers are alike. Two curves that have nothing to do with each other then agree far more often than shuffled points
+do, and shuffling the layers is the wrong null. Chance is what surrogate curves give instead: curves as smooth as the scores',
+drawn in two ways (`NULLS`), against the metric's own. The larger of the two p-values counts.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from layerscope.core.statistics import Array, bootstrap_rows, mean_ranks
 
@@ -72,9 +73,9 @@ def _signs(x: Array) -> Array:
     return np.sign(x[..., :, None] - x[..., None, :])
 
 
-def _rank_differences(x: Array) -> Array:
-    rank = mean_ranks(x)
-    return rank[..., :, None] - rank[..., None, :]
+def _centered_ranks(x: Array) -> Array:
+    ranks = mean_ranks(x)
+    return (ranks - ranks.mean(axis=-1, keepdims=True))[..., None]
 
 
 MEASURES = {
@@ -82,7 +83,7 @@ MEASURES = {
     for m in (
         Measure("dcor", _double_centered, 3, signed=False, root=True),
         Measure("dcor_corrected", _u_centered, 4, signed=False),
-        Measure("spearman", _rank_differences, 3, signed=True),
+        Measure("spearman", _centered_ranks, 3, signed=True),
         Measure("kendall", _signs, 3, signed=True),
     )
 }
@@ -120,34 +121,90 @@ def _gamma(a: Array, b: Array) -> Array:
     return np.where(size > 0, product / np.where(size > 0, size, 1.0), np.nan)
 
 
-def draw_permutations(n: int, count: int, seed: int) -> NDArray[np.intp]:
-    """`count` random orders of n points."""
-    return np.random.default_rng(seed).random((count, n)).argsort(axis=1)
+# --- what chance gives: curves as smooth as the scores', with nothing to do with the metric. One null for the command, the page
+# and the atlas. ---------------------------------------------------------------------------------------------------------------
+
+SURROGATES = 999  # of each kind
 
 
-def null_values(measure: str, xs: Array, y: Array, orders: NDArray[np.intp]) -> Array:
-    """Values under independence: y re-ordered against each row of `xs`. One row per x, one column per order."""
+def _random_phase(y: Array, count: int, rng: np.random.Generator) -> Array:
+    n = len(y)
+    line = np.linspace(y[0], y[-1], n)  # a curve that does not end where it began is no cycle; its way from end to end stays
+    waves = np.abs(np.fft.rfft(y - line)) * np.exp(2j * np.pi * rng.random((count, n // 2 + 1)))
+    waves[:, 0] = 0.0
+    if n % 2 == 0:
+        waves[:, -1] = np.abs(waves[:, -1]) * rng.choice([-1.0, 1.0], count)
+    return line + np.fft.irfft(waves, n)
+
+
+def _permuted_increments(y: Array, count: int, rng: np.random.Generator) -> Array:
+    steps = np.diff(y)
+    orders = rng.random((count, len(steps))).argsort(axis=1)
+    return y[0] + np.concatenate([np.zeros((count, 1)), steps[orders].cumsum(axis=1)], axis=1)
+
+
+NULLS: dict[str, Callable[[Array, int, np.random.Generator], Array]] = {
+    "random phase": _random_phase,  # the same waves about the line from the first layer to the last, each shifted at random
+    "permuted increments": _permuted_increments,  # the same steps from layer to layer, in random order
+}
+
+
+def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> dict[str, Array]:
+    """Curves as smooth as `y`, and with its change from the first layer to the last, by kind of null: (count, n) each.
+
+    Random phase keeps the spectrum about the line from end to end, permuted increments keep the steps between neighbors.
+
+    >>> sorted((kind, curves.shape) for kind, curves in surrogate_curves([0.0, 1.0, 3.0, 2.0, 4.0], 10).items())
+    [('permuted increments', (10, 5)), ('random phase', (10, 5))]
+    """
+    y = np.asarray(y, dtype=float)
+    return {kind: draw(y, count, np.random.default_rng([seed, i])) for i, (kind, draw) in enumerate(NULLS.items())}
+
+
+def null_values(measure: str, xs: Array, curves: Array) -> Array:
+    """The measure of each row of `xs` with each of `curves`: one row per x, one column per curve."""
     kind = MEASURES[measure]
     a = kind.matrix(np.asarray(xs, float))
-    b = kind.matrix(np.asarray(y, float))
-    n = b.shape[-1]
-    size = np.sqrt(np.einsum("kij,kij->k", a, a) * np.einsum("ij,ij->", b, b))
     flat = a.reshape(len(a), -1)
-    found = np.empty((len(a), len(orders)))
+    size = np.sqrt(np.einsum("kij,kij->k", a, a))
+    values = np.empty((len(a), len(curves)))
+    n = curves.shape[-1]
     step = max(1, _CHUNK // (n * n))
-    for start in range(0, len(orders), step):
-        part = orders[start : start + step]
-        moved = b[part[:, :, None], part[:, None, :]].reshape(len(part), -1)
-        found[:, start : start + step] = flat @ moved.T
-    return kind.finish(found / size[:, None])
+    for start in range(0, len(curves), step):
+        b = kind.matrix(curves[start : start + step]).reshape(-1, flat.shape[1])
+        values[:, start : start + step] = flat @ b.T / np.sqrt(np.einsum("kj,kj->k", b, b))
+    return kind.finish(values / size[:, None])
 
 
-def p_value(measure: str, observed: float, null: Array) -> float:
-    """Share of the orders (the observed one included) at least as strong; two-sided for signed measures."""
+@dataclass(frozen=True)
+class Chance:
+    """What chance gives for one pair of curves. `p` is the larger p-value of the two nulls, which is what counts.
+
+    `mean` and `limit` (95 %) are of the null that reaches further, in size for signed measures.
+    """
+
+    p: float
+    p_by_null: dict[str, float]
+    mean: float
+    limit: float
+
+
+def against_chance(measure: str, observed: ArrayLike, xs: Array, curves: Mapping[str, Array]) -> list[Chance]:
+    """Each observed value beside the surrogate curves that `surrogate_curves` gave for the other series."""
     kind = MEASURES[measure]
-    strength = kind.strength(np.asarray(observed))
-    reached = kind.strength(null) >= strength - 1e-12  # equal values differ in their last bits
-    return float((1 + reached.sum()) / (1 + null.size))
+    value = kind.strength(np.atleast_1d(np.asarray(observed, float)))[:, None]
+    p, mean, limit = {}, {}, {}
+    for name, drawn in curves.items():
+        null = kind.strength(null_values(measure, xs, drawn))
+        # the share at least as strong, the observed curve included; equal values differ in their last bits
+        p[name] = (1 + (null >= value - 1e-12).sum(axis=1)) / (1 + null.shape[1])
+        mean[name], limit[name] = null.mean(axis=1), np.quantile(null, 0.95, axis=1)
+    out = []
+    for i in range(len(value)):
+        widest = max(limit, key=lambda name: float(limit[name][i]))
+        by_null = {name: float(each[i]) for name, each in p.items()}
+        out.append(Chance(max(by_null.values()), by_null, float(mean[widest][i]), float(limit[widest][i])))
+    return out
 
 
 def bootstrap_interval(
@@ -175,58 +232,3 @@ def bootstrap_interval(
     tail = normal.inv_cdf((1 + level) / 2)
     low, high = (float(np.quantile(drawn, normal.cdf(2 * shift + side * tail))) for side in (-1, 1))
     return min(low, observed), max(high, observed)
-
-
-# --- what chance gives for curves over layers: one function for the command, the page and the atlas ---------------------------
-
-
-def _smoothness(ranks: np.ndarray) -> np.ndarray:
-    """Autocorrelations from lag 1 to half the length."""
-    n = len(ranks)
-    return np.array([ranks[lag:] @ ranks[:-lag] for lag in range(1, n // 2)]) / (ranks @ ranks)
-
-
-class RankedCurve:
-    """A curve over layers; what its rank correlations need is computed once for each set of layers used."""
-
-    def __init__(self, values: ArrayLike) -> None:
-        self.values = np.asarray(values, dtype=float)
-        self.known = np.isfinite(self.values)
-        self._cached: dict[bytes, tuple[np.ndarray, np.ndarray] | None] = {}
-
-    def at(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Ranks and autocorrelations on some layers; None where the curve is constant."""
-        key = mask.tobytes()
-        if key not in self._cached:
-            ranks = mean_ranks(self.values[mask])
-            ranks = ranks - ranks.mean()
-            self._cached[key] = (ranks, _smoothness(ranks)) if ranks.any() else None
-        return self._cached[key]
-
-
-def rank_correlation(x: RankedCurve, y: RankedCurve) -> tuple[float, float, int]:
-    """(Spearman's ρ, the |ρ| that chance reaches in 95 % of cases, layers used); undefined below four layers or for a constant.
-
-    Neighboring layers are alike, so the number of independent points is smaller than the number of layers: Bartlett's
-    n / (1 + 2 Σ r_x(k) r_y(k)), with both curves' own autocorrelations.
-    """
-    mask = x.known & y.known
-    n = int(mask.sum())
-    first, second = (x.at(mask), y.at(mask)) if n >= 4 else (None, None)
-    if first is None or second is None:
-        return math.nan, math.nan, n
-    (a, smooth_a), (b, smooth_b) = first, second
-    rho = float(a @ b / math.sqrt(float((a @ a) * (b @ b))))
-    lags = np.arange(1, n // 2)
-    total = 1 + 2 * float(((1 - lags / n) * smooth_a * smooth_b).sum())
-    independent = min(float(n), max(3.0, n / max(total, 1.0)))
-    return rho, min(1.0, 1.96 / math.sqrt(independent - 1)), n
-
-
-def shuffled_noise(n: int) -> float:
-    """The |ρ| that n layers in random order reach in 95 % of cases, by permutation; not a number below five layers."""
-    if n < 5:
-        return math.nan
-    layers = np.arange(n, dtype=float)
-    drawn = null_values("spearman", layers[None], layers, draw_permutations(n, 1999, 0))
-    return float(np.quantile(np.abs(drawn), 0.95))

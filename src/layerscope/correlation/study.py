@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.identity import ModelIdentity
+from layerscope.core.options import take_renamed
 from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run
@@ -92,8 +93,9 @@ def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, 
 class Correlations:
     """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
 
-    `tasks`: the same within each task. Both hold value, ci_low, ci_high, p, p_adjusted, and what independent data of that size
-    gives: null_mean and null_95. `undefined` says which pairs have no correlation and why.
+    `tasks`: the same within each task. Both hold value, ci_low, ci_high, what unrelated curves as smooth as the scores' give
+    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted. `undefined` says which
+    pairs have no correlation and why.
     """
 
     layers: pd.DataFrame
@@ -104,7 +106,7 @@ class Correlations:
     def within(self) -> pd.DataFrame:
         """Per metric and measure over the single tasks: how many, median, middle half, and the share with adjusted p < 0.05."""
         if self.tasks.empty:
-            return pd.DataFrame(columns=["metric", "measure", "tasks", "median", "q25", "q75", "null_mean", "positive", "found"])
+            return pd.DataFrame(columns=["metric", "measure", "tasks", "median", "q25", "q75", "null_mean", "positive", "beyond"])
         groups = self.tasks.groupby(["metric", "measure"], sort=False)
         return groups.agg(
             tasks=("value", "size"),
@@ -113,7 +115,7 @@ class Correlations:
             q75=("value", lambda v: v.quantile(0.75)),
             null_mean=("null_mean", "mean"),
             positive=("value", lambda v: float((v > 0).mean())),
-            found=("p_adjusted", lambda p: float((p < 0.05).mean())),
+            beyond=("p_adjusted", lambda p: float((p < 0.05).mean())),
         ).reset_index()
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,11 +132,11 @@ def correlate(
     readout: str = DEFAULT_READOUT,
     sink: str = "keep",
     measures: Sequence[str] = DEFAULT_MEASURES,
-    permutations: int = 9999,
-    task_permutations: int = 1999,
+    surrogates: int = maths.SURROGATES,
     bootstrap: int = 2000,
     seed: int = 0,
     within: bool = True,
+    **renamed: Any,
 ) -> Correlations:
     """Association of each metric with the scores across layers.
 
@@ -142,11 +144,15 @@ def correlate(
     are used), or two tables. `metrics`: metric, layer, value, and `task` where each task has its own values (None or absent: the
     same for all tasks). `scores`: task, layer, score. A layer counts where both are known.
 
-    The p-values are by permutation of the layers (seeded). Neighbouring layers are alike, so layers are not exchangeable: read
-    them as a lower limit. `p_adjusted` is Holm's over the metrics for the layer means, Benjamini and Hochberg's over all metrics
-    and tasks within tasks. `smooth_95` is what unrelated curves as smooth as these two reach in 95 % of cases, for Spearman's ρ:
-    the report shows the same number.
+    Neighboring layers are alike, so shuffling them is no null. Chance is what the metric's curve gives with `surrogates` curves
+    of each of two kinds, as smooth as the scores' and seeded: random phase, and permuted increments. `p` is the larger of the two
+    p-values. `p_adjusted` is Holm's over the metrics for the layer means, Benjamini and Hochberg's over all metrics and tasks
+    within tasks. The report and the atlas use the same null and the same numbers.
     """
+    renamed.pop("task_permutations", None)
+    surrogates = take_renamed(renamed, "surrogates", ("permutations",), surrogates, maths.SURROGATES)
+    if renamed:
+        raise TypeError(f"correlate() got an unexpected keyword argument {next(iter(renamed))!r}")
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
         tables = from_runs(*_runs(metrics, scores), readout, sink)
@@ -154,24 +160,22 @@ def correlate(
     for name in measures:
         if name not in maths.MEASURES:
             raise UnknownNameError("measure", name, maths.MEASURES)
-    if permutations < 99 or task_permutations < 99 or bootstrap < 100:
-        raise LayerscopeError("permutations must be at least 99 and bootstrap at least 100, or the numbers say nothing.")
+    if surrogates < 99 or bootstrap < 100:
+        raise LayerscopeError(
+            f"surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals to mean anything; given: "
+            f"{surrogates} and {bootstrap}."
+        )
     for table, columns in ((metrics, {"metric", "layer", "value"}), (scores, {"task", "layer", "score"})):
         if missing := columns - set(table.columns):
             raise LayerscopeError(f"a table lacks {', '.join(sorted(missing))}; it has {', '.join(map(str, table.columns))}.")
-    job = _Job(tuple(measures), bootstrap, seed)
+    job = _Job(tuple(measures), surrogates, bootstrap, seed)
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
-    layers = [row for name in metrics["metric"].unique() for row in job.layer_means(name, metrics, scores, permutations)]
-    rows = (
-        [row for task in scores["task"].unique() for row in job.one_task(task, metrics, scores, task_permutations)]
-        if within
-        else []
-    )
-    found = Correlations(_adjusted(layers, holm), _adjusted(rows, benjamini_hochberg), job.undefined)
-    draws = {"permutations": permutations, "task_permutations": task_permutations, "bootstrap": bootstrap}
-    found.facts = {**facts, **draws, "seed": seed}
-    return found
+    layers = [row for name in metrics["metric"].unique() for row in job.layer_means(name, metrics, scores)]
+    tasks = scores["task"].unique() if within else []
+    rows = [row for task in tasks for row in job.one_task(task, metrics, scores)]
+    settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
+    return Correlations(_adjusted(layers, holm), _adjusted(rows, benjamini_hochberg), job.undefined, {**facts, **settings})
 
 
 def _runs(profile: Any, evaluation: Any) -> tuple[Run, Evaluation]:
@@ -194,9 +198,10 @@ _COLUMNS = [
     "ci_high",
     "p",
     "p_adjusted",
+    "p_phase",
+    "p_increments",
     "null_mean",
     "null_95",
-    "smooth_95",
     "layers",
     "tasks",
 ]
@@ -213,13 +218,11 @@ def _adjusted(rows: list[dict[str, Any]], adjust: Any) -> pd.DataFrame:
 class _Job:
     """The measures, the seeds, and a record of what was undefined."""
 
-    def __init__(self, measures: tuple[str, ...], bootstrap: int, seed: int) -> None:
-        self.measures, self.bootstrap, self.seed = measures, bootstrap, seed
+    def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int) -> None:
+        self.measures, self.surrogates, self.bootstrap, self.seed = measures, surrogates, bootstrap, seed
         self.undefined: list[dict[str, str]] = []
 
-    def layer_means(
-        self, metric: str, metrics: pd.DataFrame, scores: pd.DataFrame, permutations: int
-    ) -> Iterable[dict[str, Any]]:
+    def layer_means(self, metric: str, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """One point per layer: means over the same tasks on both sides."""
         mine = metrics[metrics["metric"] == metric]
         if _per_task(mine):
@@ -228,9 +231,9 @@ class _Job:
             both = scores[["task", "layer", "score"]].merge(mine[["layer", "value"]], on="layer")
         both = same_tasks(both)
         points = both.groupby("layer")[["value", "score"]].mean().sort_index()
-        yield from self._compare({metric: points}, None, both["task"].nunique(), permutations)
+        yield from self._compare({metric: points}, None, both["task"].nunique())
 
-    def one_task(self, task: str, metrics: pd.DataFrame, scores: pd.DataFrame, permutations: int) -> Iterable[dict[str, Any]]:
+    def one_task(self, task: str, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against one task's own scores."""
         own = scores.loc[scores["task"] == task, ["layer", "score"]]
         series = {}
@@ -240,36 +243,40 @@ class _Job:
             if not mine.empty:
                 joined = own.merge(mine[["layer", "value"]], on="layer").groupby("layer")[["value", "score"]].mean()
                 series[str(metric)] = joined.sort_index()
-        yield from self._compare(series, task, 1, permutations)
+        yield from self._compare(series, task, 1)
 
-    def _compare(
-        self, series: dict[str, pd.DataFrame], task: str | None, tasks: int, permutations: int
-    ) -> Iterable[dict[str, Any]]:
+    def _compare(self, series: dict[str, pd.DataFrame], task: str | None, tasks: int) -> Iterable[dict[str, Any]]:
         sound: dict[tuple[Any, ...], dict[str, pd.DataFrame]] = {}
         for metric, points in series.items():
             x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
             reason = maths.undefined_because(x, y, MIN_LAYERS)
             if reason:
                 self.undefined.append({"metric": metric, "task": task or "mean over tasks", "reason": reason})
-            else:  # metrics known at the same layers share their permutations of the scores
+            else:  # metrics known at the same layers share the surrogates of the scores
                 sound.setdefault((*points.index, *y), {})[metric] = points
         for group in sound.values():
             y = next(iter(group.values()))["score"].to_numpy(float)
             xs = np.stack([points["value"].to_numpy(float) for points in group.values()])
-            orders = maths.draw_permutations(len(y), permutations, self.seed)
+            curves = maths.surrogate_curves(y, self.surrogates, self.seed)
             for measure in self.measures:
-                null = maths.null_values(measure, xs, y, orders)
-                for x, drawn, metric in zip(xs, null, group, strict=True):
-                    yield self._row(measure, metric, x, y, drawn, task, tasks)
+                values = [maths.association(measure, x, y) for x in xs]
+                chances = maths.against_chance(measure, values, xs, curves)
+                for x, value, chance, metric in zip(xs, values, chances, group, strict=True):
+                    yield self._row(measure, metric, x, y, value, chance, task, tasks)
 
     def _row(
-        self, measure: str, metric: str, x: maths.Array, y: maths.Array, null: maths.Array, task: str | None, tasks: int
+        self,
+        measure: str,
+        metric: str,
+        x: maths.Array,
+        y: maths.Array,
+        value: float,
+        chance: maths.Chance,
+        task: str | None,
+        tasks: int,
     ) -> dict[str, Any]:
-        value = maths.association(measure, x, y)
         # single tasks are many: their spread is the interval that matters, so they get none of their own
         interval = maths.bootstrap_interval(measure, x, y, self.bootstrap, self.seed) if task is None else None
-        strength = maths.MEASURES[measure].strength(null)
-        smooth = maths.rank_correlation(maths.RankedCurve(x), maths.RankedCurve(y))[1] if measure == "spearman" else None
         return {
             "metric": metric,
             "measure": measure,
@@ -277,10 +284,11 @@ class _Job:
             "value": value,
             "ci_low": interval[0] if interval else None,
             "ci_high": interval[1] if interval else None,
-            "p": maths.p_value(measure, value, null),
-            "null_mean": float(strength.mean()),
-            "null_95": float(np.quantile(strength, 0.95)),
-            "smooth_95": smooth,
+            "p": chance.p,
+            "p_phase": chance.p_by_null["random phase"],
+            "p_increments": chance.p_by_null["permuted increments"],
+            "null_mean": chance.mean,
+            "null_95": chance.limit,
             "layers": len(y),
             "tasks": tasks,
         }

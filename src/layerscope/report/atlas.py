@@ -160,13 +160,14 @@ def print_correlations(found: Correlations, tables: Tables, console: Console | N
         mine = found.layers[found.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
         layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
         console.print(f"\n{NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)")
-        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "found")
+        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "beyond")
         for row in mine.to_dict(orient="records"):
             table.add_row(*_cells(row, within, measure))
         console.print(table)
     console.print(
-        "by chance: mean and 95 % limit of independent data with as many layers (of the size, for ρ and τ) · tasks: median "
-        "over single tasks; found: share of them with adjusted p < 0.05 · layers resemble their neighbors: p is a lower limit",
+        "by chance: mean and 95 % limit of unrelated curves as smooth as the scores' (of the size, for ρ and τ), by random phase "
+        "or permuted increments, whichever reaches further; p: the larger of the two · tasks: median over single tasks; "
+        "beyond: share of them with adjusted p < 0.05",
         style="dim",
     )
     for note in tables.notes:
@@ -186,7 +187,7 @@ def _cells(row: dict[Any, Any], within: Any, measure: str) -> list[str]:
     if single.empty:
         return [*cells, "–", "–"]
     one = single.iloc[0]
-    return [*cells, f"{one['median']:.2f}", f"{one['found']:.0%}"]
+    return [*cells, f"{one['median']:.2f}", f"{one['beyond']:.0%}"]
 
 
 def _p(value: float) -> str:

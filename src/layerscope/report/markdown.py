@@ -42,9 +42,10 @@ def markdown(report: Report) -> str:
         own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)
         parts += ["", f"## Metric against score: {plain(report.curves[held.curves].label)}", ""]
         rows = [
-            [_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["noise"]), r["n"]] for r in own.to_dict(orient="records")
+            [_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["chance"]), _two(r["p"]), r["n"]]
+            for r in own.to_dict(orient="records")
         ]
-        parts += _table(["metric", "Spearman's ρ", "chance reaches", "layers"], rows)
+        parts += _table(["metric", "Spearman's ρ", "chance reaches", "Holm p", "layers"], rows)
     return "\n".join([*parts, "", f"Made by layerscope on {report.made}.", ""])
 
 

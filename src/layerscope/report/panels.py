@@ -150,6 +150,6 @@ def correlation_panels(found: Correlations) -> list[Panel]:
             (low if low == low else v, high if high == high else v)
             for low, high, v in mine[["ci_low", "ci_high", "value"]].astype(float).to_numpy()
         ]
-        level = (float(mine["null_95"].max()), "95 % of independent data lie below")
+        level = (float(mine["null_95"].max()), "95 % of unrelated smooth curves lie below")
         panels.append(Panel(NAMES[measure], "", "", [series], bars=True, whiskers=whiskers, level=level))
     return panels

@@ -175,9 +175,9 @@ def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> bool
         for mark in report.marks:
             if mark.model == score.model and mark.layer in x.index:
                 axis.scatter([x[mark.layer]], [y[mark.layer]], s=70, facecolors="none", edgecolors="black", linewidths=1.1)
-        noise = f" (chance: {row['noise']:.2f})" if np.isfinite(row["noise"]) else ""
+        chance = f" (chance: {row['chance']:.2f})" if np.isfinite(row["chance"]) else ""
         name = row["metric"].replace("_", " ") + (", sink dropped" if row["sink"] == "drop" else "")
-        axis.set_title(f"ρ = {row['rho']:+.2f}{noise}", fontsize=8, loc="left")
+        axis.set_title(f"ρ = {row['rho']:+.2f}{chance}", fontsize=8, loc="left")
         axis.set_xlabel(name, fontsize=8)
         quiet(axis)
     axes[0].set_ylabel("score × 100", fontsize=8)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
 from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge
+from layerscope.core.statistics import holm
 from layerscope.correlation import correlate
 
 ORDER = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]
@@ -18,6 +19,9 @@ SHORT = {
     "lidar": "LiDAR",
     "dime": "DiME",
 }
+
+
+_BY_NULL = {"random phase": "p_phase", "permuted increments": "p_increments"}
 
 
 @lru_cache(maxsize=16)
@@ -35,9 +39,17 @@ def pick(table: pd.DataFrame, metric: str, measure: str) -> pd.Series:
 def described(row: pd.Series) -> str:
     """Interval, chance level and p in words."""
     return (
-        f"95 % [{row['ci_low']:.2f}, {row['ci_high']:.2f}]; independent data of {row['layers']} layers give "
-        f"{row['null_mean']:.2f} (95 % below {row['null_95']:.2f}); p = {row['p']:.4f}, Holm {row['p_adjusted']:.4f}"
+        f"95 % [{row['ci_low']:.2f}, {row['ci_high']:.2f}]; unrelated curves as smooth give {row['null_mean']:.2f} "
+        f"(95 % below {row['null_95']:.2f}); p = {row['p_phase']:.3f} by random phase, {row['p_increments']:.3f} by permuted "
+        f"increments; Holm {row['p_adjusted']:.3f}"
     )
+
+
+def beyond_chance(table: pd.DataFrame) -> tuple[int, str]:
+    """How many of the metrics are beyond chance by both nulls after Holm's correction, and by each null alone, in words."""
+    alone = {name: int((holm(table[column].to_numpy(float)) < 0.05).sum()) for name, column in _BY_NULL.items()}
+    each = ", ".join(f"{count} by {name} alone" for name, count in alone.items())
+    return int((table["p_adjusted"] < 0.05).sum()), f"of {len(table)} metrics, Holm p < 0.05 by both nulls; {each}"
 
 
 def bars(model: str, convention: str, measure: str, title: str) -> Panel:
@@ -48,7 +60,9 @@ def bars(model: str, convention: str, measure: str, title: str) -> Panel:
     series = Series(f"{model}, {convention}", names, [float(row["value"]) for row in found])
     whiskers = [(float(row["ci_low"]), float(row["ci_high"])) for row in found]
     level = max(float(row["null_95"]) for row in found)
-    return Panel(title, "", "", [series], bars=True, whiskers=whiskers, level=(level, "95 % of independent data lie below"))
+    return Panel(
+        title, "", "", [series], bars=True, whiskers=whiskers, level=(level, "95 % of unrelated smooth curves lie below")
+    )
 
 
 MODEL_3 = "Pythia-410m"
@@ -61,9 +75,12 @@ def _fig3_rows(convention: str) -> list[Row]:
     found = []
     for metric in ORDER:
         row = pick(table, metric, "dcor")
-        strong = row["p_adjusted"] < 0.05 and row["value"] > row["null_95"]
+        strong = bool(row["p_adjusted"] < 0.05)
         note = described(row) + "; claim: strong, judged as beyond chance"
         found.append(_fig3_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
+    count, note = beyond_chance(table)
+    note += "; claim: all of them"
+    found.append(_fig3_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
     ranked = table.sort_values("value", ascending=False)
     first, second = ranked.iloc[0], ranked.iloc[1]
     margin = float(pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max())
@@ -103,7 +120,7 @@ MEASURES = ("spearman", "kendall", "dcor")
 
 
 def _fig8_rows(convention: str) -> list[Row]:
-    """Eighteen correlations: the signs are the claim."""
+    """Eighteen correlations: the signs are the claim. A sign within what chance gives supports nothing."""
     table = layer_correlations(MODEL_8, convention, MEASURES)
     found = []
     for measure in MEASURES:
@@ -114,8 +131,11 @@ def _fig8_rows(convention: str) -> list[Row]:
                 holds, claim = beyond, "claim: strong, judged as beyond chance"
             else:
                 sign = 1 if metric == "infonce" else -1
-                holds = beyond and sign * row["value"] > 0
+                as_claimed = sign * row["value"] > 0
+                holds = beyond and as_claimed
                 claim = "claim: positive" if sign > 0 else "claim: negative"
+                claim += ", and it is" if as_claimed else ", and it is the opposite"
+                claim += "" if beyond else ", but within what chance gives"
             note = f"{described(row)}; {claim}"
             ours, tasks = float(row["value"]), int(row["tasks"])
             found.append(Row("fig8", MODEL_8, f"{measure} {metric}", None, ours, tasks, convention, judge(bool(holds)), note))
@@ -151,10 +171,13 @@ def _fig9_rows(convention: str) -> list[Row]:
         note = described(row) + "; claim: strong, judged as beyond chance"
         strong = bool(row["p_adjusted"] < 0.05)
         found.append(_fig9_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
+    count, note = beyond_chance(table[table["measure"] == "dcor"])
+    note += "; claim: all of them"
+    found.append(_fig9_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
     ranked = table[table["measure"] == "dcor"].sort_values("value", ascending=False)["metric"].tolist()
-    held = float(len(STRONGEST_9 & set(ranked[:2])))
+    named = float(len(STRONGEST_9 & set(ranked[:2])))
     note = f"of LiDAR and dataset entropy among the first two, which are {ranked[0]} and {ranked[1]}"
-    found.append(_fig9_row("dcor: named ones in the top 2", held, None, convention, judge(set(ranked[:2]) == STRONGEST_9), note))
+    found.append(_fig9_row("dcor: named ones in the top 2", named, None, convention, judge(set(ranked[:2]) == STRONGEST_9), note))
     for measure in ("spearman", "kendall"):
         mine = table[table["measure"] == measure]
         largest = float(mine["value"].abs().max())

@@ -115,8 +115,7 @@ def payload(report: Report) -> dict[str, Any]:
             {
                 "curves": c.curves,
                 "scores": c.scores,
-                "says": c.noise_says,
-                "shuffled": _number(c.shuffled),
+                "says": c.says,
                 **_correlations(c.table),
             }
             for c in report.correlations
@@ -270,7 +269,8 @@ def _correlations(table: pd.DataFrame) -> dict[str, Any]:
         place = {word: i for i, word in enumerate(words)}
         out[name] = {"words": words, "at": [place[word] for word in table[name]]}
     out["rho"] = [None if value is None else round(value, 3) for value in _numbers(table["rho"])]
-    out["noise"] = [None if value is None else round(value, 3) for value in _numbers(table["noise"])]
+    out["chance"] = [None if value is None else round(value, 3) for value in _numbers(table["chance"])]
+    out["p"] = _numbers(table["p"])
     out["n"] = [int(k) for k in table["n"]]
     return out
 

@@ -16,7 +16,7 @@ function rhosOf(pair) {
   const wantedTask = task.words.indexOf(pairTask(pair)), wantedReadout = readout.words.indexOf(state.readout);
   pair.rho.forEach((value, i) => {
     if (task.at[i] !== wantedTask || readout.at[i] !== wantedReadout) return;
-    out.push({ metric: metric.words[metric.at[i]], sink: sink.words[sink.at[i]], rho: value, noise: pair.noise[i], n: pair.n[i] });
+    out.push({ metric: metric.words[metric.at[i]], sink: sink.words[sink.at[i]], rho: value, chance: pair.chance[i], p: pair.p[i], n: pair.n[i] });
   });
   return out;
 }
@@ -147,11 +147,10 @@ function buildScatter() {
       const found = rhosOf(pair).filter((r) => known(r.rho)).sort((a, b) => Math.abs(b.rho) - Math.abs(a.rho));
       if (!found.length) continue;
       const rows = found.map((r) => {
-        const ink = color(data.curves[pair.curves].color), beyond = known(r.noise) && Math.abs(r.rho) > r.noise;
+        const ink = color(data.curves[pair.curves].color), beyond = known(r.p) && r.p < 0.05;
         const key = r.metric + "|" + r.sink;
-        const bar = svg("svg", { viewBox: "0 0 200 16", height: 16, preserveAspectRatio: "none", role: "img", "aria-label": `ρ ${rho(r.rho)}, chance reaches ${fmt(r.noise)}` });
-        if (known(r.noise)) bar.append(svg("rect", { x: 100 - 96 * r.noise, width: 192 * r.noise, y: 3, height: 10, css: { fill: "var(--grid)" } }));
-        if (known(pair.shuffled)) bar.append(svg("rect", { x: 100 - 96 * pair.shuffled, width: 192 * pair.shuffled, y: 3, height: 10, css: { fill: "var(--line)" } }));
+        const bar = svg("svg", { viewBox: "0 0 200 16", height: 16, preserveAspectRatio: "none", role: "img", "aria-label": `ρ ${rho(r.rho)}, chance reaches ${fmt(r.chance)}, Holm p ${fmt(r.p)}` });
+        if (known(r.chance)) bar.append(svg("rect", { x: 100 - 96 * r.chance, width: 192 * r.chance, y: 3, height: 10, css: { fill: "var(--grid)" } }));
         bar.append(svg("line", { x1: 100, x2: 100, y1: 0, y2: 16, class: "axis" }),
           svg("line", { x1: 100, x2: 100 + 96 * r.rho, y1: 8, y2: 8, stroke: ink, "stroke-width": beyond ? 5 : 2 }));
         return el("tr", { "aria-current": key === state.metric ? "true" : null },
@@ -159,7 +158,7 @@ function buildScatter() {
       });
       const head = el("tr", {}, el("th", {}, data.curves[pair.curves].label), el("th", {}, "−1 … +1"), el("th", { class: "v" }, "ρ"));
       table.append(el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
-        el("p", { class: "says" }, pair.says + ". Thick: beyond both. " + plural(found[0].n, "layer") + "."));
+        el("p", { class: "says" }, pair.says + ". " + plural(found[0].n, "layer") + "."));
     }
   }
   on(["evaluation"], () => {

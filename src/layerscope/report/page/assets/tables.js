@@ -70,8 +70,8 @@ const TABLES = {
     runs: () => data.correlations.map((c) => ({ label: data.curves[c.curves].label + (data.scores.length > 1 ? " with " + data.scores[c.scores].label : ""), pair: c })),
     make({ pair, label }) {
       const rows = pair.rho.map((value, i) => ({ cells: [word(pair.metric.words[pair.metric.at[i]]), word(pair.sink.words[pair.sink.at[i]]), word(pair.readout.words[pair.readout.at[i]]), word(pair.task.words[pair.task.at[i]]),
-        cellOf(value, rho), cellOf(pair.noise[i], (v) => (known(v) ? v.toFixed(2) : "–")), layerCell(pair.n[i])] }));
-      return { head: ["metric", "sink", "readout", "task", "spearman", "chance reaches", "layers"], rows, file: label + "-correlations" };
+        cellOf(value, rho), cellOf(pair.chance[i], (v) => (known(v) ? v.toFixed(2) : "–")), cellOf(pair.p[i], (v) => (known(v) ? v.toFixed(3) : "–")), layerCell(pair.n[i])] }));
+      return { head: ["metric", "sink", "readout", "task", "spearman", "chance reaches", "Holm p", "layers"], rows, file: label + "-correlations" };
     },
   },
 };
