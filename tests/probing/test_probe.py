@@ -123,7 +123,7 @@ def test_damaged_scratch_files_are_computed_again(
     given: dict[str, Any] = {"texts": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
     with monkeypatch.context() as patch:
-        own = fitting.write_phase
+        own = training.write_phase
         seen: list[str] = []
 
         def write(file: Path, phase: Any) -> None:
@@ -132,8 +132,8 @@ def test_damaged_scratch_files_are_computed_again(
             if seen.count("attention.training.safetensors") == 2:
                 raise KeyboardInterrupt
 
-        patch.setattr(fitting, "write_phase", write)
-        patch.setattr(fitting, "_WRITE_EVERY", 0.0)
+        patch.setattr(training, "write_phase", write)
+        patch.setattr(training, "_WRITE_EVERY", 0.0)
         with pytest.raises(KeyboardInterrupt):
             probe(model, out=tmp_path, **given)
     file = tmp_path / "shards" / name
