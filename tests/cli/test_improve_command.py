@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
+from layerscope.evaluation.encode import EncodePass
 from layerscope.exporting import verifying
 from tests.cli.support import Cli, assert_refused
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
+from tests.tiny import build_tiny
 
 pytest.importorskip("sentence_transformers")
 
@@ -59,3 +63,78 @@ def test_what_cannot_be_done_is_said_in_one_line(
     ended = cli("improve", model_folder, "--data", questions, "--out", tmp_path / "better", "--quiet", *words)
     assert_refused(ended, *phrases)
     assert not (tmp_path / "better").exists()
+
+
+LOUD = ("--templates", "one-word", "--max-length", 96)
+QUICK = (*LOUD, "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("content", "phrases"),
+    [
+        ("one text\n", ("texts.txt holds 1 different text;", "at least 20")),
+        ("the same\n" * 50, ("(50 texts, of which 1 differ)", "at least 20")),
+        ("", ("texts.txt is empty", "at least one text")),
+        ("\n \n\n", ("holds no usable text", "3 read", "whitespace")),
+    ],
+)
+def test_texts_that_show_nothing_are_refused(
+    cli: Cli, model_folder: Path, tmp_path: Path, content: str, phrases: tuple[str, ...]
+) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text(content)
+    assert_refused(cli("improve", model_folder, "--data", file, "--out", tmp_path / "better", *QUICK), *phrases)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
+
+
+def test_texts_of_one_word_are_answered(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text(
+        "\n".join(f"{a}{b}" for a in ("sun", "rain", "snow", "wind", "fog") for b in ("day", "ny", "y", "fall", "less"))
+    )
+    ended = cli("improve", model_folder, "--data", file, "--judge", "none", "--out", tmp_path / "better", *LOUD)
+    assert ended.code == 0, ended
+    assert "tiny-llama" in ended.out
+    assert (tmp_path / "better" / "modules.json").exists()
+
+
+def test_texts_that_differ_in_what_is_cut_off_are_refused(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("\n".join("the same beginning of every text " * 6 + str(i) for i in range(30)))
+    ended = cli("improve", model_folder, "--data", file, "--judge", "none", "--out", tmp_path / "better", *QUICK)
+    assert_refused(ended, "of 30 texts only 1 differ once they are cut to 96 tokens", "Raise --max-length")
+
+
+def test_a_language_that_the_judge_does_not_know(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+    judge = tmp_path / "judge"
+    words = {"[PAD]": 0, "[UNK]": 1, "the": 2, "river": 3}
+    core = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    build_tiny("bert").save_pretrained(judge)
+    PreTrainedTokenizerFast(tokenizer_object=core, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(judge)
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(some_texts(30)))
+    ended = cli("improve", model_folder, "--data", file, "--judge", judge, "--out", tmp_path / "better", *LOUD)
+    assert ended.code == 0, ended
+    told = " ".join(ended.out.split())
+    assert "judge does not know" in told
+    assert "is not asked: another language? The model is judged by its own consistency instead." in told
+    assert (tmp_path / "better" / "modules.json").exists()
+
+
+def test_a_judge_that_is_the_model_itself(cli: Cli, model_folder: Path, questions: Path, tmp_path: Path) -> None:
+    words = ("--data", questions, "--judge", model_folder, "--out", tmp_path / "better", *QUICK)
+    assert_refused(cli("improve", model_folder, *words), "is the model itself", "--judge none")
+    assert not (tmp_path / "better").exists()
+
+
+def test_an_interruption_is_one_line_and_the_same_command_goes_on(
+    cli: Cli, model_folder: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("improve", model_folder, "--data", questions, "--judge", "none", "--out", tmp_path / "better", *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(EncodePass, "add", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        ended = cli(*words)
+    assert ended.code == 130
+    assert ended.err.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."
+    assert cli(*words).code == 0

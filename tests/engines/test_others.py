@@ -42,3 +42,15 @@ def test_images(engine: RayEngine) -> None:
     here = layerscope.profile(model, images=images, views=2, permutations=2)
     there = layerscope.profile(model, images=images, views=2, permutations=2, engine=engine)
     assert_same_numbers(here.table, there.table, 1e-5)  # BLAS may round another way for another number of rows
+
+
+def test_improve(engine: RayEngine, model_folder: Path, prompts: list[str], tmp_path: Path) -> None:
+    given = {"judge": "none", "templates": ["one-word"], "max_length": 64, "sample": 60, "center_on": "all", "progress": False}
+    here = layerscope.improve(model_folder, prompts, store=tmp_path / "here", **given)
+    there = layerscope.improve(model_folder, prompts, store=tmp_path / "there", engine=engine, **given)
+    assert (there.choice.layer, there.choice.readout) == (here.choice.layer, here.choice.readout)
+    assert there.manifest["key"] == here.manifest["key"]
+    assert there.manifest["texts"] == here.manifest["texts"]
+    order = ["readout", "layer"]
+    assert_close(*(run.table.sort_values(order, ignore_index=True)[[*order, "site", "cost"]] for run in (here, there)))
+    np.testing.assert_allclose(there.encode(prompts[:5]), here.encode(prompts[:5]), atol=1e-5)

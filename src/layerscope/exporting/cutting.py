@@ -8,6 +8,8 @@ zeros is added: it adds nothing to the stream, so that `last_hidden_state` stays
 from __future__ import annotations
 
 import copy
+import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,8 @@ def write_cut(model: LoadedModel, layer: int, norm: str, folder: Path) -> Route:
             _write(cut(model, layer, filler), folder)
             output = _reload(folder)(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         except Exception as error:  # an architecture may refuse what others allow, such as no block at all
+            if "no space left" in str(error).lower():  # safetensors tells of a full disk by an error of its own
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             problems.append(f"{layer + filler} blocks: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
             continue
         index = _find(output, wanted)

@@ -18,7 +18,7 @@ from layerscope.core.readout import BLEND, Readout
 from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.recipe import driver_options, make_recipe
-from layerscope.errors import LayerscopeError
+from layerscope.errors import LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, keep_default, relative_costs
@@ -114,7 +114,11 @@ def improve(
         asked = None if judge is None else _name(judge)
         settings = Settings(names, budget, max_cost, seed, sample, asked, labels, max_length, center_on)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, bar, offline, work)
-        return job.run(judge, place, overwrite)
+        try:
+            return job.run(judge, place, overwrite)
+        except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers
+            told = str(error).replace(", or read layers before this one with --sites.", ".")
+            raise NonFiniteStatesError(f"{loaded.name}: {told}") from error
 
 
 def _name(judge: str | LoadedModel) -> str:
@@ -169,6 +173,7 @@ class ImproveJob:
         self.config, self.clock = config, time.perf_counter()
         if self.model.identity.get("sentence_encoder"):
             return self._left_alone(out, overwrite)
+        self.reader.check_differ(self.sample.texts)
         panel = make_panel(judge, self.labels, self.model, self.sample.texts, self.offline)
         self.notes += panel.notes
         grid = self._grid()

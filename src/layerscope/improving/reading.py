@@ -117,6 +117,16 @@ class Reader:
         encoders = {name: TextEncoder(self.model, get_template(name), self.sites, [], self.max_length) for name in names}
         return {name: float(np.mean([len(e.ids) for e in one.read(texts)])) for name, one in encoders.items()}
 
+    def check_differ(self, texts: Sequence[str]) -> None:
+        """Refuse texts that are the same once they are cut: no readout could tell them apart."""
+        encoder = TextEncoder(self.model, get_template("plain"), self.sites, [], self.max_length)
+        distinct = len({tuple(one.ids) for one in encoder.read(texts)})
+        if distinct < LEAST_TEXTS:
+            raise DataError(
+                f"of {len(texts)} texts only {distinct} differ once they are cut to {self.max_length} tokens; at least "
+                f"{LEAST_TEXTS} are needed to see which are neighbors. Raise --max-length, or give texts that begin differently."
+            )
+
     def seconds_per_token(self, texts: Sequence[str]) -> float:
         """How fast the model reads here and now, from a short trial."""
         encoder = TextEncoder(self.model, get_template("plain"), self.sites, ["mean/applied"], self.max_length, self.batch_size)
