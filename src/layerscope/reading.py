@@ -4,7 +4,7 @@ Every reading of states goes through here. `make_plan` says which items are read
 in the background where a GPU would have to wait for them; `BatchRunner` runs the model on batches of similar length and hands
 each to a reduction. A reduction runs the model under its hooks and keeps what it is for: `capture.Reducer` pooled vectors and
 token measures (for profiles), `capture.pooling.Pooler` every kind of pooling (for evaluations), the states of all tokens (for
-probes).
+probes). `read_states` shows the states themselves to whoever needs something else of them (studies).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+from torch import Tensor
 
-from layerscope.capture import Batch, run_batches, token_budget
+from layerscope.capture import Batch, Capture, FinalNorm, Site, run_batches, token_budget
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Part, Row, ViewRows, ViewSettings
@@ -46,6 +47,39 @@ class BatchRunner:
     ) -> None:
         """The same for items that are read when their batch is made: `make(numbers)` gives the batch."""
         self.tokens = run_batches(lengths, lambda numbers: reduce(numbers, make(numbers)), self.tokens, self.batch_size)
+
+
+Look = Callable[[list[int], Batch, int, Tensor, Tensor], None]
+"""`look(numbers, batch, site, raw states, states)` sees the states (rows, tokens, width) of some rows at one site."""
+
+
+def read_states(
+    model: LoadedModel,
+    rows: Sequence[Row],
+    sites: Sequence[Site],
+    final_norm: FinalNorm,
+    look: Look,
+    batch_size: int | None = None,
+) -> None:
+    """Run rows through a model and show every site's states; nothing of them is kept beyond `look`.
+
+    For what no reduction of `capture` does. Rows come in batches of similar length, not in the order given: `numbers` says
+    which they are.
+    """
+    now: tuple[list[int], Batch] | None = None
+
+    def show(site: int, raw: Tensor, state: Tensor) -> None:
+        assert now is not None
+        look(*now, site, raw, state)
+
+    with Capture(model.anatomy, sites, final_norm, show) as capture:
+
+        def run(numbers: list[int], batch: Batch) -> None:
+            nonlocal now
+            now = (numbers, batch)
+            capture.run(lambda: model.run(batch))
+
+        BatchRunner(model, batch_size).run(rows, run)
 
 
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from layerscope import profile
-from layerscope.core.reading import Reading
+from layerscope import probe, profile, study
+from layerscope.core.reading import SEVERAL, Reading
+from layerscope.training import LayerWatch
 from tests.tiny import tiny_model
 
 
@@ -39,3 +42,20 @@ def test_of_real_runs() -> None:
     assert (read.final_norm, read.max_length, read.has_norm) == ("raw", 9, True)
     without = profile(tiny_model("bert"), ["a cat", "a dog ran"], metrics=["prompt_entropy"]).manifest
     assert not Reading.of(without).has_norm
+
+
+def test_what_is_written_is_what_is_read_back() -> None:
+    for reading in (Reading("raw", 64, "LayerNorm"), Reading("applied", None, None), Reading(None, 128, "RMSNorm")):
+        assert Reading.of({"conventions": reading.as_conventions()}) == reading
+    assert "final_norm_module" not in Reading("raw", 8, SEVERAL).as_conventions()
+
+
+def test_every_command_writes_it(tmp_path: Path) -> None:
+    """A probe once kept its length under another name, and an evaluation did not say whether the model has a final norm."""
+    model, texts = tiny_model("llama"), [f"{'xy'[i % 2] * 3}{i}" for i in range(40)]
+    probed = probe(model, texts, labels=[text[0] for text in texts], heads="knn", max_length=9, final_norm="raw", progress=False)
+    assert Reading.of(probed.manifest) == Reading("raw", 9, "LlamaRMSNorm")
+    studied = study("alpha", model, data=texts[:6], max_length=12, progress=False)
+    assert (Reading.of(studied.manifest).final_norm, Reading.of(studied.manifest).max_length) == ("raw", 12)
+    watched = LayerWatch(model.module, texts[:4], model.tokenizer, max_length=7, out=tmp_path / "layers.csv")
+    assert Reading.of(watched.conventions) == Reading("raw", 7, "LlamaRMSNorm")

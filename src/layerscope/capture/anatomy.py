@@ -55,6 +55,11 @@ class Anatomy:
     hf_norms_last: bool = True
 
     @property
+    def final_norm_name(self) -> str | None:
+        """The class of the final norm; None where the model has none."""
+        return None if self.final_norm is None else type(self.final_norm).__name__
+
+    @property
     def leading(self) -> int:
         """Tokens in front of the patches of an image: the class token and the registers."""
         return int(self.class_token) + self.registers

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+SEVERAL = "several"  # norm modules, one for each model of a run
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -37,6 +39,20 @@ class Reading:
             told.get("final_norm_module"),
             str(told.get("tokens", told.get("image_tokens", "all"))),
         )
+
+    def as_conventions(self) -> dict[str, Any]:
+        """What a manifest's `conventions` say of it: every command writes it through here, and `of` reads it back.
+
+        A run over several models leaves out `norm_module`: each has its own.
+
+        >>> Reading("raw", 64, "RMSNorm").as_conventions()
+        {'final_norm': 'raw', 'final_norm_module': 'RMSNorm', 'max_length': 64}
+        >>> Reading(None, 64, SEVERAL).as_conventions()
+        {'max_length': 64}
+        """
+        norm = {} if self.final_norm is None else {"final_norm": self.final_norm}
+        module = {} if self.norm_module == SEVERAL else {"final_norm_module": self.norm_module}
+        return {**norm, **module, "max_length": self.max_length}
 
     @property
     def has_norm(self) -> bool:

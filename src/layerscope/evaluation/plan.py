@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.capture import Site, expand_sites
+from layerscope.core.reading import Reading
 from layerscope.core.readout import READOUT_COLUMNS, Readout, kinds_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec
@@ -90,7 +91,7 @@ class EvaluationPlan:
         """The conventions of the scores."""
         return {
             "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
-            "max_length": self.max_length,
+            **Reading(None, self.max_length, self.model.anatomy.final_norm_name).as_conventions(),  # readouts name the norm
             "unit_length": self.unit_length,
             "centering": "the mean over all distinct texts of the task is subtracted",
             "sink": "the token with the largest norm, found per text and layer on states without the final norm",

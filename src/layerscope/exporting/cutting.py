@@ -111,6 +111,7 @@ def capture_states(model: LoadedModel, layer: int, norm: str, ids: Tensor) -> Te
     """The states (texts, tokens, D) of unpadded token ids at a layer, as layerscope captures them."""
     site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
     states: list[Tensor] = []
+    # not through the one reader: it may pad and split what is given, and these very ids are compared with the cut model's
     final = "applied" if norm == "applied" else "raw"
     with Capture(model.anatomy, [site], final, lambda _i, _raw, state: states.append(state.clone())) as capture:  # type: ignore[arg-type]
         capture.run(lambda: model.forward(ids, torch.ones_like(ids)))

@@ -16,6 +16,7 @@ import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.core.options import take_renamed
+from layerscope.core.reading import Reading
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.recipe import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
@@ -292,8 +293,7 @@ def make_manifest(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float])
         },
         "conventions": {
             "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
-            "final_norm": job.final_norm,
-            "final_norm_module": None if anatomy.final_norm is None else type(anatomy.final_norm).__name__,
+            **Reading(job.final_norm, job.source.facts().get("max_length"), anatomy.final_norm_name).as_conventions(),
             "probes": {kind: probes()[kind] for kind in job.kinds},
             "reads": {kind: pooling_of(kind) for kind in job.kinds},
             "class_token": job.source.has_class_token,

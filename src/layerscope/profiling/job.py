@@ -17,6 +17,7 @@ import torch
 
 from layerscope.capture.reduce import compute_dtype
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
+from layerscope.core.reading import Reading
 from layerscope.core.runs import view
 from layerscope.data.items import Items, is_items
 from layerscope.data.kinds import open_items
@@ -64,13 +65,11 @@ def make_manifest(
         "corpus": {"name": task.items.name, "fingerprint": task.items.fingerprint, **task.items.source},
         "conventions": {
             "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
-            "final_norm": config.final_norm,
-            "final_norm_module": None if anatomy.final_norm is None else type(anatomy.final_norm).__name__,
+            **Reading(config.final_norm, plan.max_length, anatomy.final_norm_name).as_conventions(),
             "pooling": "mean over all tokens the tokenizer gives, special tokens included",
             "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
             "padding": "right, masked out of every number",
             "sites": list(config.sites),
-            "max_length": plan.max_length,
             "views": config.n_views,
             "augmenter": config.augmenter if config.n_views else None,
             "seed": config.seed,

@@ -144,7 +144,7 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
     if not prompts:
         raise LayerscopeError("every text has fewer than three tokens: they have no spectrum.")
     alphas, top = request.options["alphas"], request.options["top"]
-    found: dict[tuple[int, float, str, str], list[float]] = {}
+    measured: dict[tuple[int, float, str, str], np.ndarray] = {}
     bar.begin(f"{spec.label}|prompts", len(prompts))
     sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
 
@@ -154,16 +154,18 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
         for sink, kept in (("keep", rows), ("drop", rows[others])):
             spectrum = eigvalsh(smaller_gram(prepare_rows(kept, "centered-unit")))
             for alpha in alphas:
-                found.setdefault((layer, alpha, "entropy", sink), []).append(float(spectrum_entropy(spectrum, alpha)))
-                found.setdefault((layer, alpha, "top_weight", sink), []).append(float(top_weight(spectrum, alpha, top)))
+                both = {"entropy": spectrum_entropy(spectrum, alpha), "top_weight": top_weight(spectrum, alpha, top)}
+                for metric, value in both.items():
+                    values = measured.setdefault((layer, alpha, metric, sink), np.full(len(prompts), np.nan))
+                    values[prompt] = float(value)
         bar.advance(index == len(sites) - 1)
 
     read_prompts(model, sites, prompts, request.final_norm, look)
-    estimates = [mean_over_prompts(np.array(values), model.width) for values in found.values()]
+    estimates = [mean_over_prompts(values, model.width) for values in measured.values()]
     ends = many_intervals(estimates, request.seed)
     rows = [
         [spec.label, f"layer {layer}", layer, alpha, metric, sink, e.value, low, high, e.n]
-        for (layer, alpha, metric, sink), e, (low, high) in zip(found, estimates, ends, strict=True)
+        for (layer, alpha, metric, sink), e, (low, high) in zip(measured, estimates, ends, strict=True)
     ]
     rows.sort(key=lambda row: int(str(row[2])))
     return pd.DataFrame(rows, columns=COLUMNS), model.identity

@@ -16,6 +16,7 @@ import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
 from layerscope.core.options import take_renamed
+from layerscope.core.reading import SEVERAL, Reading
 from layerscope.core.runs import finished_manifest
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
@@ -194,8 +195,7 @@ def _finished(chosen: Study, request: Request, bar: Progress) -> StudyRun:
 def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -> dict[str, Any]:
     corpus = request.texts
     common = {
-        "final_norm": request.final_norm,
-        "max_length": request.max_length,
+        **Reading(request.final_norm, request.max_length, SEVERAL).as_conventions(),
         "seed": request.seed,
         "intervals": "95 %, over prompts",
     }

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from layerscope.capture import Anatomy, Batch, Capture, Site, expand_sites
+from layerscope.capture import Anatomy, Batch, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
@@ -30,7 +30,7 @@ from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.reading import BatchRunner
+from layerscope.reading import read_states
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import checked
@@ -248,11 +248,9 @@ def prompt_ranks(
 ) -> dict[str, np.ndarray]:
     """exp of the entropy of σ / Σσ of each prompt's rows, prepared as for prompt entropy: (prompts, sites) by sink setting."""
     out = {sink: np.full((len(ids), len(sites)), np.nan) for sink in SINKS}
-    batch: Batch | None = None
-    items: list[int] = []
+    last = len(sites) - 1
 
-    def reduce(index: int, raw: Tensor, state: Tensor) -> None:
-        assert batch is not None
+    def measure(items: list[int], batch: Batch, index: int, raw: Tensor, state: Tensor) -> None:
         if raw.device.type == "mps":  # float64 does not exist there
             raw, state = raw.cpu(), state.cpu()
         mask = None if batch.mask is None else batch.mask.to(raw.device)
@@ -260,16 +258,9 @@ def prompt_ranks(
         prepared = prepare_tokens(state, mask, position, options, curvature=False, dtype=torch.float64)
         for sink, matrices in prepared.matrices.items():
             out[sink][items, index] = effective_rank(eigvalsh(matrices)).cpu().numpy()
+        bar.advance(len(items) if index == last else 0)
 
-    with Capture(model.anatomy, sites, final_norm, reduce) as capture:
-
-        def measure(chosen: list[int], current: Batch) -> None:
-            nonlocal batch, items
-            items, batch = chosen, current
-            capture.run(lambda: model.run(current))
-            bar.advance(len(chosen))
-
-        BatchRunner(model).run(ids, measure)
+    read_states(model, ids, sites, final_norm, measure)
     return out
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
+from layerscope.core.reading import Reading
 from layerscope.errors import LayerscopeError, ModelError, NonFiniteStatesError, UnknownNameError
 from layerscope.metrics import Options, PromptMean
 from layerscope.models import LoadedModel, modules
@@ -171,8 +172,7 @@ class LayerWatch:
             "family": anatomy.family,
             "blocks": anatomy.n_blocks,
             "held_out": {"texts": len(self.prompts), "longest": max(map(len, self.prompts)), "sha256": fingerprint(self.prompts)},
-            "max_length": max_length,
-            "final_norm": final_norm,
+            **Reading(final_norm, max_length, anatomy.final_norm_name).as_conventions(),
             "rows": self.options.rows,
             "pooled_rows": self.options.pooled_rows,
             "alpha": alpha,

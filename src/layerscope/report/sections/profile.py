@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.identity import ModelIdentity
+from layerscope.core.reading import Reading
 from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
@@ -33,10 +34,10 @@ def from_run(run: Run) -> Curves:
     """A profile."""
     m = run.manifest
     model, c, counts = m["model"], m["conventions"], m["counts"]
-    has_norm = c.get("final_norm_module") is not None
+    reading = Reading.of(m)
     facts = {
         "kind": "profile",
-        "final norm": c["final_norm"] if has_norm else "none in this model",
+        "final norm": reading.final_norm if reading.has_norm else "none in this model",
         "texts": f"{m['corpus']['name']}, {counts['prompts']} {'images' if 'image_tokens' in c else 'prompts'}",
         "corpus": str(m["corpus"].get("fingerprint", ""))[:12],
         **_lengths(c, counts),

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.reading import Reading
 from layerscope.errors import MissingExtraError
 from layerscope.report.sources import Block, Section
 
@@ -21,14 +22,14 @@ def from_study(run: Any) -> Block:
     except MissingExtraError as error:
         figures = []
         warnings.append(f"the study's figure is missing: {error}")
-    corpus = m.get("corpus") or {}
+    corpus, reading = m.get("corpus") or {}, Reading.of(m)
     facts = {
         "kind": "study",
         "paper": m.get("paper"),
         "models": ", ".join(models) or None,
         "texts": f"{corpus['name']}, {m.get('texts')} prompts" if corpus.get("name") else None,
-        "final norm": conventions.get("final_norm"),
-        "longest text": f"{conventions['max_length']} tokens" if conventions.get("max_length") else None,
+        "final norm": reading.final_norm,
+        "longest text": f"{reading.max_length} tokens" if reading.max_length else None,
         **{f"option {name}": value for name, value in m.get("options", {}).items()},
         "layerscope": m.get("layerscope"),
     }

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from layerscope.capture import Site
+from layerscope.core.reading import Reading
 from layerscope.core.readout import Readout, all_readouts, get_template, kinds_of, parse_readouts
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
@@ -195,7 +196,7 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None, offlin
         raise RunFolderError(f"the run in {folder} is not finished. Run the same command again: it goes on where it stopped.")
     conventions = manifest.get("conventions", {})
     identity = manifest["model"]
-    length = max_length or int(conventions.get("max_length") or DEFAULT_MAX_LENGTH)
+    length = max_length or Reading.of(conventions).max_length or DEFAULT_MAX_LENGTH
     unit = bool(conventions.get("unit_length", identity.get("normalizes")))
     return Opened(identity, _capped(length, identity.get("context_length")), unit, folder)
 

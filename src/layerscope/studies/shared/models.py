@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.capture import Capture, Site
+from layerscope.capture import Batch, Site
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -30,6 +30,7 @@ from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling import Run, profile
 from layerscope.progress import Progress
+from layerscope.reading import read_states
 from layerscope.store import RunFolder, checked
 
 # What each study shows beside prompt entropy; none of it needs augmented views.
@@ -195,16 +196,15 @@ def read_prompts(
     final_norm: str,
     look: Callable[[int, int, Tensor, Tensor], None],
 ) -> None:
-    """Run prompts through a model one by one; `look(prompt, site, raw states, states)` sees each site's (tokens, width)."""
-    at = 0
+    """Run prompts through a model one by one, without padding, in any order.
 
-    def reduce(index: int, raw: Tensor, state: Tensor) -> None:
-        look(at, index, raw[0], state[0])
+    `look(prompt, site, raw states, states)` sees each site's (tokens, width).
+    """
 
-    with Capture(model.anatomy, sites, final_norm, reduce) as capture:  # type: ignore[arg-type]
-        for at, ids in enumerate(prompts):  # noqa: B007 - `reduce` reads it
-            batch = model.make_batch([ids])
-            capture.run(lambda batch=batch: model.run(batch))  # type: ignore[misc]
+    def one(numbers: list[int], batch: Batch, site: int, raw: Tensor, state: Tensor) -> None:
+        look(numbers[0], site, raw[0], state[0])
+
+    read_states(model, prompts, sites, final_norm, one, batch_size=1)  # type: ignore[arg-type]
 
 
 def runs_elsewhere(request: Request) -> bool:
