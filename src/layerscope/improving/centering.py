@@ -17,7 +17,7 @@ from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encod
 from layerscope.improving.grid import StoredCandidates
 from layerscope.improving.reading import Reader, Sample
 from layerscope.progress import Progress
-from layerscope.store import atomic
+from layerscope.store import checked
 
 CENTER_ON = ("auto", "all", "sample")
 SHARE = 0.5
@@ -125,15 +125,10 @@ class _Saved:
 
     def load(self, passes: Sequence[_SumPass]) -> int:
         """Put the saved sums into the passes; returns how many texts they are over."""
-        try:
-            if self.path is None:
-                return 0
-            with np.load(self.path, allow_pickle=False) as stored:
-                if not np.array_equal(stored["key"], self.key):
-                    return 0
-                totals, done = stored["totals"], int(stored["done"])
-        except (OSError, ValueError, KeyError):
-            return 0  # none there, or damaged: they are made again
+        found = self.path is not None and checked.read_or_discard(self.path, checked.read_arrays)
+        if not found or not np.array_equal(found["key"], self.key):
+            return 0
+        totals, done = found["totals"], int(found["done"])
         for one, total in zip(passes, totals, strict=True):
             one.total = total.copy()
         return done
@@ -141,7 +136,7 @@ class _Saved:
     def save(self, passes: Sequence[_SumPass], done: int) -> None:
         """Save the sums, unless that was done a moment ago."""
         if self.path is not None and time.monotonic() - self.last >= _SAVE_EVERY:
-            atomic.write_arrays(
+            checked.write_arrays(
                 self.path, {"key": self.key, "totals": np.stack([one.total for one in passes]), "done": np.array(done)}
             )
             self.last = time.monotonic()
