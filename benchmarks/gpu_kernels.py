@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import normed
-from layerscope.metrics.folds.grams import fold_members
+from layerscope.metrics.folds import fold_members
 from layerscope.metrics.options import Options
 from layerscope.metrics.tokens import gram_kernel, long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products

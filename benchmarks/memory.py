@@ -96,7 +96,7 @@ def child(kind: str, prompts: int, levels: list[str], where: bool) -> dict[str, 
 
 def _trace(stages: list[tuple[str, float, float]]) -> None:
     """Note resident memory at the end of each stage, and its peak during it."""
-    from layerscope.profiling import job, numbers, tables
+    from layerscope.profiling import job, tables
 
     high = [0.0]
 
@@ -123,7 +123,7 @@ def _trace(stages: list[tuple[str, float, float]]) -> None:
     wrap(job, "make_plan", "planning (make_plan)")
     wrap(job, "encode", "passes (encode)")
     wrap(tables.TableBuilder, "build", "metrics (TableBuilder.build)")
-    wrap(numbers.PromptTable, "write", "per-prompt table (PromptTable.write)")
+    wrap(tables.PromptTable, "write", "per-prompt table (PromptTable.write)")
     wrap(job.Job, "run_in", "the whole run with its folder (run_in)")
 
 

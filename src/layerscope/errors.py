@@ -78,3 +78,7 @@ class NonFiniteStatesError(LayerscopeError):
 
 class RunFolderError(LayerscopeError):
     """A run folder that cannot be written, resumed or read."""
+
+
+class ExportError(LayerscopeError):
+    """A model or readout that cannot be exported, or an export that does not give back what was measured."""

@@ -11,7 +11,7 @@ import torch
 
 from layerscope.capture import make_batch, normed
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
-from layerscope.metrics.folds.grams import fold_members
+from layerscope.metrics.folds import fold_members
 from layerscope.metrics.tokens import long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy

@@ -162,7 +162,7 @@ def test_errors_in_a_worker(cluster: Any) -> None:
 
 
 def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
-    from layerscope.engines.recipe import ModelRecipe
+    from layerscope.engines.base import ModelRecipe
 
     work = MapWork(len)
     recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})

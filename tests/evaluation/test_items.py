@@ -12,8 +12,8 @@ import pytest
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta
 
+from layerscope.evaluation.run import items_of
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.evaluation.uncertainty import items_of
 from tests.evaluation.support import TASKS, write_tasks
 from tests.evaluation.tasks.support import WordHashEncoder, write_rows
 

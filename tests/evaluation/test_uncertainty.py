@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
-from layerscope.evaluation.uncertainty import Items, gains, resampled, same_items, tied_best
+from layerscope.evaluation.run import Items, gains, resampled, same_items, tied_best
 
 
 def some_pairs(seed: int, count: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:

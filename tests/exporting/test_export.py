@@ -16,7 +16,7 @@ from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
 from layerscope.exporting.describing import UNKNOWN, front_matter, license_of
-from layerscope.exporting.express import why_not
+from layerscope.exporting.draft import why_not
 from layerscope.report.contents import gather
 from layerscope.selection import gains_in_words
 from tests.evaluation.support import mteb_score, write_tasks

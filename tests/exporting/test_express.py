@@ -8,7 +8,7 @@ import pytest
 
 from layerscope.core.readout import Readout, all_readouts
 from layerscope.exporting import ExportError, export
-from layerscope.exporting.express import check_expressible, nearest, why_not
+from layerscope.exporting.draft import check_expressible, nearest, why_not
 
 
 def test_every_readout_has_an_expressible_neighbour() -> None:

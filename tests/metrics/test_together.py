@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
-from layerscope.metrics.folds.grams import fold_members
+from layerscope.metrics.folds import fold_members
 from layerscope.metrics.samples import _Vectors, n_folds
 from layerscope.spectra.resolvents import inverse_factor
 
@@ -76,7 +76,7 @@ def test_folds_that_float32_does_not_do_for_are_solved_again(monkeypatch):
     monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
     rough = metric.estimate(near).se
     assert rough == pytest.approx(want, rel=1e-3)
-    monkeypatch.setattr("layerscope.metrics.folds.spectra._SHARE_OF_ERROR", 0.0)
+    monkeypatch.setattr("layerscope.metrics.folds._SHARE_OF_ERROR", 0.0)
     assert metric.estimate(again).se == pytest.approx(want, rel=1e-9)
     assert rough != metric.estimate(again).se
 

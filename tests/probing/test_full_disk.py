@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.profiling.numbers import PromptNumbers
+from layerscope.profiling.tables import PromptNumbers
 from layerscope.store import Shard, ShardStore, atomic
 
 

@@ -13,7 +13,6 @@ from layerscope.data import Corpus
 from layerscope.metrics import intervals as intervals_module
 from layerscope.metrics.dataset_entropy import DatasetEntropy
 from layerscope.models import LoadedModel
-from layerscope.profiling import numbers as numbers_module
 from layerscope.profiling import tables as tables_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore
@@ -61,14 +60,14 @@ def test_resamples_are_drawn_once_for_each_number_of_prompts(model: LoadedModel)
 
 def test_the_order_of_prompts_is_found_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    values = numbers_module.PromptValues
+    values = tables_module.PromptValues
 
     class Counted(values):  # type: ignore[misc, valid-type]
         def _sorted(self) -> Any:
             made.append(1)
             return super()._sorted()
 
-    monkeypatch.setattr(numbers_module, "PromptValues", Counted)
+    monkeypatch.setattr(tables_module, "PromptValues", Counted)
     run(model, tmp_path)
     assert len(made) == 2  # with the sink token and without
 

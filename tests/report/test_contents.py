@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.report.contents import gather, load_any
-from layerscope.report.correlate import MEAN, _compare
+from layerscope.report.contents import MEAN, _compare, gather, load_any
 from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
 from layerscope.report.notices import convention_rows
 from layerscope.selection import Choice

@@ -9,9 +9,8 @@ Names are `family-size`, with `@revision` for a checkpoint: `Pythia-410m@step100
 come from and under which conventions they were made.
 """
 
-from layerscope.atlas.names import AtlasModel, find_model, models
 from layerscope.atlas.queries import CONVENTIONS, correlation_tables, metric_values, probe_accuracies, select_scores
-from layerscope.atlas.tables import metrics, problems, scores, tasks, vision
+from layerscope.atlas.tables import AtlasModel, find_model, metrics, models, problems, scores, tasks, vision
 
 __all__ = [
     "CONVENTIONS",

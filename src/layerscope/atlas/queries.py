@@ -6,8 +6,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from layerscope.atlas.names import AtlasModel, find_model
-from layerscope.atlas.tables import as_text, coded
+from layerscope.atlas.tables import AtlasModel, as_text, coded, find_model
 from layerscope.correlation.study import Tables
 from layerscope.errors import LayerscopeError, UnknownNameError
 

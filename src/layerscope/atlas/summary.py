@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.atlas.names import AtlasModel, find_model
 from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
 from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
+from layerscope.atlas.tables import AtlasModel, find_model
 from layerscope.correlation import same_tasks
 from layerscope.errors import LayerscopeError
 

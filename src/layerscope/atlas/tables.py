@@ -1,11 +1,14 @@
-"""The shipped tables, read once. What callers get are copies."""
+"""The shipped tables, read once, and the names of the models in them. What callers get are copies."""
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pandas as pd
+
+from layerscope.errors import UnknownNameError
 
 DATA = Path(__file__).parent / "data"
 
@@ -50,3 +53,142 @@ def tasks() -> pd.DataFrame:
 def problems() -> pd.DataFrame:
     """Source files that had a defect or were left out, and why."""
     return _readable("problems").copy()
+
+
+_KEY = ["family", "size", "revision"]
+
+
+@dataclass(frozen=True, order=True)
+class AtlasModel:
+    """One model of the atlas at one training checkpoint (`main`: the final one)."""
+
+    family: str
+    size: str
+    revision: str = "main"
+
+    @property
+    def name(self) -> str:
+        """The name users write. All LLM2Vec models are 8B, so theirs leave the size out."""
+        base = self.family if self.family.startswith("LLM2Vec") else f"{self.family}-{self.size}"
+        return base if self.revision == "main" else f"{base}@{self.revision}"
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """This model's rows of a table with family, size and revision (a probe table has `model` and no revision)."""
+        family = "family" if "family" in table.columns else "model"
+        mine = (table[family] == self.family) & (table["size"] == self.size)
+        if "revision" in table.columns:
+            mine &= table["revision"] == self.revision
+        return table[mine]
+
+
+def _number(text: str) -> float:
+    """`410m` → 4.1e8, `8B` → 8e9, `step1000` → 1000; names without a number sort last."""
+    digits = "".join(c for c in text if c.isdigit() or c == ".")
+    scale = {"m": 1e6, "b": 1e9}.get(text[-1:].lower(), 1.0)
+    return float(digits) * scale if digits else {"base": 1e8, "large": 3e8, "huge": 6e8}.get(text, float("inf"))
+
+
+@lru_cache(maxsize=1)
+def every_model() -> dict[str, AtlasModel]:
+    """All models by name, ordered by family, size and training step."""
+    keys = {
+        (str(family), str(size), str(revision))
+        for table in ("scores", "metrics")
+        for family, size, revision in coded(table)[_KEY].drop_duplicates().itertuples(index=False, name=None)
+    }
+    keys |= {(str(m), str(s), "main") for m, s in coded("vision")[["model", "size"]].drop_duplicates().itertuples(index=False)}
+    ordered = sorted(keys, key=lambda k: (k[0].lower(), _number(k[1]), k[2] != "main", _number(k[2])))
+    return {model.name: model for model in (AtlasModel(*key) for key in ordered)}
+
+
+@lru_cache(maxsize=1)
+def _aliases() -> dict[str, AtlasModel]:
+    """Lower-case spellings: with or without the size where a family has one, `@main`, `family/size`."""
+    found: dict[str, AtlasModel] = {}
+    for model in every_model().values():
+        sizes = {m.size for m in every_model().values() if m.family == model.family}
+        bases = [f"{model.family}-{model.size}", f"{model.family}/{model.size}"]
+        if len(sizes) == 1:
+            bases.append(model.family)
+        for base in bases:
+            found[f"{base}@{model.revision}".lower()] = model
+            if model.revision == "main":
+                found[base.lower()] = model
+    return found
+
+
+def find_model(name: str | AtlasModel) -> AtlasModel:
+    """The model of that name; case does not matter.
+
+    >>> find_model("pythia-410m@step1000")
+    AtlasModel(family='Pythia', size='410m', revision='step1000')
+    """
+    if isinstance(name, AtlasModel):
+        return name
+    found = _aliases().get(name.strip().lower())
+    if found is None:
+        raise UnknownNameError("atlas model", name, every_model(), "`layerscope atlas models` says what each one holds.")
+    return found
+
+
+def models() -> pd.DataFrame:
+    """One row per model: name, family, size, revision, layers (states, embeddings included), and what is covered.
+
+    `tasks` have a test score somewhere, `tasks_everywhere` at every layer; `mteb_datasets` counts the datasets with metrics,
+    `wikitext` and `imagenet` the metrics there; `probe_layers` counts the single layers with an image probe.
+    """
+    scores, metrics, vision = _scores(), _metrics(), _vision()
+    rows = [
+        {"model": name, "family": m.family, "size": m.size, "revision": m.revision, "_at": (m.family, m.size, m.revision)}
+        for name, m in every_model().items()
+    ]
+    table = pd.DataFrame(rows)
+    for part in (scores, metrics, vision):
+        for column in part.columns:
+            table[column] = table["_at"].map(part[column]).to_numpy()
+    entries = table[["score_states", "metric_states"]].max(axis=1)
+    counts = ["tasks", "tasks_everywhere", "scored_layers", "mteb_datasets", "wikitext", "imagenet", "probe_layers"]
+    table["layers"] = entries.astype("Int64")
+    table[counts] = table[counts].fillna(0).astype(int)
+    return table[["model", "family", "size", "revision", "layers", *counts]]
+
+
+def _tuples(table: pd.DataFrame) -> pd.DataFrame:
+    table.index = pd.Index([tuple(map(str, key)) for key in table.index], tupleize_cols=False)
+    return table
+
+
+def _scores() -> pd.DataFrame:
+    table = coded("scores")
+    table = table[(table["split"] == "test") & table["main_score"].notna()]
+    cells = table[[*_KEY, "task", "layer"]].drop_duplicates()
+    per_task = cells.groupby([*_KEY, "task"], observed=True).size().reset_index(name="n")
+    states = table.groupby(_KEY, observed=True)["num_hidden_states"].max().rename("score_states")
+    tasks = per_task.groupby(_KEY, observed=True)["n"].size().rename("tasks")
+    everywhere = per_task.merge(states.reset_index(), on=_KEY)
+    everywhere = everywhere[everywhere["n"] == everywhere["score_states"]]
+    whole = everywhere.groupby(_KEY, observed=True).size().rename("tasks_everywhere")
+    layers = cells.groupby(_KEY, observed=True)["layer"].nunique().rename("scored_layers")
+    return _tuples(pd.concat([states.astype(float), tasks, whole, layers], axis=1))
+
+
+def _metrics() -> pd.DataFrame:
+    table = coded("metrics")
+    table = table[table["value"].notna()]
+    states = table.groupby(_KEY, observed=True)["num_layers_in_file"].max().rename("metric_states").astype(float)
+    cells = table[[*_KEY, "dataset", "metric"]].drop_duplicates()
+    on = cells["dataset"].astype(str)
+    parts = [
+        cells[on.str.startswith("mteb/")].groupby(_KEY, observed=True)["dataset"].nunique().rename("mteb_datasets"),
+        cells[on == "wikitext"].groupby(_KEY, observed=True)["metric"].nunique().rename("wikitext"),
+        cells[on == "imagenet"].groupby(_KEY, observed=True)["metric"].nunique().rename("imagenet"),
+    ]
+    return _tuples(pd.concat([states, *parts], axis=1))
+
+
+def _vision() -> pd.DataFrame:
+    table = coded("vision")
+    single = table[(table["first_layer"] == table["last_layer"]) & (table["probe"] == "attention_probe")]
+    counts = single.groupby(["model", "size"], observed=True)["first_layer"].nunique().rename("probe_layers").to_frame()
+    counts.index = pd.MultiIndex.from_tuples([(m, s, "main") for m, s in counts.index])
+    return _tuples(counts)

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from layerscope.core.options import EngineOptions
-from layerscope.engines.base import Advance, Engine, LocalEngine, MapWork, Work
+from layerscope.engines.base import Advance, Engine, LocalEngine, MapWork, ModelRecipe, Work, driver_options, make_recipe
 from layerscope.engines.ray import RayEngine
-from layerscope.engines.recipe import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 __all__ = [

@@ -13,8 +13,7 @@ from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.core.readout import SLOT, Readout, Template
 from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
-from layerscope.engines.base import Advance, Work
-from layerscope.engines.recipe import ModelRecipe
+from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.reading import BatchRunner

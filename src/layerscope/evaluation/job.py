@@ -19,7 +19,7 @@ from layerscope.cache import cache_dir
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import get_template, kinds_of, parse_readouts
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
-from layerscope.engines.recipe import ModelRecipe, driver_options, make_recipe
+from layerscope.engines.base import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.plan import EvaluationPlan, Screening, failures, needs_screening, screening_plan, warnings

@@ -29,8 +29,8 @@ from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError, MissingExtraError
 from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
+from layerscope.evaluation.run import Items, items_of
 from layerscope.evaluation.tasks import TaskSpec, reseed
-from layerscope.evaluation.uncertainty import Items, items_of
 from layerscope.models.fingerprint import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked

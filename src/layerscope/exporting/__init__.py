@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from layerscope.exporting.express import ExportError
+from layerscope.errors import ExportError
 from layerscope.exporting.job import Exported, export
 
 __all__ = ["ExportError", "Exported", "export"]

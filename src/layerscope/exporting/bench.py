@@ -20,9 +20,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from layerscope.errors import ExportError
 from layerscope.exporting import bench_child
 from layerscope.exporting.draft import beyond
-from layerscope.exporting.express import ExportError
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
 

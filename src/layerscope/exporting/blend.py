@@ -19,11 +19,11 @@ from safetensors.torch import save_file
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout, get_template
+from layerscope.errors import ExportError
 from layerscope.exporting import blend_module, verifying
 from layerscope.exporting.cutting import Route, check_cuttable, write_cut
 from layerscope.exporting.describing import front_lines, license_of, parameters_of, title_of
 from layerscope.exporting.draft import beyond, verification_texts
-from layerscope.exporting.express import ExportError
 from layerscope.exporting.formats.sentence_transformers import write_pipeline
 from layerscope.exporting.job import Exported, check_free, published
 from layerscope.exporting.tokenizing import settled_tokenizer

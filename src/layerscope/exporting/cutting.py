@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.capture import Capture, expand_sites
-from layerscope.exporting.express import ExportError
+from layerscope.errors import ExportError
 from layerscope.models import LoadedModel
 from layerscope.models.settings import quiet
 

@@ -1,19 +1,68 @@
-"""An export in the making, not yet verified, the texts it is verified on, and what a format that writes it offers."""
+"""An export in the making: which readouts standard modules express, what was written and is not yet verified, the texts it is
+verified on, and what a format offers.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from layerscope.core.readout import Readout, Template, get_template
+from layerscope.errors import ExportError
 from layerscope.exporting.cutting import Route
 from layerscope.exporting.tokenizing import FramedTokenizer
 from layerscope.models import LoadedModel
+
+POOLING_MODES = {
+    "mean": "mean_tokens",
+    "wmean": "weightedmean_tokens",
+    "last": "lasttoken",
+    "cls": "cls_token",
+    "max": "max_tokens",
+}
+"""Our poolings by the name sentence-transformers' Pooling gives them in its config, as `pooling_mode_NAME`."""
+
+
+def why_not(readout: Readout) -> str | None:
+    """The reason why a readout needs custom code, or None where standard modules express it.
+
+    >>> why_not(Readout("one-word", "last", "raw")) is None
+    True
+    """
+    template = get_template(readout.template)
+    if template.copies > 1:
+        return (
+            f"template {template.name!r} repeats the text {template.copies} times, and a tokenizer can add words around a text "
+            "but not repeat it"
+        )
+    if readout.sink == "drop":
+        return "leaving out the token with the largest norm is not among the standard poolings"
+    return None
+
+
+def nearest(readout: Readout) -> Readout:
+    """The expressible readout that differs least: the sink kept, and the text once instead of several times.
+
+    >>> nearest(Readout("echo", "mean", "raw", "drop", "corpus")).name
+    'plain/mean/raw/keep/corpus'
+    """
+    template = readout.template if get_template(readout.template).copies == 1 else "plain"
+    return replace(readout, template=template, sink="keep")
+
+
+def check_expressible(readout: Readout) -> None:
+    """Refuse a readout that needs custom code, naming the nearest that does not."""
+    reason = why_not(readout)
+    if reason is not None:
+        raise ExportError(
+            f"readout {readout.name!r} cannot be exported without custom code: {reason}. "
+            f"The nearest that can: --readout {nearest(readout).name}"
+        )
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.reading import Reading
 from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
 from layerscope.core.runs import load_run
-from layerscope.errors import RunFolderError
+from layerscope.errors import ExportError, RunFolderError
 from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.scoring import texts_file
-from layerscope.exporting.express import ExportError, why_not
+from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Run
 from layerscope.selection import Choice, choose

@@ -17,11 +17,11 @@ import numpy as np
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout, get_template
 from layerscope.core.runs import folder_name
+from layerscope.errors import ExportError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
-from layerscope.exporting.draft import Draft, beyond, verification_texts
+from layerscope.exporting.draft import Draft, beyond, check_expressible, verification_texts
 from layerscope.exporting.evidence import Evidence
-from layerscope.exporting.express import ExportError, check_expressible
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from layerscope.core.readout import SLOT, Template
+from layerscope.errors import ExportError
 from layerscope.evaluation.encode import encode_template
-from layerscope.exporting.express import ExportError
 from layerscope.models import LoadedModel
 
 INPUTS = ["input_ids", "attention_mask"]

@@ -18,12 +18,11 @@ import torch
 from layerscope.capture import Batch, expand_sites
 from layerscope.capture.pooling import Pooler
 from layerscope.core.readout import Readout
-from layerscope.errors import MissingExtraError
+from layerscope.errors import ExportError, MissingExtraError
 from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import reload_child
 from layerscope.exporting.cutting import capture_states
 from layerscope.exporting.draft import Draft
-from layerscope.exporting.express import ExportError
 from layerscope.models import LoadedModel
 from layerscope.reading import BatchRunner
 

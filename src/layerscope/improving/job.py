@@ -17,7 +17,7 @@ from layerscope.cache import cache_dir
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine, engine_in_use, open_engine
-from layerscope.engines.recipe import driver_options, make_recipe
+from layerscope.engines.base import driver_options, make_recipe
 from layerscope.errors import LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on

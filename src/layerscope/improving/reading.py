@@ -15,7 +15,7 @@ from layerscope.core.readout import Readout, get_template
 from layerscope.data.corpus import TextStream
 from layerscope.data.sampling import distinct_texts, draw_texts
 from layerscope.engines import Engine
-from layerscope.engines.recipe import ModelRecipe
+from layerscope.engines.base import ModelRecipe
 from layerscope.errors import DataError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, encode_by_workers, open_space, readout_vectors
 from layerscope.models import LoadedModel

@@ -9,8 +9,16 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, spectrum_entropy
-from layerscope.metrics.folds.spectra import Quantity, pooled_spectra, pooled_spectrum
-from layerscope.metrics.folds.sums import OfSums, entropy_of_sums, pooled_sums, prepare_fold_sums, summable
+from layerscope.metrics.folds import (
+    OfSums,
+    Quantity,
+    entropy_of_sums,
+    pooled_spectra,
+    pooled_spectrum,
+    pooled_sums,
+    prepare_fold_sums,
+    summable,
+)
 from layerscope.metrics.options import Options, RowPreparation
 from layerscope.metrics.samples import PooledRows, n_folds
 
@@ -37,7 +45,7 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
 
     def of_sums(self) -> OfSums | None:
-        """The same function of a spectrum's power sums (see folds/sums.py), where there is one."""
+        """The same function of a spectrum's power sums (see folds.py), where there is one."""
         return None
 
     def _quantity(self) -> Quantity:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
-from layerscope.metrics.folds.grams import prepared_view
-from layerscope.metrics.folds.sums import FEWEST, entropy_of_sums
+from layerscope.metrics.folds import FEWEST, entropy_of_sums, prepared_view
 from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import eigvalsh
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without

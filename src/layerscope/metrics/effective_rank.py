@@ -13,7 +13,7 @@ from torch import Tensor
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
 from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
-from layerscope.metrics.folds.sums import OfSums, effective_rank_of_sums, entropy_rank_of_sums
+from layerscope.metrics.folds import OfSums, effective_rank_of_sums, entropy_rank_of_sums
 
 
 def effective_rank(eigenvalues: Tensor) -> Tensor:

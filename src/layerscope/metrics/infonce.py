@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.folds.grams import prepared_view
+from layerscope.metrics.folds import prepared_view
 from layerscope.metrics.options import Options
 from layerscope.metrics.samples import ViewRows
 

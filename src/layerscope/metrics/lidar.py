@@ -11,8 +11,7 @@ from torch import Tensor
 from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
-from layerscope.metrics.folds.grams import fold_members, left_in, prepare_grouped
-from layerscope.metrics.folds.spectra import NATS
+from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import ViewRows, n_folds
 from layerscope.spectra import solve_together

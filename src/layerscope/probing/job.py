@@ -18,7 +18,7 @@ from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.core.options import take_renamed
 from layerscope.core.reading import Reading
 from layerscope.engines import Engine, engine_in_use, open_engine
-from layerscope.engines.recipe import ModelRecipe, make_recipe
+from layerscope.engines.base import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.probing.examples import Examples, Split, make_split, open_examples

@@ -16,8 +16,7 @@ from layerscope.capture import Batch, Capture, FinalNorm, Site
 from layerscope.capture.reduce import non_finite_error
 from layerscope.data.items import Items
 from layerscope.engines import Engine
-from layerscope.engines.base import Advance, Work
-from layerscope.engines.recipe import ModelRecipe
+from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ReadSettings
 from layerscope.reading import BatchRunner

@@ -30,9 +30,8 @@ from layerscope.models.fingerprint import files_sha256
 from layerscope.models.load import find_source
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, encode, encode_in_memory
-from layerscope.profiling.numbers import PromptNumbers, PromptTable
 from layerscope.profiling.run import Run
-from layerscope.profiling.tables import TableBuilder
+from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress, progress_bar
 from layerscope.reading import Plan, choose_shard_size, make_plan
 from layerscope.spectra import solver_name

@@ -14,7 +14,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.valley import find_valley
 from layerscope.errors import RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
-from layerscope.profiling.numbers import PromptTable, in_order
+from layerscope.profiling.tables import PromptTable, in_order
 from layerscope.store import RunFolder
 
 if TYPE_CHECKING:

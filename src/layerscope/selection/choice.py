@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
@@ -110,10 +110,6 @@ class Choice:
     def model_identity(self) -> ModelIdentity:
         """Which model the choice is about."""
         return ModelIdentity.of({"name": self.model, **self.identity})
-
-    def with_warnings(self, *warnings: str) -> Self:
-        """The same with more warnings."""
-        return replace(self, warnings=(*self.warnings, *warnings))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the documented keys first."""

@@ -19,7 +19,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Z95, Interval
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.uncertainty import Items, resampled, same_items
+from layerscope.evaluation.run import Items, resampled, same_items
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import NOTHING, Choice
 

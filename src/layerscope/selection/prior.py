@@ -121,11 +121,6 @@ def judged_models() -> tuple[Judged, ...]:
     return tuple(found)
 
 
-def by_family() -> dict[str, list[Judged]]:
-    """The judged models under their families."""
-    return {family: [m for m in judged_models() if m.family == family] for family in FAMILIES}
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What the rule gained on a model of a family that it had not seen."""

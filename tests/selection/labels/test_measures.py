@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from layerscope.core.statistics import bootstrap_weights
-from layerscope.evaluation.uncertainty import Items as Single
+from layerscope.evaluation.run import Items as Single
 from layerscope.selection.labels.measures import Pairs, Scores, make_measure
 from layerscope.selection.labels.probes import Neighbours, Probe, grams, stratified_folds
 from tests.selection.labels.support import classes, judged_pairs, scored_pairs

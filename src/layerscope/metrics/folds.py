@@ -1,0 +1,374 @@
+"""Spectra of pooled vectors, whole and with each fold of prompts left out: where standard errors come from.
+
+N ≤ D: the N×N Gram matrix. N > D: the D×D scatter matrix, summed block by block, so memory is O(D²) for any N. Rows are prepared
+once, with the mean of all: what a fold leaves behind is a part of the same matrix (docs/decisions/intervals.md).
+
+Leaving a fold out of an N×N Gram matrix removes its rows. Where sums over a spectrum suffice, spectra/resolvents.py gives those
+of what remains from one decomposition: solving 20 more matrices would take ten times as long. On a GPU all spectra are solved in
+float32 first. Where its rounding could show in a value, the whole data's spectrum is solved in float64; where it shows in the
+standard error, the folds are too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from layerscope.core.statistics import jackknife_error
+from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
+from layerscope.metrics.options import RowPreparation, prepare_rows
+from layerscope.metrics.samples import n_folds, stacked
+from layerscope.spectra import eigvalsh, joined, solve_together
+from layerscope.spectra.resolvents import fast_doubles, sums_without
+
+if TYPE_CHECKING:
+    from layerscope.metrics.samples import PooledRows, ViewRows
+
+
+def prepare_grouped(z: Tensor, rows: RowPreparation, mean: Tensor | None, group: int | None) -> Tensor:
+    """Rows prepared as asked; with `group`, centered inside consecutive groups as the released code does."""
+    if group is None or not rows.startswith("centered"):
+        return prepare_rows(z, rows, mean)
+    return torch.cat([prepare_rows(part, rows) for part in z.split(group)])
+
+
+def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
+    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival."""
+    if group is None:
+        return prepare_rows(data.view(index), rows)
+    prepared = prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)
+    return prepared[torch.from_numpy(data.order()).to(prepared.device)]
+
+
+def fold_members(n: int, device: torch.device) -> list[Tensor]:
+    """Which of n samples in canonical order are in which fold (folds, size): at most two sizes, each stacked."""
+    folds = n_folds(n)
+    if not folds:
+        return []
+    larger = n % folds
+    at = torch.arange(folds, device=device).unsqueeze(-1) + folds * torch.arange(-(-n // folds), device=device)
+    return [part for part in (at[:larger], at[larger:, : n // folds]) if part.numel()]
+
+
+def left_in(members: Tensor, n: int) -> Tensor:
+    """Which of n samples are left without each fold (folds, n − size), given which are in it (folds, size).
+
+    Every `folds`-th sample is in the same fold, so between two that are left out all others follow in order.
+    """
+    folds, size = members.shape
+    at = torch.arange(n - size, device=members.device).expand(folds, -1)
+    return at + torch.searchsorted(members - torch.arange(size, device=members.device), at.contiguous(), right=True)
+
+
+def fold_matrices(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
+    """The matrix of all rows (n, n), then those without each fold (folds, m, m): stacked by size on a GPU, else one by one."""
+    made = _grams(data, rows, group) if len(data) <= data.width else _scatters(data, rows, group)
+    return [m.clamp(min=0) for m in made] if clamp else made
+
+
+def whole_matrix(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
+    """The matrix of all rows alone."""
+    if len(data) > data.width:
+        return fold_matrices(data, rows, group, clamp)[0]
+    prepared = _prepared(data, data.all(), rows, group)
+    gram = prepared @ prepared.T
+    return gram.clamp(min=0) if clamp else gram
+
+
+def whole_matrices(many: Sequence[PooledRows], rows: RowPreparation, group: int | None) -> Tensor:
+    """The N×N matrices of several data of as many rows each (B, N, N): on a GPU all at once."""
+    if group is not None or not many[0].on_gpu:
+        return torch.stack([whole_matrix(data, rows, group, False) for data in many])
+    prepared = prepare_rows(stacked(many), rows)
+    return prepared @ prepared.mT
+
+
+def _prepared(data: PooledRows, z: Tensor, rows: RowPreparation, group: int | None) -> Tensor:
+    if group is None:
+        return prepare_rows(z, rows)
+    order = torch.from_numpy(data.order()).to(z.device)
+    return prepare_grouped(torch.cat(list(data.blocks())), rows, None, group)[order]
+
+
+def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
+    """N×N."""
+    prepared = _prepared(data, data.all(), rows, group)
+    gram = prepared @ prepared.T
+    out = [gram]
+    for members in fold_members(len(gram), gram.device):
+        rest = left_in(members, len(gram))
+        out += [gram[some.unsqueeze(-1), some.unsqueeze(-2)] for some in ([rest] if data.on_gpu else rest.split(1))]
+    return out
+
+
+def _scatters(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
+    """D×D."""
+    d = data.width
+    mean = None
+    if rows.startswith("centered"):
+        mean = torch.zeros(d, dtype=torch.float64, device=data.device)
+        for z in data.blocks():
+            mean += z.sum(0)
+        mean /= len(data)
+    if group is None:
+        # one pass: the scatter of each fold, from which the whole and what is left without a fold follow
+        folds = torch.zeros(n_folds(len(data)), d, d, dtype=torch.float64, device=data.device)
+        for z, members in data.blocks_by_fold():
+            prepared = prepare_rows(z, rows, mean)
+            for scatter, rows_of in zip(folds, members, strict=True):
+                some = prepared[rows_of]
+                scatter.addmm_(some.T, some)
+        whole = folds.sum(0)
+        without = list(folds.neg_().add_(whole).unbind())
+    else:
+        whole = torch.zeros(d, d, dtype=torch.float64, device=data.device)
+        for z in data.blocks(group):
+            prepared = prepare_grouped(z, rows, mean, group)
+            whole.addmm_(prepared.T, prepared)
+        without = []
+        for fold in range(n_folds(len(data))):
+            left = whole.clone()
+            for z in data.fold_blocks(fold):
+                prepared = prepare_rows(z, rows, mean)
+                left.addmm_(prepared.T, prepared, alpha=-1.0)
+            without.append(left)
+    if data.on_gpu and without:
+        return [whole, torch.stack(without)]
+    return [whole, *(m.unsqueeze(0) for m in without)]
+
+
+FEWEST = 64  # rows: spectra of smaller matrices are as fast to solve
+_GRAM_BYTES = 2**30  # of matrices that go to the GPU's solver together
+
+OfSums = Callable[[Tensor], Tensor]
+
+
+def entropy_of_sums(sums: Tensor) -> Tensor:
+    """S_1 from (Σ x, Σ x log x, Σ √x, Σ √x log x) along the last dimension."""
+    return (sums[..., 0].log() - sums[..., 1] / sums[..., 0]).clamp(min=0)
+
+
+def effective_rank_of_sums(sums: Tensor) -> Tensor:
+    """exp of the entropy of q ∝ √x, from the same sums."""
+    return (sums[..., 2].log() - sums[..., 3] / (2 * sums[..., 2])).clamp(min=0).exp()
+
+
+def entropy_rank_of_sums(sums: Tensor) -> Tensor:
+    """exp(S_1), from the same sums."""
+    return entropy_of_sums(sums).exp()
+
+
+class SumsOfMany:
+    """The power sums of several spectra (B, 4), and of those without each fold (B, folds, 4).
+
+    On a GPU they may still be on their way: nobody waits for them before a value is asked for.
+    """
+
+    def __init__(self, whole: Tensor, without: Tensor) -> None:
+        self._there = whole, without
+        self._values: dict[OfSums, tuple[list[float], list[list[float]]]] = {}
+
+    @cached_property
+    def _here(self) -> tuple[Tensor, Tensor]:
+        whole, without = self._there
+        return whole.cpu(), without.cpu()
+
+    def evaluate(self, function: OfSums, index: int) -> tuple[float, float]:
+        """(value, standard error) of a function of one spectrum's sums; NaN where no vector has a direction."""
+        whole, without = self._here
+        if function not in self._values:  # of all at once: single numbers are slow
+            self._values[function] = function(whole).tolist(), function(without).tolist()
+        values, left_out = self._values[function]
+        if not float(whole[index, 0]) > 0:
+            return math.nan, math.nan
+        return values[index], jackknife_error(left_out[index])
+
+
+@dataclass(frozen=True)
+class FoldSums:
+    """One data's place among the sums of many."""
+
+    many: SumsOfMany
+    index: int
+
+    def evaluate(self, function: OfSums) -> tuple[float, float]:
+        """(value, standard error) of a function of the sums; NaN where no vector has a direction."""
+        return self.many.evaluate(function, self.index)
+
+
+def summable(data: PooledRows, clamp: bool) -> bool:
+    """Whether folds can be left out of the Gram matrix that way, and whether it pays."""
+    if clamp or not FEWEST <= len(data) <= data.width:  # clamped matrices may have negative eigenvalues
+        return False
+    return not data.on_gpu or fast_doubles(data.device)
+
+
+def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation, group: int | None) -> None:
+    """The sums of several data, together where they are on a GPU. Remembered in each."""
+    left = [data for data in many if ("sums", rows, group) not in data._memo]
+    while left:
+        n = len(left[0])
+        most = max(1, _GRAM_BYTES // (8 * n * n)) if left[0].on_gpu else 1
+        some = [data for data in left if len(data) == n and data.device == left[0].device][:most]
+        grams = whole_matrices(some, rows, group)
+        sums = SumsOfMany(*sums_without(grams, fold_members(n, grams.device)))
+        for i, data in enumerate(some):
+            data._memo["sums", rows, group] = FoldSums(sums, i)
+        left = [data for data in left if ("sums", rows, group) not in data._memo]
+
+
+def pooled_sums(data: PooledRows, rows: RowPreparation, group: int | None) -> FoldSums:
+    """The sums of one data. Computed once per data and preparation."""
+    prepare_fold_sums([data], rows, group)
+    return data._memo["sums", rows, group]
+
+
+# float32 will do for the folds if it moves the whole data's value by less than this share of the standard error,
+_SHARE_OF_ERROR = 0.25
+# and for the value itself if it moves it by no more than this: nats of an entropy, a share of anything else.
+NATS, SHARE = 2e-5, 2e-4
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A function of spectra along their last dimension, and how far rounding may move its value.
+
+    `of_sums` is the same function of a spectrum's power sums, where there is one.
+    """
+
+    function: Function
+    nats: bool = False
+    of_sums: OfSums | None = None
+
+    def allowed(self, value: float) -> float:
+        """What rounding may do to this value."""
+        return NATS if self.nats else SHARE * abs(value)
+
+
+@dataclass
+class Spectrum:
+    """Eigenvalues (ascending, clamped at zero) of the prepared rows' Gram matrix, and those without each fold of prompts.
+
+    `without` stacks folds of the same size (folds, n). Those solved in float32 have `exactly`, which solves the whole data's
+    spectrum in float64 until `sharpen` has been given it, and `again`, which solves the folds in float64.
+    """
+
+    eigenvalues: Tensor
+    without: list[Tensor]
+    exactly: Callable[[], Tensor] | None = None
+    again: Callable[[], list[Tensor]] | None = None
+    rough: Tensor | None = None
+
+    def evaluate(self, quantity: Quantity) -> tuple[float, float]:
+        """(value, standard error) of a function of the eigenvalues along the last dimension."""
+        function = quantity.function
+        if self.exactly is not None and not self.settles(quantity):
+            self.sharpen(self.exactly())
+        value, error = float(function(self.eigenvalues)), self._error(function)
+        if self.rough is not None and self.again is not None:
+            moved = abs(float(function(self.rough)) - value) * self._folds
+            if not moved <= _SHARE_OF_ERROR * error:
+                self.without, self.rough = self.again(), None
+                error = self._error(function)
+        return value, error
+
+    def settles(self, quantity: Quantity) -> bool:
+        """Whether float32's rounding cannot show in the value or the standard error of a function."""
+        if self.exactly is None:
+            return True
+        function = quantity.function
+        moved = float(moved_by_rounding(function, self.eigenvalues))
+        if not moved <= quantity.allowed(float(function(self.eigenvalues))):
+            return False
+        return moved * self._folds <= _SHARE_OF_ERROR * self._error(function)
+
+    def sharpen(self, exact: Tensor) -> None:
+        """Take over the whole data's spectrum from float64; what that shows to be empty is empty in the others as well.
+
+        A Gram matrix has as many empty dimensions less as it has lost rows.
+        """
+        self.rough, self.eigenvalues, self.exactly = self.eigenvalues, exact, None
+        empty = int((exact <= rounding_floor(exact)).sum())
+        for values in (self.rough.unsqueeze(0), *self.without):
+            values[:, : max(0, empty - (len(exact) - values.shape[1]))] = 0.0
+
+    @property
+    def _folds(self) -> float:
+        """√ of their number: what rounding of a single value becomes in the standard error, at most."""
+        return math.sqrt(sum(len(folds) for folds in self.without))
+
+    def _error(self, function: Function) -> float:
+        return jackknife_error([value for folds in self.without for value in function(folds).tolist()])
+
+
+def pooled_spectrum(data: PooledRows, rows: RowPreparation, group: int | None = None, clamp: bool = False) -> Spectrum:
+    """The spectrum of pooled vectors under a row preparation. Computed once per data and preparation."""
+    if len(data) == 0:
+        raise ValueError("no pooled vectors: add some with update() first")
+    pooled_spectra([data], rows, group, clamp)
+    return data._memo["spectrum", rows, group, clamp]
+
+
+def pooled_spectra(
+    many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool, quantity: Quantity | None = None
+) -> None:
+    """The spectra of several sites' vectors, solved together where they are on a GPU. Remembered in each data.
+
+    Those that must be solved in float64 for the sake of `quantity` are solved together too.
+    """
+    key = ("spectrum", rows, group, clamp)
+    there = [data for data in many if key not in data._memo and data.on_gpu]
+    for data in many:
+        if key not in data._memo and not data.on_gpu:
+            whole, *without = fold_matrices(data, rows, group, clamp)
+            data._memo[key] = Spectrum(_solve(whole), [_solve(folds) for folds in without])
+    if there:
+        for data, spectrum in zip(there, _solve_on_gpu(there, rows, group, clamp), strict=True):
+            data._memo[key] = spectrum
+    if quantity is not None:
+        unsure = [data for data in many if not data._memo[key].settles(quantity)]
+        if unsure:
+            exact = _solve(torch.stack([whole_matrix(data, rows, group, clamp) for data in unsure]))
+            for data, values in zip(unsure, exact, strict=True):
+                data._memo[key].sharpen(values)
+
+
+def _solve(matrices: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Eigenvalues, clamped at zero, float64 on the CPU."""
+    return eigvalsh(matrices.to(dtype)).clamp(min=0).double().cpu()
+
+
+def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool) -> list[Spectrum]:
+    """Whole spectra and those without folds in float32, each size in one batch over all the data."""
+    made = [[m.float() for m in fold_matrices(data, rows, group, clamp)] for data in many]
+    sizes = range(1, max(len(matrices) for matrices in made))
+    batches = [torch.stack([site[0] for site in made]), *(joined([site[k] for site in made]) for k in sizes)]
+    wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solve_together(batches)]
+    if rows.startswith("centered") and group is None and not clamp and all(len(data) <= data.width for data in many):
+        wholes[:, 0] = 0.0  # rows that sum to zero, scaled or not, miss one dimension
+    split = [iter(values.split([len(site[k]) for site in made])) for k, values in zip(sizes, stacked, strict=True)]
+    return [
+        Spectrum(
+            wholes[i].clone(),
+            [next(values) for values in split],
+            partial(_solve_whole, data, rows, group, clamp),
+            partial(_solve_folds, data, rows, group, clamp),
+        )
+        for i, data in enumerate(many)
+    ]
+
+
+def _solve_whole(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
+    return _solve(whole_matrix(data, rows, group, clamp))
+
+
+def _solve_folds(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
+    return [_solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]]
