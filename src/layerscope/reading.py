@@ -151,9 +151,9 @@ def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part]) -> Plan:
         # Longest first: memory that does not suffice is found out at once. Ties by key, so that order never matters.
         order = some[np.lexsort((keys[some], -lengths[some]))]
         shards += [order[i : i + shard_size] for i in range(0, len(order), shard_size)]
-    kept = all(part.rows is not None for part in parts) and sum(part.size for part in parts) <= reader.most_kept
+    in_memory = all(part.rows is not None for part in parts) and sum(part.size for part in parts) <= reader.most_kept
     limit = int(lengths.max()) if reader.max_length is None else reader.max_length
-    return Plan(keys, lengths, truncated, count - usable, limit, shards, PlannedRows(parts) if kept else None)
+    return Plan(keys, lengths, truncated, count - usable, limit, shards, PlannedRows(parts) if in_memory else None)
 
 
 class EarlyPlanner:

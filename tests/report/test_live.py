@@ -14,6 +14,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.profiling import Run, profile
 from layerscope.report import live as live_module
 from layerscope.report.live import LIVE_PAGE, LivePage, page_for, serve
+from layerscope.store import RunFolder
 from tests.report.synthetic import synthetic_evaluation, synthetic_run
 from tests.tiny import tiny_model
 
@@ -123,8 +124,8 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert tmp_path not in both.parents
     assert len(data_of(both)["scores"]) == 1
     (tmp_path / "run" / LIVE_PAGE).write_text("live")
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    folder = RunFolder(tmp_path / "run")
+    folder.write_manifest({**(folder.manifest() or {}), "status": "running"})
     assert page_for([tmp_path / "run"]) == tmp_path / "run" / LIVE_PAGE
     (tmp_path / "run" / LIVE_PAGE).unlink()
     with pytest.raises(LayerscopeError, match="is not finished"):

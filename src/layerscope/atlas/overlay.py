@@ -89,28 +89,28 @@ def load_overlay(path: str | Path) -> Overlay:
 
 def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
     """Overlays by the name a reader sees: a profile and an evaluation of one model are one line, two profiles of it are two."""
-    found: dict[str, Overlay] = {}
+    lines: dict[str, Overlay] = {}
     for overlay in (o for o in overlays if not o.is_empty):
         label = f"your run: {overlay.name}"
-        held = found.get(label)
-        if held is None:
-            found[label] = overlay
-        elif held.metrics.empty and overlay.scores.empty:
-            found[label] = Overlay(overlay.name, overlay.metrics, held.scores)
-        elif held.scores.empty and overlay.metrics.empty:
-            found[label] = Overlay(overlay.name, held.metrics, overlay.scores)
+        earlier = lines.get(label)
+        if earlier is None:
+            lines[label] = overlay
+        elif earlier.metrics.empty and overlay.scores.empty:
+            lines[label] = Overlay(overlay.name, overlay.metrics, earlier.scores)
+        elif earlier.scores.empty and overlay.metrics.empty:
+            lines[label] = Overlay(overlay.name, earlier.metrics, overlay.scores)
         else:
-            found[f"{label} in {overlay.folder}"] = overlay
-    return found
+            lines[f"{label} in {overlay.folder}"] = overlay
+    return lines
 
 
 def overlay_metrics(run: Run) -> Overlay:
     """The curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
     found, differs = [], {}
-    held = set(run.table["metric"])
+    measured = set(run.table["metric"])
     for theirs, ours in OURS.items():
-        if ours not in held:
+        if ours not in measured:
             continue
         reasons = metric_differences(theirs, conventions)
         if reasons:
@@ -166,7 +166,7 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
     from layerscope.atlas.tables import coded
 
     published = set(coded("tasks")["task"].astype(str))
-    scores, differs, kept = evaluation.scores, {}, []
+    scores, differs, comparable = evaluation.scores, {}, []
     mask = pd.Series(True, index=scores.index)
     for column, wanted in READOUT.items():
         mask &= scores[column] == wanted
@@ -179,12 +179,12 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
         if why:
             differs[str(task)] = why
         else:
-            kept.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
-    table = pd.concat(kept, ignore_index=True) if kept else _no_scores()
+            comparable.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
+    table = pd.concat(comparable, ignore_index=True) if comparable else _no_scores()
     length = Reading.of(evaluation.manifest).max_length
     notes = [f"your texts were cut to {length} tokens; the published scores do not say at how many."]
     empty = pd.DataFrame(columns=["metric", "layer", "depth", "value"])
-    return Overlay(str(evaluation.manifest["model"]["name"]), empty, table, differs, notes if kept else [])
+    return Overlay(str(evaluation.manifest["model"]["name"]), empty, table, differs, notes if comparable else [])
 
 
 def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any], published: set[str]) -> list[str]:

@@ -124,10 +124,10 @@ def _settings(norm: nn.Module | None, states: Tensor, weights: Weights | None) -
     if norm is None:
         nothing = states.new_zeros(states.shape[-1], dtype=torch.float32)
         return nothing, nothing, 0
-    held = [name for name in ("eps", "variance_epsilon", "epsilon") if isinstance(getattr(norm, name, None), float)]
-    if not held:
+    names = [name for name in ("eps", "variance_epsilon", "epsilon") if isinstance(getattr(norm, name, None), float)]
+    if not names:
         raise UnusableError("a norm without an epsilon")
-    (bits,) = struct.unpack("i", struct.pack("f", getattr(norm, held[0])))
+    (bits,) = struct.unpack("i", struct.pack("f", getattr(norm, names[0])))
     given = _weights(norm) if weights is None else weights
     scale = _as_floats(given["weight"])
     return scale, _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale), bits
@@ -148,11 +148,11 @@ def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
     weights = {} if norm is None else _weights(norm)
     if norm is not None and (norm._modules or not _plain(weights, states)):  # or a wrapper, whose weights are elsewhere
         return None
-    held = _known.setdefault(_NO_NORM if norm is None else norm, {})
+    known = _known.setdefault(_NO_NORM if norm is None else norm, {})
     key = states.dtype, states.device.index or 0, *(value.dtype for value in weights.values())
-    if key not in held:
-        held[key] = _find_kind(norm, states)
-    return held[key]
+    if key not in known:
+        known[key] = _find_kind(norm, states)
+    return known[key]
 
 
 def _plain(weights: Weights, states: Tensor) -> bool:

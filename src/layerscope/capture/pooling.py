@@ -38,7 +38,7 @@ class Pooler:
         self._capture = Capture(anatomy, sites, "applied" if normed else "raw", self._on_state)
         self._batch: Batch | None = None
         self._span = self._lengths = torch.empty(0)
-        self._kept: dict[int, Tensor] = {}
+        self._pooled: dict[int, Tensor] = {}
         self._sinks: dict[int, Tensor] = {}
 
     def __enter__(self) -> Pooler:
@@ -56,17 +56,17 @@ class Pooler:
         at = torch.arange(width)
         bounds = torch.tensor(list(spans))
         self._span = (at >= bounds[:, :1]) & (at < bounds[:, 1:])
-        self._batch, self._kept, self._sinks = batch, {}, {}
+        self._batch, self._pooled, self._sinks = batch, {}, {}
         try:
             self._capture.run(lambda: forward(batch))
-            stacked = torch.stack([self._kept[i].cpu() for i in range(len(self.sites))]).float().numpy()
+            stacked = torch.stack([self._pooled[i].cpu() for i in range(len(self.sites))]).float().numpy()
             numbers = {"tokens": (bounds[:, 1] - bounds[:, 0]).numpy()}
             if self._needs_sink:
                 sinks = torch.stack([self._sinks[i].cpu() for i in range(len(self.sites))])
                 inside = (sinks >= bounds[:, 0]) & (sinks < bounds[:, 1])
                 numbers["sink"] = torch.where(inside, sinks - bounds[:, 0], -1).numpy()
         finally:
-            self._batch, self._kept, self._sinks = None, {}, {}
+            self._batch, self._pooled, self._sinks = None, {}, {}
         return {kind: stacked[:, i] for i, kind in enumerate(self.kinds)}, numbers
 
     def _on_state(self, index: int, raw: Tensor, normed: Tensor) -> None:
@@ -81,7 +81,7 @@ class Pooler:
         pooled = torch.stack([_pool(what, states[norm], span, sink) for what, norm in self._parts])
         if not bool(torch.isfinite(pooled).all()):
             raise non_finite_error(self.sites[index], pooled.transpose(0, 1).flatten(1), raw.dtype)
-        self._kept[index] = pooled
+        self._pooled[index] = pooled
 
 
 def _pool(what: str, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:

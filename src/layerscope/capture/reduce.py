@@ -120,11 +120,11 @@ class Reducer:
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
         """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt measures as well."""
-        kept = self.reduce(batch, forward, token_level)
-        self.check(kept.pooled)
-        if kept.tokens is None:
-            return Reduced(kept.pooled.cpu().numpy(), {})
-        return Reduced(kept.pooled.cpu().numpy(), dict(zip(self.fields, kept.tokens.cpu().numpy(), strict=True)))
+        reduced = self.reduce(batch, forward, token_level)
+        self.check(reduced.pooled)
+        if reduced.tokens is None:
+            return Reduced(reduced.pooled.cpu().numpy(), {})
+        return Reduced(reduced.pooled.cpu().numpy(), dict(zip(self.fields, reduced.tokens.cpu().numpy(), strict=True)))
 
     def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> ReducedTensors:
         """The same, left on the device: on a GPU this returns before the work is done."""
@@ -271,8 +271,8 @@ class Reducer:
         if self._waiting and self._waiting[0].norms.device != site.norms.device:  # a model spread over devices
             self._solve()
         self._waiting.append(site)
-        held = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
-        if held >= _room(site.norms.device):
+        pending_bytes = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
+        if pending_bytes >= _room(site.norms.device):
             self._solve()
 
     def _space(self, like: Tensor) -> Tensor:

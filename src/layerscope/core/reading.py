@@ -31,13 +31,13 @@ class Reading:
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
         """The reading of a finished run, from its manifest; also from the `conventions` alone."""
-        told = manifest.get("conventions", manifest)
-        length = told.get("max_length")
+        conventions = manifest.get("conventions", manifest)
+        length = conventions.get("max_length")
         return cls(
-            told.get("final_norm"),
+            conventions.get("final_norm"),
             None if length is None else int(length),
-            told.get("final_norm_module"),
-            str(told.get("tokens", told.get("image_tokens", "all"))),
+            conventions.get("final_norm_module"),
+            str(conventions.get("tokens", conventions.get("image_tokens", "all"))),
         )
 
     def as_conventions(self) -> dict[str, Any]:

@@ -92,20 +92,20 @@ def mean_ranks(values: ArrayLike, weights: Array | None = None) -> Array:
     >>> mean_ranks([10.0, 20.0, 20.0, 30.0]).tolist()
     [1.0, 2.5, 2.5, 4.0]
     """
-    held = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values, dtype=np.float64)
     if weights is not None:
-        return _weighted_ranks(held, weights)
-    n = held.shape[-1]
-    order = np.argsort(held, axis=-1)
-    ordered = np.take_along_axis(held, order, -1)
-    starts = np.concatenate([np.ones((*held.shape[:-1], 1), bool), ordered[..., 1:] != ordered[..., :-1]], axis=-1)[..., :n]
-    ends = np.concatenate([starts[..., 1:], np.ones((*held.shape[:-1], 1), bool)], axis=-1)[..., :n]
+        return _weighted_ranks(array, weights)
+    n = array.shape[-1]
+    order = np.argsort(array, axis=-1)
+    ordered = np.take_along_axis(array, order, -1)
+    starts = np.concatenate([np.ones((*array.shape[:-1], 1), bool), ordered[..., 1:] != ordered[..., :-1]], axis=-1)[..., :n]
+    ends = np.concatenate([starts[..., 1:], np.ones((*array.shape[:-1], 1), bool)], axis=-1)[..., :n]
     place = np.arange(n)
     first = np.maximum.accumulate(np.where(starts, place, 0), axis=-1)
     last = np.minimum.accumulate(np.where(ends, place, n)[..., ::-1], axis=-1)[..., ::-1]
-    out = np.empty_like(held)
+    out = np.empty_like(array)
     np.put_along_axis(out, order, (first + last) / 2 + 1, -1)
-    return np.where(np.isnan(held).any(-1, keepdims=True), math.nan, out)
+    return np.where(np.isnan(array).any(-1, keepdims=True), math.nan, out)
 
 
 def _weighted_ranks(values: Array, weights: Array) -> Array:
@@ -254,18 +254,18 @@ def jackknife_error(left_out: Sequence[float]) -> float:
 
 def holm(p: ArrayLike) -> Array:
     """Holm's adjusted p-values: rejecting those below α keeps the chance of one false finding below α."""
-    held = np.asarray(p, float)
-    order = np.argsort(held)
-    adjusted = np.empty_like(held)
-    adjusted[order] = np.minimum(np.maximum.accumulate(held[order] * np.arange(len(held), 0, -1)), 1.0)
+    values = np.asarray(p, float)
+    order = np.argsort(values)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)), 1.0)
     return adjusted
 
 
 def benjamini_hochberg(p: ArrayLike) -> Array:
     """Benjamini and Hochberg's adjusted p-values: of the findings below α, at most a share α is expected to be false."""
-    held = np.asarray(p, float)
-    order = np.argsort(held)[::-1]
-    adjusted = np.empty_like(held)
-    scaled = held[order] * len(held) / np.arange(len(held), 0, -1)
+    values = np.asarray(p, float)
+    order = np.argsort(values)[::-1]
+    adjusted = np.empty_like(values)
+    scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
     adjusted[order] = np.minimum(np.minimum.accumulate(scaled), 1.0)
     return adjusted

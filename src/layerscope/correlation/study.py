@@ -38,9 +38,9 @@ def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFram
     """
     present = table.groupby("layer")["task"].nunique()
     layers = present.index[present >= min_share * table["task"].nunique()]
-    kept = table[table["layer"].isin(layers)]
-    count = kept.groupby("task")["layer"].nunique()
-    return kept[kept["task"].isin(count.index[count == len(layers)])]
+    scored = table[table["layer"].isin(layers)]
+    count = scored.groupby("task")["layer"].nunique()
+    return scored[scored["task"].isin(count.index[count == len(layers)])]
 
 
 def mean_by_layer(table: pd.DataFrame, value: str) -> pd.Series:

@@ -46,8 +46,8 @@ class Corpus:
         >>> Corpus.of(["b", "a"]).fingerprint == Corpus.of(["a", "b"]).fingerprint
         True
         """
-        kept = tuple(texts)
-        return cls(kept, name, _hash(sorted(_digests(kept))), dict(source or {}))
+        texts_read = tuple(texts)
+        return cls(texts_read, name, _hash(sorted(_digests(texts_read))), dict(source or {}))
 
     @property
     def kind(self) -> str:
@@ -281,11 +281,11 @@ def _missing(text: str, path: Path, folder: bool) -> DataError | UnknownNameErro
     near = difflib.get_close_matches(path.name, siblings + names, n=3, cutoff=0.6)
     # A full path can be used as it stands; a catalogued name must not get a folder in front of it.
     guesses = [name if name in names else str(path.parent / name) for name in near]
-    told = f" Did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
-    if not told and not folder and os.sep in text:
-        told = f" The folder {str(path.parent)!r} does not exist."
+    hint = f" Did you mean {' or '.join(map(repr, guesses))}?" if guesses else ""
+    if not hint and not folder and os.sep in text:
+        hint = f" The folder {str(path.parent)!r} does not exist."
     return DataError(
-        f"there is no file {shown!r}.{told} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
+        f"there is no file {shown!r}.{hint} Valid: a file ({', '.join(SUFFIXES)}), a catalogued corpus "
         f"({', '.join(names)}) or a hub dataset (org/name); a text itself goes in a list."
     )
 

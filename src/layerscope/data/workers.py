@@ -106,9 +106,9 @@ class WorkerPool:
             _send(worker.stdin, request)
             good, found = _receive(worker.stdout)
         except (OSError, EOFError, pickle.PickleError, AttributeError, TypeError) as error:
-            if not getattr(self._thread, "told", False):
+            if not getattr(self._thread, "warned", False):
                 log.warning("a worker process stopped (%s); its work is done in this process", error or type(error).__name__)
-                self._thread.told = True
+                self._thread.warned = True
             self._thread.worker = None
             return self.answer(self.setup, request)
         if not good:

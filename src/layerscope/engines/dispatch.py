@@ -253,9 +253,9 @@ class Dispatch:
 
     def _assign(self) -> None:
         """Give items to the workers that have the fewest: near the end nobody waits for a worker that has two."""
-        for held in range(self.work.under_way):
+        for count in range(self.work.under_way):
             for member in self.members:
-                if member.opening is None and len(member.items) == held and self.waiting:
+                if member.opening is None and len(member.items) == count and self.waiting:
                     self._give_item(member)
 
     def _give_item(self, member: Member) -> None:
@@ -354,10 +354,10 @@ class Dispatch:
                 except self.ray.exceptions.RayError:
                     member.units = {}  # the worker's death is noticed where its items are awaited
                 member.poll = None
-        begun = sum(n for m in self.members for index, n in m.units.items() if index in m.items.values())
-        if self.units + begun > self.shown:
-            self.advance(self.units + begun - self.shown)
-            self.shown = self.units + begun
+        in_progress = sum(n for m in self.members for index, n in m.units.items() if index in m.items.values())
+        if self.units + in_progress > self.shown:
+            self.advance(self.units + in_progress - self.shown)
+            self.shown = self.units + in_progress
 
     def _end(self) -> None:
         for member in self.members:

@@ -144,12 +144,12 @@ class _Child:
             env=env,
             cwd=tempfile.gettempdir(),
         )
-        self._told: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
         self._seconds: dict[int, list[float]] = {}
         self._single: dict[int, list[float]] = {}
 
     def __enter__(self) -> Self:
-        self._told = self._answer()
+        self._facts = self._answer()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -190,10 +190,10 @@ class _Child:
             "name": self.name,
             "folder": str(self.path),
             "blocks": blocks,
-            "parameters": self._told["parameters"],
+            "parameters": self._facts["parameters"],
             "disk_bytes": weights,
             "peak_bytes": peak,
-            "model_bytes": peak - self._told["imported_bytes"],
+            "model_bytes": peak - self._facts["imported_bytes"],
             "lengths": found,
         }
 

@@ -156,9 +156,9 @@ def mean_over_prompts(values: np.ndarray, width: int) -> Estimate:
     n = int(defined.sum())
     if n == 0:
         return Estimate(math.nan, 0, width, undefined=len(values))
-    kept = values if n == len(values) else values[defined]
-    mean = float(kept.mean())
-    return Estimate(mean, n, width, (kept - mean) / n, undefined=len(values) - n)
+    known = values if n == len(values) else values[defined]
+    mean = float(known.mean())
+    return Estimate(mean, n, width, (known - mean) / n, undefined=len(values) - n)
 
 
 class PromptMean(Metric[PromptValues]):

@@ -411,5 +411,5 @@ def default_processor(module: Any) -> PixelPreparation:
 def describe(processor: Any) -> dict[str, Any]:
     """The processor's settings as plain values, for the manifest."""
     facts = processor.to_dict() if hasattr(processor, "to_dict") else {}
-    kept = {key: value for key, value in facts.items() if value is not None and key != "clusters" and not key.startswith("_")}
-    return {"type": type(processor).__name__, **json.loads(json.dumps(kept, default=str))}
+    shown = {key: value for key, value in facts.items() if value is not None and key != "clusters" and not key.startswith("_")}
+    return {"type": type(processor).__name__, **json.loads(json.dumps(shown, default=str))}

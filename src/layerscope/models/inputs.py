@@ -180,19 +180,19 @@ class TextReader(ItemReader):
         """Tokenize some texts for their lengths."""
         lengths = np.zeros(len(numbers), dtype=np.int64)
         truncated = np.zeros(len(numbers), dtype=bool)
-        kept: list[np.ndarray] | None = []
+        rows: list[np.ndarray] | None = []
         for start in range(0, len(numbers), _CHUNK):
             some = [self.texts[i] for i in numbers[start : start + _CHUNK].tolist()]
             block = tokenize_block(self.model, some, self.max_length, proceed)
             lengths[start : start + _CHUNK] = block.lengths
             truncated[start : start + _CHUNK] = block.truncated
-            if kept is not None:
-                kept.append(block.tokens)
-                kept = kept if lengths.sum() <= _MOST_TOKENS else None
+            if rows is not None:
+                rows.append(block.tokens)
+                rows = rows if lengths.sum() <= _MOST_TOKENS else None
         size = int(lengths.sum())
-        if kept is None:
+        if rows is None:
             return Part(numbers, lengths, truncated, None, size)
-        tokens = np.concatenate([np.empty(0, np.int32), *kept])
+        tokens = np.concatenate([np.empty(0, np.int32), *rows])
         return Part(numbers, lengths, truncated, TokenRows(tokens, np.cumsum(lengths) - lengths, lengths), size)
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:

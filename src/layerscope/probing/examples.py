@@ -84,20 +84,19 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
                     contradicting.add(text)
             else:
                 seen[text] = (part, str(label))
-    kept = [(text, part, label) for text, (part, label) in seen.items() if text not in contradicting]
-    if not kept:
+    usable = [(text, part, label) for text, (part, label) in seen.items() if text not in contradicting]
+    if not usable:
         raise DataError(f"{name} holds no labeled text that can be used.")
-    classes = tuple(sorted({label for _, _, label in kept}, key=_in_order))
+    classes = tuple(sorted({label for _, _, label in usable}, key=_in_order))
     number = {label: i for i, label in enumerate(classes)}
-    labels = np.array([number[label] for _, _, label in kept])
-    parts = {p: np.flatnonzero([part == p for _, part, _ in kept]) for p in PARTS}
+    labels = np.array([number[label] for _, _, label in usable])
+    parts = {p: np.flatnonzero([part == p for _, part, _ in usable]) for p in PARTS}
     digest = hashlib.sha256()
-    for text, part, label in kept:
+    for text, part, label in usable:
         digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
-    told = {**(facts or {}), "repeated_texts": repeated, "contradicting_texts": len(contradicting)}
-    return Examples(
-        "text", name, Corpus.of([text for text, _, _ in kept], name), labels, classes, digest.hexdigest(), _given(parts), told
-    )
+    all_facts = {**(facts or {}), "repeated_texts": repeated, "contradicting_texts": len(contradicting)}
+    corpus = Corpus.of([text for text, _, _ in usable], name)
+    return Examples("text", name, corpus, labels, classes, digest.hexdigest(), _given(parts), all_facts)
 
 
 def image_examples(sets: dict[str, Any]) -> Examples:
@@ -117,17 +116,17 @@ def image_examples(sets: dict[str, Any]) -> Examples:
     labels: list[int] = []
     belongs: list[str] = []
     dropped: dict[str, int] = {}
-    held: set[int] = set()
+    seen: set[int] = set()
     for part in ("test", "validation", "train", ""):
         images = sets.get(part)
         if images is None:
             continue
         for why, count in images.dropped.items():
             dropped[why] = dropped.get(why, 0) + count
-        fresh = [i for i, key in enumerate(images.keys.tolist()) if part in ("test", "") or key not in held]
+        fresh = [i for i, key in enumerate(images.keys.tolist()) if part in ("test", "") or key not in seen]
         if len(fresh) < len(images):
             dropped["also in another part"] = dropped.get("also in another part", 0) + len(images) - len(fresh)
-        held.update(images.keys.tolist())
+        seen.update(images.keys.tolist())
         items += [images.items[i] for i in fresh]
         names += [images.names[i] for i in fresh]
         digests += [images.digests[i] for i in fresh]

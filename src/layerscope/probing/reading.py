@@ -58,8 +58,8 @@ class ModelItems:
 
     def batch(self, items: Sequence[int]) -> Batch:
         """Some items as one batch; an item without a token still needs a state."""
-        kept = self._part.rows
-        rows = self._reader.read(items) if kept is None else [kept[i] for i in items]
+        planned = self._part.rows
+        rows = self._reader.read(items) if planned is None else [planned[i] for i in items]
         return self._model.make_batch([row if len(row) else [self._model.pad_id] for row in rows])
 
     def facts(self) -> dict[str, Any]:
@@ -162,13 +162,13 @@ class ModelReader:
         whole = state.to(where.device).float()
         tokens = whole[:, batch.skip :]
         mask = None if batch.mask is None else batch.mask.to(where.device)
-        for pooling, kept in out.items():
+        for pooling, target in out.items():
             if pooling == "tokens":
-                kept[index, where, : tokens.shape[1]] = tokens if mask is None else torch.where(mask[..., None], tokens, 0)
+                target[index, where, : tokens.shape[1]] = tokens if mask is None else torch.where(mask[..., None], tokens, 0)
             elif pooling == "summary" and self.source.has_class_token:
-                kept[index, where, 0] = whole[:, 0]
+                target[index, where, 0] = whole[:, 0]
             else:
-                kept[index, where, 0] = _mean(tokens, mask)
+                target[index, where, 0] = _mean(tokens, mask)
 
     def _check(self, out: _Pooled) -> None:
         for states in out.values():

@@ -160,10 +160,10 @@ class ProbeRun:
         wanted = probe or self.probes[0]
         if wanted not in self.probes:
             raise UnknownNameError("probe in this run", wanted, self.probes)
-        held = self.table[self.table["probe"] == wanted]
-        if metric not in set(held["metric"]):
-            raise UnknownNameError("metric in this run", metric, set(held["metric"]))
-        return held[held["metric"] == metric].sort_values("layer").reset_index(drop=True)
+        own = self.table[self.table["probe"] == wanted]
+        if metric not in set(own["metric"]):
+            raise UnknownNameError("metric in this run", metric, set(own["metric"]))
+        return own[own["metric"] == metric].sort_values("layer").reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values: per probe the best layer and the last.

@@ -51,14 +51,14 @@ class CachedStates:
 
     def __init__(
         self,
-        kept: Tensor,
+        states: Tensor,
         mask: Tensor | None,
         device: torch.device,
         shift: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> None:
         """`shift` and `scale` (layers, D) undo what half precision was stored under."""
-        self.kept, self.mask, self.device = kept, mask, device
+        self.states, self.mask, self.device = states, mask, device
         self._shift, self._scale = shift, scale
         self._room = max(1, _CHUNK.get(device.type, _CHUNK["cpu"]))
         self._buffer: Tensor | None = None
@@ -68,10 +68,10 @@ class CachedStates:
 
         A piece is valid until the next one is asked for: both lie in the same memory.
         """
-        rows = torch.from_numpy(items).to(self.kept.device)
+        rows = torch.from_numpy(items).to(self.states.device)
         run = slice(int(items[0]), int(items[0]) + len(items)) if (np.diff(items) == 1).all() else None
         mask = None if self.mask is None else self.mask[rows].to(self.device)
-        shape = (len(items), *self.kept.shape[2:])
+        shape = (len(items), *self.states.shape[2:])
         size = min(len(layers), max(1, self._room // (4 * math.prod(shape))))
         for start in range(0, len(layers), size):
             piece = slice(start, min(start + size, len(layers)))
@@ -83,13 +83,13 @@ class CachedStates:
     def _gathered(self, layers: list[int], rows: Tensor, run: slice | None, shape: tuple[int, ...]) -> Tensor:
         """Neighbors among layers and items are read where they lie; others are brought together."""
         if run is not None and layers[-1] - layers[0] == len(layers) - 1:
-            return self.kept[layers[0] : layers[-1] + 1, run]
+            return self.states[layers[0] : layers[-1] + 1, run]
         gathered = self._room_for((len(layers), *shape))
         for into, layer in zip(gathered, layers, strict=True):
             if run is not None:
-                into.copy_(self.kept[layer, run])
+                into.copy_(self.states[layer, run])
             else:
-                torch.index_select(self.kept[layer], 0, rows, out=into)
+                torch.index_select(self.states[layer], 0, rows, out=into)
         return gathered
 
     def _room_for(self, shape: tuple[int, ...]) -> Tensor:
@@ -97,7 +97,7 @@ class CachedStates:
         count = math.prod(shape)
         if self._buffer is None or len(self._buffer) < count:
             with torch.inference_mode(False):  # training writes into it too
-                self._buffer = torch.empty(count, dtype=self.kept.dtype, device=self.kept.device)
+                self._buffer = torch.empty(count, dtype=self.states.dtype, device=self.states.device)
         return self._buffer[:count].view(shape)
 
 
@@ -195,14 +195,14 @@ class StateCache:
         self._parts: list[dict[str, Any]] = []  # what is in the files: from which item to which, and the checksums
 
     @property
-    def kept(self) -> list[str]:
+    def stored_poolings(self) -> list[str]:
         """The poolings that are kept."""
         return [pooling for pooling, how in self.plan.how.items() if how != "none"]
 
     def run(self, bar: Progress) -> dict[str, States]:
         """All poolings, kept or to be computed."""
         device = self.reader.model.device
-        if self.kept:
+        if self.stored_poolings:
             self._fill(bar)
         lengths = torch.tensor(self.reader.source.lengths)
         ragged = int(lengths.min()) < int(lengths.max())
@@ -221,16 +221,16 @@ class StateCache:
 
     def _fill(self, bar: Progress) -> None:
         wanted, earlier = self.reader.poolings, self._earlier()
-        self.reader.poolings = self.kept
+        self.reader.poolings = self.stored_poolings
         try:
-            for pooling in self.kept:
+            for pooling in self.stored_poolings:
                 self._stores[pooling] = self._store(pooling)
             before = self._resumed(earlier)
             size = math.ceil(len(self.order) / min(_PARTS, len(self.order)))
             bar.begin(f"{self.reader.model.name}|items", len(self.order), before)
             starts = range(before, len(self.order), size)
             parts = [self.order[start : start + size] for start in starts]
-            read = map(self.reader.read_all, parts) if self.remote is None else self.remote(parts, self.kept)
+            read = map(self.reader.read_all, parts) if self.remote is None else self.remote(parts, self.stored_poolings)
             for start, part, found in zip(starts, parts, read, strict=True):
                 for pooling, (states, _) in found.items():
                     self._put(pooling, start, states)
@@ -300,10 +300,10 @@ class StateCache:
         if self.folder is None:
             return []
         noted = checked.read_or_discard(self.folder / _KEPT, checked.read_checked_json) or {}
-        files = [f"{pooling}.{self.plan.how[pooling]}" for pooling in self.kept]
+        files = [f"{pooling}.{self.plan.how[pooling]}" for pooling in self.stored_poolings]
         if noted.get("how") != self.plan.how or not all((self.folder / file).exists() for file in files):
             return []
-        for pooling in (p for p in self.kept if self.plan.how[p] == "float16"):
+        for pooling in (p for p in self.stored_poolings if self.plan.how[p] == "float16"):
             arrays = checked.read_or_discard(self.folder / f"{pooling}.scale.npz", checked.read_arrays)
             if arrays is None:
                 return []

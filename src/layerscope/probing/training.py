@@ -274,11 +274,11 @@ def _remember(phase: Phase, accuracy: np.ndarray, loss: np.ndarray, patience: in
     new = torch.from_numpy(better)
     for name, value in phase.parameters.items():
         chosen, layers = new.to(value.device), torch.from_numpy(live).to(value.device)
-        kept = phase.best[name][layers]
-        kept[chosen] = value[chosen]
-        phase.best[name][layers] = kept
-    for held, seen in ((phase.accuracy, accuracy), (phase.loss, loss), (phase.at, np.full(loss.shape, phase.epoch))):
-        held[live] = np.where(better, seen, held[live])
+        best = phase.best[name][layers]
+        best[chosen] = value[chosen]
+        phase.best[name][layers] = best
+    for stored, seen in ((phase.accuracy, accuracy), (phase.loss, loss), (phase.at, np.full(loss.shape, phase.epoch))):
+        stored[live] = np.where(better, seen, stored[live])
     waited = (phase.epoch - phase.at[live] >= patience).all(axis=1)
     if waited.any():
         phase.stopped[live[waited]] = phase.epoch
@@ -318,8 +318,8 @@ def write_phase(file: Path, phase: Phase) -> None:
 
     tensors = {f"{group}/{name}": v.cpu().contiguous() for group in _TENSORS for name, v in getattr(phase, group).items()}
     tensors |= {f"seen/{name}": torch.from_numpy(np.ascontiguousarray(getattr(phase, name))) for name in _ARRAYS}
-    told = {"trial": json.dumps(phase.trial), "epoch": str(phase.epoch), "seconds": str(phase.seconds)}
-    tensors["facts"] = torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)
+    facts = {"trial": json.dumps(phase.trial), "epoch": str(phase.epoch), "seconds": str(phase.seconds)}
+    tensors["facts"] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
     checked.write_bytes(file, save(tensors))
 
 
@@ -342,15 +342,15 @@ def read_phase(file: Path, device: torch.device) -> Phase | None:
     tensors = checked.read_or_discard(file, _read_tensors)
     if tensors is None:
         return None
-    told = json.loads(bytes(tensors.pop("facts").tolist()))
+    facts = json.loads(bytes(tensors.pop("facts").tolist()))
     groups: dict[str, dict[str, torch.Tensor]] = {group: {} for group in _TENSORS}
     for key, value in tensors.items():
         group, name = key.split("/", 1)
         if group in groups:
             groups[group][name] = value.to(device)
     arrays = {name: tensors[f"seen/{name}"].numpy().copy() for name in _ARRAYS}
-    held_values: dict[str, Any] = {**groups, **arrays}
-    return Phase(trial=json.loads(told["trial"]), epoch=int(told["epoch"]), seconds=float(told["seconds"]), **held_values)
+    parts: dict[str, Any] = {**groups, **arrays}
+    return Phase(trial=json.loads(facts["trial"]), epoch=int(facts["epoch"]), seconds=float(facts["seconds"]), **parts)
 
 
 KNN = "knn"

@@ -98,11 +98,11 @@ class ShardEncoder:
         rows = read_rows(self.reader, plan, shard) if self.prefetcher is None else self.prefetcher.rows(shard)
 
         def keep_items(numbers: list[int], batch: Batch) -> None:
-            kept = self._reduce(batch, wanted)
+            reduced = self._reduce(batch, wanted)
             where = _index(numbers, device)
-            pooled[:, where, 0] = kept.pooled.to(device)
-            if values is not None and kept.tokens is not None:
-                values[:, :, where] = kept.tokens.to(device)
+            pooled[:, where, 0] = reduced.pooled.to(device)
+            if values is not None and reduced.tokens is not None:
+                values[:, :, where] = reduced.tokens.to(device)
             advance(len(numbers))
 
         self.runner.run(rows, keep_items)
@@ -120,9 +120,9 @@ class ShardEncoder:
         places = pooled[:, :, 1:]
 
         def keep_views(numbers: list[int], batch: Batch) -> None:
-            kept = self._reduce(batch, False)
+            reduced = self._reduce(batch, False)
             where = _index(numbers, pooled.device)
-            places[:, where // n, where % n] = kept.pooled.to(pooled.device)
+            places[:, where // n, where % n] = reduced.pooled.to(pooled.device)
             advance(len(numbers))
 
         self.runner.run(views.rows, keep_views)

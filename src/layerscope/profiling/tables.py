@@ -56,9 +56,9 @@ def column_of(field: str) -> str:
 class PromptNumbers:
     """The numbers (fields, sites, prompts) of finished shards, prompts in the order of the shards. Empty: none were asked for."""
 
-    def __init__(self, fields: Sequence[str], sites: int, prompts: np.ndarray, held: np.ndarray | Path) -> None:
+    def __init__(self, fields: Sequence[str], sites: int, prompts: np.ndarray, values: np.ndarray | Path) -> None:
         self.fields, self.sites, self.prompts = list(fields), sites, prompts
-        self._held = held
+        self._values = values
         self._sums: dict[tuple[int, int], int] = {}  # CRC-32 of each row of a file
 
     @classmethod
@@ -68,8 +68,8 @@ class PromptNumbers:
         fields = list(shards[0].values)
         if not fields:
             return cls([], 0, prompts, np.empty((0, 0, len(prompts))))
-        held = np.stack([np.concatenate([shard.values[name] for shard in shards], axis=1) for name in fields])
-        return cls(fields, held.shape[1], prompts, held)
+        values = np.stack([np.concatenate([shard.values[name] for shard in shards], axis=1) for name in fields])
+        return cls(fields, values.shape[1], prompts, values)
 
     @classmethod
     def gathered(cls, store: ShardStore, shards: Sequence[np.ndarray], file: Path) -> PromptNumbers:
@@ -112,12 +112,12 @@ class PromptNumbers:
         """One field's numbers at a site (prompts,), or of some prompts."""
         i, n = self.fields.index(field), len(self.prompts)
         stop = n if stop is None else min(stop, n)
-        if isinstance(self._held, np.ndarray):
-            return self._held[i, site, start:stop]
+        if isinstance(self._values, np.ndarray):
+            return self._values[i, site, start:stop]
         where = 8 * ((i * self.sites + site) * n + start)
-        numbers = np.fromfile(self._held, dtype=np.float64, count=stop - start, offset=where)
+        numbers = np.fromfile(self._values, dtype=np.float64, count=stop - start, offset=where)
         if len(numbers) != stop - start or (start == 0 and stop == n and zlib.crc32(numbers.data) != self._sums[i, site]):
-            raise DamagedFileError(self._held, "its checksum does not match")
+            raise DamagedFileError(self._values, "its checksum does not match")
         return numbers
 
     def block(self, field: str, start: int, stop: int) -> np.ndarray:

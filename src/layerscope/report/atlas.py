@@ -112,8 +112,8 @@ def print_comparison(rows: Sequence[dict[str, Any]], convention: str, console: C
 def print_overlay(overlay: Overlay, console: Console | None = None) -> None:
     """What of a run was laid over the atlas, and what was not."""
     console = console or Console()
-    kept = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
-    console.print(f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(kept)) or 'nothing'}")
+    names = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
+    console.print(f"\nyour run [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(names)) or 'nothing'}")
     for name, reasons in overlay.differs.items():
         console.print(f"  [yellow]left out[/] {escape(name)}: {escape('; '.join(reasons))}")
     for note in overlay.notes:
@@ -151,10 +151,10 @@ def print_correlations(found: Correlations, tables: Tables, console: Console | N
     """One block per measure: layer means with interval, chance and p; beside them the single tasks."""
     console = console or Console()
     facts = {k: v for k, v in tables.facts.items() if k != "model"}
-    told = " · ".join(
+    shown = " · ".join(
         f"{k} {v}" if not isinstance(v, dict) else f"{k} {' / '.join(map(str, v.values()))}" for k, v in facts.items()
     )
-    console.print(f"\n[bold]{escape(str(tables.facts['model']))}[/]  {escape(told)}")
+    console.print(f"\n[bold]{escape(str(tables.facts['model']))}[/]  {escape(shown)}")
     within = found.within()
     for measure in dict.fromkeys(found.layers["measure"]):
         mine = found.layers[found.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)

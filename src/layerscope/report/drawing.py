@@ -155,8 +155,8 @@ def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None
 
     count = len(values)
     colors = ListedColormap(sequential(count))
-    held = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
-    bar = figure.colorbar(held, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
+    mappable = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), colors)
+    bar = figure.colorbar(mappable, ax=axes, ticks=range(count), shrink=0.9, pad=0.015, aspect=40)
     bar.ax.set_yticklabels([str(v) for v in values], fontsize=7)
     bar.ax.set_title(title, fontsize=7, loc="left")
     bar.ax.tick_params(length=0)

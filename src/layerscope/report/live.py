@@ -43,14 +43,14 @@ class LivePage:
         elapsed = time.perf_counter() - self.started
         if self.written and self.spent > _SHARE * elapsed:
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             done = [i for i in range(len(plan.shards)) if store.has(i)]
             self._write(job, plan, store, done, elapsed)
         except (LayerscopeError, ValueError, OSError):  # too few texts for a metric, or a full disk: the run itself goes on
             return
         finally:
-            self.spent += time.perf_counter() - begun
+            self.spent += time.perf_counter() - start
 
     def finish(self, run: Run) -> None:
         """The run is complete: the page is its report."""
@@ -96,8 +96,8 @@ def page_for(runs: Sequence[Path], others: Sequence[Any] = ()) -> Path:
 def _running(folder: Path) -> bool:
     from layerscope.store import RunFolder
 
-    held = RunFolder(folder).manifest()
-    return held is not None and held.get("status") != "complete"
+    manifest = RunFolder(folder).manifest()
+    return manifest is not None and manifest.get("status") != "complete"
 
 
 @contextmanager

@@ -36,11 +36,11 @@ def markdown(report: Report) -> str:
         parts += ["", f"## Scores of {plain(score.label)}", "", *_scores(score)]
     for block in report.blocks:
         parts += ["", f"## {plain(block.title)}", "", *(f"- {plain(text)}" for text in block.words), *_block(block)]
-    for held in report.correlations:
-        score = report.scores[held.scores]
-        own = held.table[(held.table["readout"] == score.reference) & (held.table["task"] == held.table["task"].iloc[0])]
+    for pair in report.correlations:
+        score = report.scores[pair.scores]
+        own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]
         own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)
-        parts += ["", f"## Metric against score: {plain(report.curves[held.curves].label)}", ""]
+        parts += ["", f"## Metric against score: {plain(report.curves[pair.curves].label)}", ""]
         rows = [
             [_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["chance"]), _two(r["p"]), r["n"]]
             for r in own.to_dict(orient="records")
@@ -66,8 +66,8 @@ def _metrics(curves: Curves) -> list[str]:
 def _scores(score: Scores) -> list[str]:
     rows = []
     for readout in score.readouts:
-        held = score.table[score.table["readout"] == readout].dropna(subset=["score"])
-        for task, group in held.groupby("task", sort=False):
+        scored = score.table[score.table["readout"] == readout].dropna(subset=["score"])
+        for task, group in scored.groupby("task", sort=False):
             top = group.iloc[int(group["score"].argmax())]
             last = group.iloc[int(group["layer"].argmax())]
             gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"

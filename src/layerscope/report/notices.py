@@ -76,22 +76,22 @@ def _misleads(text: str) -> bool:
 def _differences(runs: Sequence[Any], compared: dict[str, str], what: str) -> list[Notice]:
     out = []
     for name, meaning in compared.items():
-        held = _values(runs, name)
-        if len(held) > 1:
-            sides = "; ".join(f"{value}: {', '.join(dict.fromkeys(labels))}" for value, labels in held.items())
+        values = _values(runs, name)
+        if len(values) > 1:
+            sides = "; ".join(f"{value}: {', '.join(dict.fromkeys(labels))}" for value, labels in values.items())
             out.append(Notice("warn", f"these {what}", f"They differ in {name} ({sides}): {meaning}."))
     return out
 
 
 def _values(runs: Sequence[Any], name: str) -> dict[str, list[str]]:
     """The values of a convention, each with the labels of the runs that have it."""
-    held: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for run in runs:
         value = run.facts.get(name)
         # a model without a final norm, or a run without views, has nothing to differ in
         if value is not None and value not in ("none in this model", "none"):
-            held.setdefault(str(value), []).append(run.label)
-    return held
+            values.setdefault(str(value), []).append(run.label)
+    return values
 
 
 def _differs(runs: Sequence[Any], name: str) -> bool:

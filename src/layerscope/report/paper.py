@@ -158,15 +158,15 @@ def _title(part: Any, report: Report) -> None:
 
 def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> bool:
     """The metrics that go most with the mean score, a point per layer. Whether there is anything to draw."""
-    held = report.correlations[place]
-    score, curves = report.scores[held.scores], report.curves[held.curves]
-    own = held.table[(held.table["readout"] == score.reference) & (held.table["task"] == held.table["task"].iloc[0])]
+    pair = report.correlations[place]
+    score, curves = report.scores[pair.scores], report.curves[pair.curves]
+    own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]
     own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)[:most]
     if own.empty:
         return False
     axes = np.atleast_1d(figure.subplots(1, len(own), sharey=True))
     target = 100 * score.mean(score.reference)
-    look = report.styles[held.curves]
+    look = report.styles[pair.curves]
     for axis, row in zip(axes, own.to_dict(orient="records"), strict=True):
         values = curve_of(curves, row["metric"], row["sink"]).drop_duplicates("layer").set_index("layer")["value"]
         x, y = values.align(target, join="inner")

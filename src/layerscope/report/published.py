@@ -128,8 +128,8 @@ def _same_tasks(found: pd.DataFrame) -> list[str]:
     """Tasks that are there at every layer that has most tasks."""
     present = found.groupby("layer")["task"].nunique()
     layers = present.index[present >= 0.6 * found["task"].nunique()]
-    kept = found[found["layer"].isin(layers)]
-    count = kept.groupby("task")["layer"].nunique()
+    scored = found[found["layer"].isin(layers)]
+    count = scored.groupby("task")["layer"].nunique()
     return sorted(count.index[count == len(layers)])
 
 

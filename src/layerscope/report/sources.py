@@ -64,8 +64,8 @@ class Scores:
     def grid(self, readout: str) -> pd.DataFrame:
         """Scores of one readout: a row per task, a column per layer."""
         rows = self.table[self.table["readout"] == readout]
-        held = set(rows["task"])
-        return rows.pivot(index="task", columns="layer", values="score").reindex([task for task in self.tasks if task in held])
+        scored = set(rows["task"])
+        return rows.pivot(index="task", columns="layer", values="score").reindex([task for task in self.tasks if task in scored])
 
     def mean(self, readout: str) -> pd.Series:
         """Mean over tasks by layer; none where a task has no score."""

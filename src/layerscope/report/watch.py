@@ -24,14 +24,14 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
     `source` is a `LayerWatch`, its table, or the CSV it wrote.
     """
     table = _table(source)
-    held = set(table["metric"])
+    logged = set(table["metric"])
     for name in metrics or ():
-        if name not in held:
-            raise UnknownNameError("metric in this log", name, held)
-    both = [(name, sink) for name in in_reading_order(metrics or held) for sink in ("keep", "drop")]
+        if name not in logged:
+            raise UnknownNameError("metric in this log", name, logged)
+    both = [(name, sink) for name in in_reading_order(metrics or logged) for sink in ("keep", "drop")]
     panels = [key for key in both if ((table["metric"] == key[0]) & (table["sink"] == key[1])).any()]
     if metrics is None:
-        main = shown_series(held)
+        main = shown_series(logged)
         panels = [key for key in panels if key in main] or panels
     columns = min(3, len(panels))
     figure = new_figure(3.5 * columns + 0.5, 2.6 * -(-len(panels) // columns) + 0.3)

@@ -170,16 +170,16 @@ def choose_measured(
     reference = same_last if default_last is None else default_last
     price = optimism(found) if at != reference and len(open_to) > 1 else 0.0
     gains = _split(every, found, at, same_last, reference, price)
-    kept = reference if DEFAULT_READOUT in wanted - set(refused) else same_last
+    fallback = reference if DEFAULT_READOUT in wanted - set(refused) else same_last
     risk = _risk(every, at, reference, gains[0].value) if at != reference else 0.0
-    risk_kept = risk if kept == reference else _risk(every, at, kept, gains[2].value) if at != kept else 0.0
+    risk_kept = risk if fallback == reference else _risk(every, at, fallback, gains[2].value) if at != fallback else 0.0
     if not every.paired:
         warnings.append(
             "items are not stored for every task: layers were compared as if scored on different items, which is careful."
         )
     if every.left_out:
         warnings.append(f"{every.left_out} layers or readouts lack a score on some task and were left out.")
-    abstained = bool(at != kept and risk_kept > MOST_RISK and budget is None and layer is None)
+    abstained = bool(at != fallback and risk_kept > MOST_RISK and budget is None and layer is None)
     names = f"{len(every.tasks)} task{'s' if len(every.tasks) != 1 else ''}"
     many = f"best of {len(found.candidates)} on {names}; {price:.2f} points were taken off for picking it on the same items"
     if abstained:
@@ -187,7 +187,7 @@ def choose_measured(
             f"layer {every.candidates[at][1]} is {many}, and would lose to the last in {risk_kept:.0%} of resamples: "
             "the last layer is kept."
         )
-        at = kept
+        at = fallback
         gains = _split(every, found, at, at, reference, 0.0)
         risk = _risk(every, at, reference, gains[0].value) if at != reference else 0.0
     elif layer is not None:

@@ -53,22 +53,22 @@ def compiled(source: str, architecture: str) -> bytes:
     """The code for an architecture such as `sm_90`. A second process reads it from the cache: compiling takes seconds."""
     named = "\0".join([_version(), architecture, source])
     file = cache_dir() / "kernels" / f"{hashlib.sha256(named.encode()).hexdigest()}.cubin"
-    kept = _kept(file)
-    if kept is not None:
-        return kept
+    cached = _cached(file)
+    if cached is not None:
+        return cached
     code = _compile(source, architecture)
     with suppress(OSError):  # a cache that cannot be written to costs time, nothing else
         _keep(file, code)
     return code
 
 
-def _kept(file: Path) -> bytes | None:
+def _cached(file: Path) -> bytes | None:
     """What a file holds, if it is whole."""
     try:
-        held = file.read_bytes()
+        content = file.read_bytes()
     except OSError:
         return None
-    digest, code = held[:_DIGEST], held[_DIGEST:]
+    digest, code = content[:_DIGEST], content[_DIGEST:]
     return code if code and hashlib.sha256(code).digest() == digest else None
 
 
@@ -152,8 +152,8 @@ def launch(source: str, name: str, blocks: int, threads: int, shared: int, argum
     assert device.index is not None
     with torch.cuda.device(device):
         function = _function(source, name, device.index)
-        held = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int(a) for a in arguments]
-        pointers = (c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        values = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int(a) for a in arguments]  # alive until the launch
+        pointers = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         grid = [c_uint(x) for x in (blocks, 1, 1, threads, 1, 1, shared)]
         _driver("cuLaunchKernel", function, *grid, stream_of(device), pointers, None)
 

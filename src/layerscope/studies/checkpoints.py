@@ -201,8 +201,8 @@ def not_one_training(steps: list[Step], models: list[dict[str, Any]]) -> list[st
         shapes.setdefault(shape, []).append(step.spec.label)
     if len(shapes) < 2:
         return []
-    told = "; ".join(f"{lists(labels)}: {shape}" for shape, labels in shapes.items())
-    return [f"these are not checkpoints of one training, and more than training differs between them ({told})."]
+    differing = "; ".join(f"{lists(labels)}: {shape}" for shape, labels in shapes.items())
+    return [f"these are not checkpoints of one training, and more than training differs between them ({differing})."]
 
 
 def forget_download(spec: Spec, commit: str | None) -> bool:
@@ -235,9 +235,9 @@ def verdict(steps: list[Step], runs: list[Run], valleys: list[Valleys], texts: i
         if metric == "prompt_entropy" and len(steps) > 2:
             out.append(_course(steps, runs, seed))
     pooled = [_pooled(runs, metric) for metric in ("dataset_entropy", "effective_rank", "sink_ratio")]
-    told = [text for text in pooled if text]
-    if told:
-        out.append(f"At the middle layer, {span}: {'; '.join(told)}.")
+    shown = [text for text in pooled if text]
+    if shown:
+        out.append(f"At the middle layer, {span}: {'; '.join(shown)}.")
     return out
 
 
@@ -275,15 +275,15 @@ def _forms(steps: list[Step], valleys: list[Valleys], sink: str) -> str:
 
 def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, span: str) -> str:
     """The change over training of the middle half of the layers and of the others."""
-    told = []
+    changes = []
     for sink in ("keep", "drop"):
         one, other = (by_layer(run.prompts, metric, sink, texts).to_numpy() for run in (runs[0], runs[-1]))
         if one.shape != other.shape:
             return f"{metric.replace('_', ' ').capitalize()}: the steps have different numbers of layers, nothing to pair."
         inner = _middle(one.shape[1])
         middle, ends = mean_of((other - one)[:, inner].mean(1), seed), mean_of((other - one)[:, ~inner].mean(1), seed)
-        told.append((middle, ends))
-    (kept, ends), (dropped, without) = told
+        changes.append((middle, ends))
+    (kept, ends), (dropped, without) = changes
     name = metric.replace("_", " ").capitalize()
     text = f"{name} {_DOES[kept.sign]} in the middle half of the layers {span}, {kept} {unit}"
     return f"{text}, and {_also(kept, ends)} in the others, {ends}; without the sink token {dropped} and {without}."
@@ -291,12 +291,12 @@ def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, sp
 
 def _course(steps: list[Step], runs: list[Run], seed: int) -> str:
     """Prompt entropy of the middle half of the layers at every step: what lies between the first and the last."""
-    told = []
+    sentences = []
     for step, run in zip(steps, runs, strict=True):
         values = by_layer(run.prompts, "prompt_entropy", "keep").to_numpy()
         mean = mean_of(values[:, _middle(values.shape[1])].mean(1), seed)
-        told.append(f"{mean.format(signed=False)} at step {step.shown}")
-    return f"  On the way: {', '.join(told)}."
+        sentences.append(f"{mean.format(signed=False)} at step {step.shown}")
+    return f"  On the way: {', '.join(sentences)}."
 
 
 def _middle(layers: int) -> np.ndarray:
@@ -313,12 +313,12 @@ def _pooled(runs: list[Run], metric: str) -> str | None:
     """A metric of all prompts together at the middle layer, before and after, each with its interval."""
     if metric not in set(runs[0].table["metric"]):
         return None
-    told = []
+    sentences = []
     for run in (runs[0], runs[-1]):
         curve = run.curve(metric)
         row = curve.iloc[(curve["depth"] - 0.5).abs().argmin()]
-        told.append(f"{row['value']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})")
-    return f"{metric.replace('_', ' ')} {told[0]} → {told[1]}"
+        sentences.append(f"{row['value']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})")
+    return f"{metric.replace('_', ' ')} {sentences[0]} → {sentences[1]}"
 
 
 STUDY = Checkpoints()

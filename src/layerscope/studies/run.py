@@ -87,8 +87,8 @@ class StudyRun:
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
         keep = ("study", "title", "paper", "verdict", "options", "warnings")
-        told = {name: self.manifest[name] for name in keep}
-        return {**told, "rows": len(self.table), "run": None if self.path is None else str(self.path)}
+        facts = {name: self.manifest[name] for name in keep}
+        return {**facts, "rows": len(self.table), "run": None if self.path is None else str(self.path)}
 
     def __repr__(self) -> str:
         return f"<StudyRun {self.name}: {len(self.table)} rows. {self.verdict[0] if self.verdict else ''}>"

@@ -88,13 +88,13 @@ def _mean_entropy(run: Run, texts: int) -> dict[str, np.ndarray]:
 def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: list[dict[str, np.ndarray]], seed: int) -> list[str]:
     first, last = valleys[0], valleys[-1]
     out: list[str] = []
-    told: list[str] = []
+    does_by_sink: list[str] = []
     for sink, words in (("keep", ""), ("drop", "Without the sink token: ")):
         one, other = (v.kept if sink == "keep" else v.dropped for v in (first, last))
         change = deeper(one, other, seed)
         does = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}[change.sign]
         where = f"from {first.label} ({sizes[first.label] / 1e6:.3g} M) to {last.label} ({sizes[last.label] / 1e6:.3g} M)"
-        told.append(does)
+        does_by_sink.append(does)
         out.append(sentence(f"{words}the deepest dip of prompt entropy {does} {where}: {change} nats."))
     if len(valleys) > 2:
         steps = [f"{a.label} → {b.label} {deeper(a.kept, b.kept, seed)}" for a, b in pairwise(valleys)]
@@ -102,8 +102,10 @@ def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: list[dict[str
     out += [valley.sentence() for valley in valleys]
     kept, dropped = (mean_of(means[-1][sink] - means[0][sink], seed) for sink in ("keep", "drop"))
     out.append(f"Mean over layers, {last.label} minus {first.label}: {kept}; without the sink token {dropped}.")
-    answer = f"with size, the deepest dip of prompt entropy {told[0]}"
-    tail = "; the same holds without the sink token" if told[0] == told[1] else f"; without the sink token it {told[1]}"
+    with_sink, without_sink = does_by_sink
+    answer = f"with size, the deepest dip of prompt entropy {with_sink}"
+    same = "; the same holds without the sink token"
+    tail = same if with_sink == without_sink else f"; without the sink token it {without_sink}"
     return [in_short(answer + tail), *out]
 
 

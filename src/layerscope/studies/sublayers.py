@@ -95,7 +95,7 @@ class Sublayers(Study):
         steps = block_steps(parts, model.anatomy.residual)
         inside = Inside(given.label, sites, steps, model.n_blocks, values)
         table = pd.concat([tabulate(inside, request.seed), _pooled(run.table, given.label)], ignore_index=True)
-        told = verdict(inside, request.seed) + [f"This model: {line}" for line in what_is_missing(model.anatomy)]
+        sentences = verdict(inside, request.seed) + [f"This model: {line}" for line in what_is_missing(model.anatomy)]
         conventions = {
             "models": {given.label: model.identity},
             "residual": model.anatomy.residual,
@@ -106,7 +106,7 @@ class Sublayers(Study):
             "final_norm_where": "on states of the residual stream; branches and norms inside blocks are always raw",
             "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
         }
-        return Result(table, told, conventions, run.manifest["warnings"])
+        return Result(table, sentences, conventions, run.manifest["warnings"])
 
     def passes(self, options: dict[str, Any]) -> float:
         """One for the entropies, one for the ranks."""
@@ -225,17 +225,17 @@ def site_of_state(state: str, block: int) -> str:
 def what_is_missing(anatomy: Anatomy) -> list[str]:
     """In words, the sub-sites that this model does not have, and why."""
     have = {part for taps in anatomy.taps for part in taps}
-    told = []
+    sentences = []
     if anatomy.residual == "parallel":
-        told.append("attention and MLP read the same input and are added at once: there is no state between them (`mid`).")
+        sentences.append("attention and MLP read the same input and are added at once: there is no state between them (`mid`).")
     elif anatomy.residual == "single":
-        told.append("blocks have a single branch (a mixer, read as `attn`): there is no MLP and no state between two sums.")
+        sentences.append("blocks have a single branch (a mixer, read as `attn`): there is no MLP and no state between two sums.")
     elif anatomy.residual == "post-norm":
-        told.append("the norm comes after each sum, so `mid` and the block's output are normed; branches read them as they are.")
+        sentences.append("the norm comes after each sum: `mid` and the block's output are normed, and branches read them so.")
     missing = [part for part in ("attn", "mid", "mlp", "norm1", "norm2") if part not in have]
-    if missing and not told:
-        told.append(f"not measured, as this model has none: {', '.join(missing)}.")
-    return told
+    if missing and not sentences:
+        sentences.append(f"not measured, as this model has none: {', '.join(missing)}.")
+    return sentences
 
 
 def prompt_ranks(
@@ -387,15 +387,15 @@ def _each(inside: Inside, metric: str, sink: str, seed: int) -> str:
         for step in inside.steps
         if step.kind != "back"
     }
-    told = []
+    sentences = []
     for sign, word in ((-1, "lowered by"), (1, "raised by")):
         some = sorted(((name, mean) for name, mean in means.items() if mean.sign == sign), key=lambda pair: -abs(pair[1].value))
         if some:
-            told.append(f"{word} {', '.join(f'{name} {mean}' for name, mean in some)}")
+            sentences.append(f"{word} {', '.join(f'{name} {mean}' for name, mean in some)}")
     unclear = [name for name, mean in means.items() if mean.sign == 0]
     if unclear:
-        told.append(f"not clearly moved by {lists(unclear)}")
-    return "; ".join(told)
+        sentences.append(f"not clearly moved by {lists(unclear)}")
+    return "; ".join(sentences)
 
 
 STUDY = Sublayers()

@@ -66,8 +66,8 @@ class Sweep:
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        told = {"path": str(self.path), "name": self.name, "jobs": self.jobs.to_dict(orient="records"), "failed": self.failed}
-        return {**told, "estimate": [asdict(one) for one in self.estimates]}
+        facts = {"path": str(self.path), "name": self.name, "jobs": self.jobs.to_dict(orient="records"), "failed": self.failed}
+        return {**facts, "estimate": [asdict(one) for one in self.estimates]}
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ class CsvLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             resumed = path.exists() and path.stat().st_size > 0
             if resumed:
-                with open(path, newline="", encoding="utf-8") as held:
-                    header = next(csv.reader(held), [])
+                with open(path, newline="", encoding="utf-8") as stream:
+                    header = next(csv.reader(stream), [])
                 if header != COLUMNS:
                     raise RunFolderError(
                         f"{path} holds something else (its first line is {','.join(header)!r}). Choose another file."

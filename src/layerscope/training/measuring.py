@@ -47,7 +47,7 @@ def _rows(ids: Tensor, mask: Tensor | None) -> list[np.ndarray]:
     if ids.ndim != 2:
         raise DataError(f"a batch of token ids has two dimensions (texts, tokens), not {ids.ndim}.")
     keep = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-    return [row[kept].cpu().numpy().astype(np.int64) for row, kept in zip(ids, keep, strict=True)]
+    return [row[real].cpu().numpy().astype(np.int64) for row, real in zip(ids, keep, strict=True)]
 
 
 def fingerprint(rows: Sequence[np.ndarray]) -> str:

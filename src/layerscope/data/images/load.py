@@ -87,8 +87,8 @@ _FORMS = "Images can be a folder of class folders, a .parquet file, or a hub dat
 
 def _inside(path: Path, part: str) -> Path:
     if not (path / part).is_dir():
-        held = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir())[:8]) or "no folders"
-        raise DataError(f"{path} has no folder {part!r} for the split (it holds: {held}).")
+        folders = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir())[:8]) or "no folders"
+        raise DataError(f"{path} has no folder {part!r} for the split (it holds: {folders}).")
     return path / part
 
 
@@ -96,7 +96,7 @@ def _checked(
     found: ListedImages, limit: int | None, draw: tuple[int | None, int] | None, workers: int | None, progress: bool | None
 ) -> ImageSet:
     """Decode everything once; keep what can be decoded, up to a number of them."""
-    kept: list[int] = []
+    usable: list[int] = []
     digests: list[bytes] = []
     corrupt: list[str] = []
     read = 0
@@ -109,18 +109,18 @@ def _checked(
             for digest, complaint in (one for several in answers for one in several):
                 if complaint is not None:
                     corrupt.append(f"{found.names[read]} ({complaint})")
-                elif limit is None or len(kept) < limit:
-                    kept.append(read)
+                elif limit is None or len(usable) < limit:
+                    usable.append(read)
                     digests.append(digest)
                 read += 1
                 bar.advance(1)
-            if limit is not None and len(kept) >= limit:
+            if limit is not None and len(usable) >= limit:
                 break
-    if not kept:
+    if not usable:
         raise DataError(f"{found.where}: none of {read} images can be decoded, e.g. {corrupt[0]}.")
     if draw is not None:
-        order = sorted(range(len(kept)), key=lambda i: (_draw_key(digests[i], draw[1]), i))[: draw[0]]
-        kept, digests = [kept[i] for i in order], [digests[i] for i in order]
+        order = sorted(range(len(usable)), key=lambda i: (_draw_key(digests[i], draw[1]), i))[: draw[0]]
+        usable, digests = [usable[i] for i in order], [digests[i] for i in order]
     source: dict[str, Any] = {"kind": found.kind, **found.facts, "read": read, "limit": limit if draw is None else draw[0]}
     source["duplicates"] = len(digests) - len(set(digests))
     if draw is not None:
@@ -129,11 +129,17 @@ def _checked(
     if corrupt:
         source["corrupt"] = corrupt[:_NAMED]
         dropped["corrupt"] = len(corrupt)
-    labels = None if found.labels is None else np.asarray(found.labels, dtype=np.int64)[kept]
+    labels = None if found.labels is None else np.asarray(found.labels, dtype=np.int64)[usable]
     return ImageSet(
-        [found.items[i] for i in kept], tuple(found.names[i] for i in kept), tuple(digests), labels, found.classes, found.name,
-        source, dropped,
-    )  # fmt: skip
+        [found.items[i] for i in usable],
+        tuple(found.names[i] for i in usable),
+        tuple(digests),
+        labels,
+        found.classes,
+        found.name,
+        source,
+        dropped,
+    )
 
 
 def _draw_key(digest: bytes, seed: int) -> bytes:
@@ -149,13 +155,14 @@ def from_folder(folder: Path) -> ListedImages:
         if not alone:
             raise DataError(f"{folder} holds no images: no class folders with {', '.join(SUFFIXES[:4])} files, and none itself.")
         return ListedImages("folder", folder.name, str(folder), alone, [file.name for file in alone], facts={"path": str(folder)})
-    held = [(name, files) for name, files in zip(classes, by_class, strict=True) if files]
-    turns = [(i, label) for i in range(max(len(files) for _, files in held)) for label, (_, f) in enumerate(held) if i < len(f)]
-    items = [held[label][1][i] for i, label in turns]
+    filled = [(name, files) for name, files in zip(classes, by_class, strict=True) if files]
+    longest = max(len(files) for _, files in filled)
+    turns = [(i, label) for i in range(longest) for label, (_, files) in enumerate(filled) if i < len(files)]
+    items = [filled[label][1][i] for i, label in turns]
     names = [str(file.relative_to(folder)) for file in items]
-    kept = tuple(name for name, _ in held)
+    class_names = tuple(name for name, _ in filled)
     return ListedImages(
-        "folder", folder.name, str(folder), items, names, [label for _, label in turns], kept, {"path": str(folder)}
+        "folder", folder.name, str(folder), items, names, [label for _, label in turns], class_names, {"path": str(folder)}
     )
 
 

@@ -90,8 +90,8 @@ def _limited_set(task: Any, row: dict[str, Any], limit: int, seed: int) -> Any:
     from datasets import Dataset
 
     texts, labels = row[task.input_column_name], row[task.label_column_name]
-    kept = draw(len(texts), limit, seed, labels, cover=2)
-    columns = {task.input_column_name: [[texts[i] for i in kept]], task.label_column_name: [[labels[i] for i in kept]]}
+    chosen = draw(len(texts), limit, seed, labels, cover=2)
+    columns = {task.input_column_name: [[texts[i] for i in chosen]], task.label_column_name: [[labels[i] for i in chosen]]}
     return Dataset.from_dict(columns)
 
 
@@ -99,12 +99,12 @@ def _few_shots(train: Any, column: str, shots: int, seed: int) -> Any:
     """At most `shots` rows of each label, in the rows' order."""
     labels = list(train[column])
     counts: dict[Hashable, int] = {}
-    kept = []
+    chosen = []
     for i in sorted(range(len(labels)), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest()):
         counts[labels[i]] = counts.get(labels[i], 0) + 1
         if counts[labels[i]] <= shots:
-            kept.append(i)
-    return train.select(sorted(kept))
+            chosen.append(i)
+    return train.select(sorted(chosen))
 
 
 def _limited_queries(task: Any, data: dict[str, Any], limit: int, seed: int) -> dict[str, Any]:
@@ -114,15 +114,15 @@ def _limited_queries(task: Any, data: dict[str, Any], limit: int, seed: int) -> 
     joined = str(task.metadata.main_score).startswith("max_over_subqueries")
     groups = list(dict.fromkeys(_group(query, joined) for query in ids))
     wanted = {groups[i] for i in draw(len(groups), limit, seed)}
-    kept = [i for i, query in enumerate(ids) if _group(query, joined) in wanted]
-    names = [ids[i] for i in kept]
+    chosen = [i for i, query in enumerate(ids) if _group(query, joined) in wanted]
+    names = [ids[i] for i in chosen]
     documents = {document for query in names for document in (*relevant.get(query, {}), *(ranked or {}).get(query, ()))}
     places = [i for i, document in enumerate(corpus["id"]) if document in documents]
     if ranked is None:
         others = sorted(set(range(len(corpus))) - set(places))
         places = sorted(places + [others[i] for i in draw(len(others), _OTHER_DOCUMENTS * limit, seed)])
     return {
-        "queries": queries.select(kept),
+        "queries": queries.select(chosen),
         "corpus": corpus.select(places),
         "relevant_docs": {query: relevant[query] for query in names if query in relevant},
         "top_ranked": None if ranked is None else {query: ranked[query] for query in names if query in ranked},

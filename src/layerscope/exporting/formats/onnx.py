@@ -131,8 +131,8 @@ def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Pat
             wide = size >= _ONE_FILE
             torch.onnx.export(pipeline, given, str(file), dynamo=True, dynamic_shapes=shapes, external_data=wide, **named)
         except Exception as error:
-            told = " ".join(str(error).split())[:200]
-            raise ExportError(f"torch could not turn this model into an ONNX graph: {told}. Leave out --onnx.") from error
+            reason = " ".join(str(error).split())[:200]
+            raise ExportError(f"torch could not turn this model into an ONNX graph: {reason}. Leave out --onnx.") from error
 
 
 def _quantized(file: Path) -> Path:

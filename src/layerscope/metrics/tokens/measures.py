@@ -148,16 +148,16 @@ def prepare_tokens(
         facts = TokenFacts(norms, mask, sink, states.dtype)
         return prepare_gram(gram, facts, options, entropy=entropy, curvature=curvature, space=space)
     matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
-    for name, kept in masks.items():
+    for name, tokens in masks.items():
         if curvature:
-            index = None if name == "keep" and mask is None else _kept_first(kept)
-            bends[name], left_out = _gram_curvature(gram, kept, norms, index, options.curvature_absolute)
+            index = None if name == "keep" and mask is None else _kept_first(tokens)
+            bends[name], left_out = _gram_curvature(gram, tokens, norms, index, options.curvature_absolute)
             flat = left_out if name == "keep" else flat
         if entropy:
             if options.rows in ("raw", "unit"):  # these need the mean put back: take the direct way
-                matrices[name] = _entropy_matrix(states, kept, options, dtype)
+                matrices[name] = _entropy_matrix(states, tokens, options, dtype)
             else:
-                some = None if name == "keep" and mask is None else kept
+                some = None if name == "keep" and mask is None else tokens
                 out = None if space is None else space(gram)
                 matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, name == "keep", out)
     return PreparedTokens(matrices, bends, flat)
@@ -208,12 +208,12 @@ def token_entropy(matrices: Tensor, options: Options) -> Tensor:
 def _prepare_directly(
     states: Tensor, masks: dict[str, Tensor], options: Options, entropy: bool, curvature: bool, dtype: torch.dtype
 ) -> PreparedTokens:
-    matrices = {name: _entropy_matrix(states, kept, options, dtype) for name, kept in masks.items()} if entropy else {}
+    matrices = {name: _entropy_matrix(states, tokens, options, dtype) for name, tokens in masks.items()} if entropy else {}
     flat = torch.zeros(len(states), dtype=torch.long, device=states.device)
     bends = {}
     if curvature:
-        for name, kept in masks.items():
-            bends[name], left_out = curvatures(states, kept, options.curvature_absolute, dtype)
+        for name, tokens in masks.items():
+            bends[name], left_out = curvatures(states, tokens, options.curvature_absolute, dtype)
             flat = left_out if name == "keep" else flat
     return PreparedTokens(matrices, bends, flat)
 

@@ -95,7 +95,7 @@ def _hash(text: str) -> str:
 
 def payload(report: Report) -> dict[str, Any]:
     """Everything the page shows."""
-    held = list(dict.fromkeys(m for c in report.curves for m in c.table["metric"]))
+    measured = list(dict.fromkeys(m for c in report.curves for m in c.table["metric"]))
     n = len(report.curves)
     return {
         "layerscope": VERSION,
@@ -106,7 +106,7 @@ def payload(report: Report) -> dict[str, Any]:
         "notices": [vars(notice) for notice in report.notices],
         "conventions": {"runs": [_run_name(run) for run in report.runs], "rows": convention_rows(report.runs)},
         "palette": {"light": ON_LIGHT, "dark": ON_DARK},
-        "metrics": [_metric(name) for name in in_reading_order(held)],
+        "metrics": [_metric(name) for name in in_reading_order(measured)],
         "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
         "blocks": [_block(block) for block in report.blocks],
@@ -236,8 +236,8 @@ def _scores(scores: Scores) -> dict[str, Any]:
             name: rows.pivot(index="layer", columns="task", values=name).reindex(layers)
             for name in ("score", "gain", "ci_low", "ci_high", "tied")
         }
-        held = set(by["score"].columns)
-        tasks = [t for t in scores.tasks if t in held]
+        scored = set(by["score"].columns)
+        tasks = [t for t in scores.tasks if t in scored]
         blocks.append(
             {
                 "readout": readout,

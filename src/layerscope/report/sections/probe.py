@@ -118,9 +118,9 @@ def _line(axis: Any, run: ProbeRun, probe: str, metric: str, x: str, color: str,
 
 def _crop(axis: Any, runs: Sequence[ProbeRun], metric: str) -> None:
     """Leave layer 0 out of the range where it is far below all others: a class token that has seen nothing yet is at chance."""
-    held = pd.concat([run.table[run.table["metric"] == metric] for run in runs])
-    low, high = held.loc[held["layer"] > 0, "ci_low"].min(), held["ci_high"].max()
-    if held["ci_low"].min() < low - (high - low):
+    rows = pd.concat([run.table[run.table["metric"] == metric] for run in runs])
+    low, high = rows.loc[rows["layer"] > 0, "ci_low"].min(), rows["ci_high"].max()
+    if rows["ci_low"].min() < low - (high - low):
         axis.set_ylim(low - 0.1 * (high - low), high + 0.05 * (high - low))
 
 
@@ -161,13 +161,13 @@ def sentence(run: ProbeRun, probe: str) -> str:
 
 def _headline(run: ProbeRun) -> str:
     model, conventions, counts = run.manifest["model"], run.manifest["conventions"], run.manifest["counts"]
-    kept = ", ".join(f"{name} {how}" for name, how in conventions["kept"]["states"].items())
+    precision = ", ".join(f"{name} {how}" for name, how in conventions["kept"]["states"].items())
     name, data = escape(str(model["name"])), escape(str(run.manifest["data"]["name"]))
     return (
         f"\n[bold]{name}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family  ·  "
         f"[bold]{data}[/]  {counts['classes']} classes, {counts['train']} items to train on, "
         f"{counts['validation']} to choose on, {counts['test']} to judge on\n"
-        f"final_norm [bold]{conventions['final_norm']}[/]  ·  states kept: {kept}  ·  seed {conventions['seed']}  ·  "
+        f"final_norm [bold]{conventions['final_norm']}[/]  ·  states kept: {precision}  ·  seed {conventions['seed']}  ·  "
         "95 % intervals"
     )
 

@@ -105,21 +105,21 @@ def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *
 
 def default_metrics(curves: Sequence[Curves]) -> list[str]:
     """What is drawn when nothing is asked for."""
-    held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
-    return main_metrics(held) or held
+    measured = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
+    return main_metrics(measured) or measured
 
 
 def _names(curves: Sequence[Curves], wanted: Sequence[str] | None, x: str) -> list[str]:
     if x not in ("depth", "layer"):
         raise UnknownNameError("x axis", x, ["depth", "layer"])
-    held = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
-    if not held:
+    measured = list(dict.fromkeys(m for run in curves for m in run.table["metric"]))
+    if not measured:
         raise LayerscopeError("there are no runs with metrics to draw.")
     names = list(wanted) if wanted else default_metrics(curves)
     for name in names:
-        if name not in held:
+        if name not in measured:
             get_metric(name)  # an unknown name gets its own error
-            raise UnknownNameError("metric in these runs", name, held)
+            raise UnknownNameError("metric in these runs", name, measured)
     return names
 
 
@@ -230,14 +230,14 @@ def _headline(run: Run) -> str:
 
 def _layer_table(run: Run, width: int) -> Table:
     """Layers down, metrics across; intervals where the terminal is wide enough for them."""
-    held = run.table[run.table["normalization"] == "raw"]
+    raw = run.table[run.table["normalization"] == "raw"]
     known = metrics()
     shown = [
         (known[metric].info.heading if sink == "keep" else "sink\ndropped", rows.set_index("site"))
-        for metric, sink in shown_series(held["metric"])
-        if len(rows := held[(held["metric"] == metric) & (held["sink"] == sink)])
+        for metric, sink in shown_series(raw["metric"])
+        if len(rows := raw[(raw["metric"] == metric) & (raw["sink"] == sink)])
     ]
-    sites = held[["site", "layer"]].drop_duplicates()
+    sites = raw[["site", "layer"]].drop_duplicates()
     inside = bool(sites["site"].str.count(r"\.").gt(1).any())
     wide = width >= 12 + 16 * len(shown)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
@@ -259,7 +259,7 @@ def _layer_table(run: Run, width: int) -> Table:
 
 def _curves(run: Run, width: int) -> Table:
     """One line per metric: its curve, its extremes and, where there is room, what a higher value means."""
-    held = set(run.table["metric"])
+    measured = set(run.table["metric"])
     wide = width >= 150
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("metric", no_wrap=True)
@@ -269,7 +269,7 @@ def _curves(run: Run, width: int) -> Table:
     if wide:
         table.add_column("a higher value means", style="dim")
     for name, metric in metrics().items():
-        if name not in held:
+        if name not in measured:
             continue
         for sink in metric.info.sinks:
             curve = run.curve(name, sink=sink)

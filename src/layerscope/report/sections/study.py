@@ -47,8 +47,8 @@ def from_study(run: Any) -> Block:
 
 
 def _figure(run: Any) -> bytes:
-    if run.path is not None and (held := Path(run.path) / "figure.png").exists():
-        return held.read_bytes()
+    if run.path is not None and (drawn := Path(run.path) / "figure.png").exists():
+        return drawn.read_bytes()
     stream = io.BytesIO()
     run.plot().savefig(stream, format="png")
     return stream.getvalue()

@@ -179,8 +179,8 @@ def _without_tested(evidence: LabelEvidence) -> np.ndarray:
     if evidence.rounds is None:
         return smooth(_score(evidence, evidence.judged, rest))
     each = [
-        _score(evidence, np.where(weights > 0, held, 0.0), weights[None])
-        for held, weights in zip(evidence.rounds, rest, strict=True)
+        _score(evidence, np.where(weights > 0, scores, 0.0), weights[None])
+        for scores, weights in zip(evidence.rounds, rest, strict=True)
     ]
     return smooth(np.concatenate(each, axis=-1))
 
@@ -288,11 +288,11 @@ def _allowed(evidence: LabelEvidence, budget: float | None) -> np.ndarray:
 
 def _pick(value: np.ndarray, allowed: np.ndarray, tolerance: float | None) -> tuple[int, int]:
     """The largest value; with a tolerance the earliest layer that comes so near, and its best readout."""
-    held = np.where(allowed & np.isfinite(value), value, -np.inf)
+    values = np.where(allowed & np.isfinite(value), value, -np.inf)
     if tolerance:
-        first = int(np.flatnonzero((held >= held.max() - tolerance - 1e-12).any(0))[0])
-        return int(held[:, first].argmax()), first
-    readout, layer = np.unravel_index(int(held.argmax()), held.shape)
+        first = int(np.flatnonzero((values >= values.max() - tolerance - 1e-12).any(0))[0])
+        return int(values[:, first].argmax()), first
+    readout, layer = np.unravel_index(int(values.argmax()), values.shape)
     return int(readout), int(layer)
 
 

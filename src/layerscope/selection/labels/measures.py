@@ -80,12 +80,12 @@ class Classes:
 
     def items(self, vectors: np.ndarray) -> Contributions:
         """How surely each example is told from those of other classes, with all examples and in every round."""
-        held = vectors[:, self.rows]
-        known = np.isfinite(held).all((1, 2))
+        chosen = vectors[:, self.rows]
+        known = np.isfinite(chosen).all((1, 2))
         judged = np.full((len(vectors), len(self.targets)), np.nan)
         right, rounds = judged.copy(), np.repeat(judged[None], len(self.tested), 0)
         if known.any():
-            gram = grams(held[known])
+            gram = grams(chosen[known])
             probe, near = Probe(gram, self.goal, self.weights), Neighbours(gram.numpy(), self.targets)
             predicted, every = probe.left_out(self.splits), np.ones(len(self.targets), dtype=bool)
             right[known] = (predicted.argmax(-1) == self.targets).mean(0)

@@ -53,10 +53,10 @@ _EXACT = 160
 
 def grams(vectors: np.ndarray) -> Tensor:
     """Inner products (layers, n, n) of centered vectors (layers, n, D), scaled to a mean of 1 on the diagonal."""
-    held = torch.from_numpy(np.ascontiguousarray(vectors))
-    exact = torch.float64 if held.shape[1] <= _EXACT else torch.float32
-    held = (held - held.mean(1, keepdim=True, dtype=torch.float64)).to(exact)
-    product = held @ held.transpose(1, 2)
+    rows = torch.from_numpy(np.ascontiguousarray(vectors))
+    exact = torch.float64 if rows.shape[1] <= _EXACT else torch.float32
+    rows = (rows - rows.mean(1, keepdim=True, dtype=torch.float64)).to(exact)
+    product = rows @ rows.transpose(1, 2)
     return product / product.diagonal(dim1=1, dim2=2).mean(1)[:, None, None].clamp_min(1e-30)
 
 
@@ -104,8 +104,8 @@ def _best(inverses: Sequence[Tensor], goal: Tensor, shares: Tensor) -> Tensor:
     return torch.stack(errors).argmin(0)
 
 
-def _take(held: Sequence[Tensor], which: Tensor) -> Tensor:
-    return torch.stack([held[int(choice)][layer] for layer, choice in enumerate(which)])
+def _take(matrices: Sequence[Tensor], which: Tensor) -> Tensor:
+    return torch.stack([matrices[int(choice)][layer] for layer, choice in enumerate(which)])
 
 
 def _chosen(inverses: Sequence[Tensor], goal: Tensor, shares: Tensor) -> Tensor:

@@ -89,29 +89,29 @@ def build(
     found: dict[tuple[str, ...], list[Any]] = {}
     for texts, value in examples:
         found.setdefault(texts, []).append(value)
-    kept: list[tuple[tuple[str, ...], Any]] = []
+    usable: list[tuple[tuple[str, ...], Any]] = []
     for texts, values in found.items():
         if kind == "scores":
-            kept.append((texts, sum(values) / len(values)))
+            usable.append((texts, sum(values) / len(values)))
         elif len(set(values)) > 1:
             counted["contradicting label"] += len(values)
             continue
         else:
-            kept.append((texts, values[0]))
+            usable.append((texts, values[0]))
         if len(values) > 1:
             counted["duplicate"] += len(values) - 1
-    kept.sort(key=lambda example: hashlib.sha256("\0".join(example[0]).encode("utf-8", "surrogatepass")).digest())
+    usable.sort(key=lambda example: hashlib.sha256("\0".join(example[0]).encode("utf-8", "surrogatepass")).digest())
     warnings = [f"{count} rows of {where} were left out or merged: {why}." for why, count in sorted(counted.items())]
-    if len(kept) > MOST:
-        warnings.append(f"{where} holds {len(kept)} examples; {MOST} of them, drawn at random, are used.")
-        kept = kept[:MOST]
-    if len(kept) < LEAST:
+    if len(usable) > MOST:
+        warnings.append(f"{where} holds {len(usable)} examples; {MOST} of them, drawn at random, are used.")
+        usable = usable[:MOST]
+    if len(usable) < LEAST:
         left = f" ({', '.join(f'{count} {why}' for why, count in sorted(counted.items()))} left out)" if counted else ""
-        raise DataError(f"{where} holds {len(kept)} usable examples{left}; at least {LEAST} are needed, 64 are better.")
-    if len(kept) < FEW:
-        warnings.append(f"{len(kept)} examples are few: {FEW} or more tell layers apart better.")
-    values = [value for _, value in kept]
-    sides = tuple(zip(*(texts for texts, _ in kept), strict=True))
+        raise DataError(f"{where} holds {len(usable)} usable examples{left}; at least {LEAST} are needed, 64 are better.")
+    if len(usable) < FEW:
+        warnings.append(f"{len(usable)} examples are few: {FEW} or more tell layers apart better.")
+    values = [value for _, value in usable]
+    sides = tuple(zip(*(texts for texts, _ in usable), strict=True))
     if kind == "scores":
         return _scored(sides, np.array(values, dtype=np.float64), counted, warnings, where)
     classes = tuple(sorted({str(value) for value in values}))

@@ -253,10 +253,10 @@ def select_with_labels(
     labeled = read_labels(labels)
     opened = open_source(source, max_length, offline)
     chosen_layers, texts = opened.layers(layers), labeled.texts
-    held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+    embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
     grid = opened.readouts(readouts, offline)
     with progress_bar(progress) as bar:
-        spaces = None if opened.model is not None else opened.held(held, texts, grid, chosen_layers)
+        spaces = None if opened.model is not None else opened.stored(embeddings, texts, grid, chosen_layers)
         facts: dict[str, Any]
         if spaces is not None:
             facts = {"texts": len(texts), "encoded": 0, "truncated": truncated(spaces, texts)}
@@ -264,7 +264,7 @@ def select_with_labels(
             model = opened.loaded(offline)
             grid = opened.readouts(readouts, offline)  # a model that is loaded says whether it has a final norm
             sites = [site for site in expand_sites(None, model.anatomy) if site.layer in chosen_layers]
-            spaces, facts = encode_texts(model, texts, grid, sites, held, opened.max_length, bar, batch_size)
+            spaces, facts = encode_texts(model, texts, grid, sites, embeddings, opened.max_length, bar, batch_size)
         vectors = StoredVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)

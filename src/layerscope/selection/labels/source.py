@@ -162,7 +162,7 @@ class Opened:
             raise LayerscopeError(f"layer {wrong[0]} does not exist: {self.name} has layers 0 to {count} (or -1 for the last).")
         return sorted(wanted)
 
-    def held(
+    def stored(
         self, store: EmbeddingStore, texts: Sequence[str], readouts: Sequence[Readout], layers: Sequence[int]
     ) -> dict[str, Space] | None:
         """The spaces of the store by template, if they hold everything; nothing is made where they do not exist."""

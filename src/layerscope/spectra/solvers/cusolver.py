@@ -43,14 +43,14 @@ def _library() -> ctypes.CDLL:
 
 def _handle(device: torch.device) -> tuple[ctypes.CDLL, c_void_p, c_void_p]:
     """A handle of this thread on a device; cuSOLVER's handles must not be shared between threads."""
-    held = _local.__dict__.setdefault("handles", {})
-    if device.index not in held:
+    handles = _local.__dict__.setdefault("handles", {})
+    if device.index not in handles:
         library = _library()
         handle, params = c_void_p(), c_void_p()
         _check(library.cusolverDnCreate(byref(handle)), "cusolverDnCreate")
         _check(library.cusolverDnCreateParams(byref(params)), "cusolverDnCreateParams")
-        held[device.index] = library, handle, params
-    return held[device.index]
+        handles[device.index] = library, handle, params
+    return handles[device.index]
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:

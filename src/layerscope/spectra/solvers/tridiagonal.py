@@ -119,8 +119,8 @@ def bisect(how: PanelVariant, diagonal: Tensor, beside: Tensor, scale: Tensor, o
     """Eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n), of whose `beside` the last entry is not used."""
     count, n = out.shape
     across = min(1024, -(-n // 32) * 32)
-    held = 8 * (-(-n // 16) * 16) + 256 + 4 * across
-    launch(how.source, "bisect", count, across, held, [diagonal, beside, scale, out, n, halvings(across)])
+    shared_bytes = 8 * (-(-n // 16) * 16) + 256 + 4 * across
+    launch(how.source, "bisect", count, across, shared_bytes, [diagonal, beside, scale, out, n, halvings(across)])
 
 
 PANEL = 16
