@@ -86,9 +86,15 @@ def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False)
     return Records(items(), f"hub dataset {spec}", "row", facts)
 
 
+def hub_cache() -> Path:
+    """The folder of the hub libraries' caches."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(home).expanduser()
+
+
 def cached_folder(spec: HubSpec) -> Path | None:
     """Where the hub's cache holds a prepared dataset, if it does."""
-    hub_home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    hub_home = hub_cache()
     root = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(hub_home, "datasets")).expanduser()
     folder = root / spec.repo.replace("/", "___").lower() / (spec.config or "default")
     alternatives = [folder, root / spec.repo.replace("/", "___") / (spec.config or "default")]

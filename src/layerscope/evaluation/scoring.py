@@ -31,6 +31,7 @@ from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.run import Items, items_of
 from layerscope.evaluation.tasks import TaskSpec, reseed
+from layerscope.evaluation.tasks.facts import refuse_constant
 from layerscope.models.fingerprint import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -225,12 +226,14 @@ def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
     for spec in specs:
         try:
             task = spec.load()
+            refuse_constant(task)
             collector = TextCollector()
             reseed(task)
             mteb.evaluate(collector, task, cache=None, show_progress_bar=False, co2_tracker=False)
             texts[spec.name], facts[spec.name] = list(collector.texts), spec.facts(task)
         except Exception as error:
-            failed.append({"task": spec.name, "reason": f"{type(error).__name__}: {error}"})
+            kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
+            failed.append({"task": spec.name, "reason": kind + str(error)})
             continue
         finally:
             bar.advance(1)
@@ -306,6 +309,9 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
             if items is not None:
                 items.save(items_file(job.file(context), split, entry["hf_subset"]))
             rows.append({**row, "items": items is not None})
+    if all(row["score"] is None for row in rows):
+        reason = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
+        return {"status": "undefined", "reason": reason, **facts, "scores": rows}
     return {
         "status": "scored",
         **facts,

@@ -148,6 +148,7 @@ class LoadedModel:
             raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
         if limit is not None and limit < 1:
             raise DataError(f"max_length must be at least 1, not {limit}.")
+        self._refuse_too_short(limit)
         if limit is None or not getattr(self._tokenizer, "is_fast", False):
             return self._tokenize_whole(list(texts), limit)
         batch = self._tokenizer(
@@ -156,6 +157,18 @@ class LoadedModel:
         # A fast tokenizer keeps what it cut off, so one pass also tells which texts were cut.
         cut = [bool(encoding.overflowing) for encoding in batch.encodings]
         return Tokens([list(ids) for ids in batch["input_ids"]], cut)
+
+    def _refuse_too_short(self, limit: int | None) -> None:
+        """A tokenizer whose special tokens alone are more than the limit would not cut at all."""
+        count = getattr(self._tokenizer, "num_special_tokens_to_add", None)
+        if limit is None or count is None:
+            return
+        special = int(count())
+        if limit < special:
+            raise DataError(
+                f"max_length {limit} is too short for {self.name}: its tokenizer adds {special} special tokens to every text. "
+                f"Give at least {special + 1}."
+            )
 
     def tokenize_with_offsets(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
         """Token ids, uncut, and for each token the characters it came from (special tokens: none, as (0, 0))."""

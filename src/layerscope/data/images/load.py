@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.data.hub import HubSpec, load_hub_dataset, parse_hub_spec
+from layerscope.data.hub import HubSpec, hub_cache, load_hub_dataset, parse_hub_spec
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
 from layerscope.data.images.reading import ImageWorkers, Request, split_into
@@ -19,7 +19,8 @@ from layerscope.errors import DataError, UnknownNameError
 from layerscope.progress import progress_bar
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-_IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img", "images", "picture", "jpg", "png"), ("label", "labels", "class", "fine_label")
+_IMAGE_COLUMNS, _MOST_CLASSES = 100_000
+_LABEL_COLUMNS = ("image", "img", "images", "picture", "jpg", "png"), ("label", "labels", "class", "fine_label")
 _NAMED = 20  # corrupt images that are named one by one
 _AHEAD = 256
 
@@ -179,11 +180,22 @@ def from_parquet(path: Path, column: str | None = None, label_column: str | None
     except Exception as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
     chosen = _choose(column, table.column_names, _IMAGE_COLUMNS, "image", str(path))
-    values = table[chosen].to_pylist()
+    values = _values(table[chosen], chosen, path)
     label = label_column or next((name for name in _LABEL_COLUMNS if name in table.column_names), None)
-    labels, classes = _labels(table[label].to_pylist() if label in table.column_names else None, label, str(path))
+    labels, classes = _labels(_values(table[label], label, path) if label in table.column_names else None, label, str(path))
     facts = {"path": str(path), "column": chosen, "label_column": label if labels is not None else None}
-    return _without_missing(ListedImages("file", path.name, str(path), [], _rows(values), labels, classes, facts), values)
+    found = ListedImages("file", path.name, str(path), [], _rows(values), labels, classes, facts)
+    return _without_missing(found, values, path.parent)
+
+
+def _values(column: Any, name: str, path: Path) -> list[Any]:
+    """The values of a parquet column."""
+    import pyarrow as pa
+
+    try:
+        return column.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # bytes that are no UTF-8, dates beyond the calendar
+        raise DataError(f"{path}: column {name!r} holds values that cannot be read: {error}.") from error
 
 
 def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offline: bool) -> ListedImages:
@@ -202,12 +214,15 @@ def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offlin
     labels, classes = _labels(list(dataset[label]) if label else None, label, where)
     if label and kinds.get(label) == "ClassLabel":
         classes = tuple(dataset.features[label].names)
-        labels = [int(k) for k in dataset[label]]
+        numbers = [int(k) for k in dataset[label]]
+        labels = None if all(k == -1 for k in numbers) else numbers  # how the hub writes a split without labels
+        _refuse_labels(labels or [], len(classes), label, where)
     values = list(dataset[chosen])
     info = dataset.info
     facts = {"repo": spec.repo, "config": spec.config, "split": spec.split, "column": chosen, "label_column": label}
     facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
-    return _without_missing(ListedImages("hub", str(spec), where, [], _rows(values), labels, classes, facts), values)
+    found = ListedImages("hub", str(spec), where, [], _rows(values), labels, classes, facts)
+    return _without_missing(found, values, hub_cache())
 
 
 def from_memory(images: Iterable[Any], labels: Iterable[int] | None) -> ListedImages:
@@ -220,7 +235,7 @@ def from_memory(images: Iterable[Any], labels: Iterable[int] | None) -> ListedIm
     known = None if labels is None else [int(label) for label in labels]
     if known is not None and len(known) != len(items):
         raise DataError(f"{len(items)} images were given with {len(known)} labels; give one label for each image.")
-    classes = () if known is None else tuple(str(k) for k in range(max(known, default=-1) + 1))
+    known, classes = (None, ()) if known is None else _numbered(known, "labels", "the given images")
     return ListedImages("memory", "images", "the given images", items, [f"image {i}" for i in range(len(items))], known, classes)
 
 
@@ -254,18 +269,52 @@ def _labels(values: list[Any] | None, column: str | None, where: str) -> tuple[l
     if any(value is None for value in values):
         raise DataError(f"{where}: the labels in {column!r} are not all there. Leave out rows without one.")
     if all(isinstance(value, int) for value in values):
-        return values, tuple(str(k) for k in range(max(values, default=-1) + 1))
+        return _numbered(values, column, where)
     classes = sorted({str(value) for value in values})
     numbers = {name: k for k, name in enumerate(classes)}
     return [numbers[str(value)] for value in values], tuple(classes)
 
 
-def _encoded(value: Any) -> bytes | Path | None:
+def _numbered(values: list[int], column: str | None, where: str) -> tuple[list[int], tuple[str, ...]]:
+    """Labels that count classes from 0. Numbers far beyond that name classes: those that occur are counted."""
+    _refuse_labels(values, None, column, where)
+    if max(values, default=0) < _MOST_CLASSES:
+        return values, tuple(str(k) for k in range(max(values, default=-1) + 1))
+    classes = sorted(set(values))
+    numbers = {value: k for k, value in enumerate(classes)}
+    return [numbers[value] for value in values], tuple(str(value) for value in classes)
+
+
+def _refuse_labels(values: list[int], classes: int | None, column: str | None, where: str) -> None:
+    wrong = next((value for value in values if value < 0 or (classes is not None and value >= classes)), None)
+    if wrong is not None:
+        raise DataError(
+            f"{where}: {column!r} holds the label {wrong}; labels count classes from 0"
+            + (f" to {classes - 1}" if classes is not None else "")
+            + ". A negative one often marks an item without a label: leave such rows out."
+        )
+
+
+def _encoded(value: Any, inside: Path, where: str) -> bytes | Path | None:
     if isinstance(value, dict):
         if value.get("bytes") is not None:
             return value["bytes"]
-        return Path(value["path"]) if value.get("path") else None
+        return _own_file(str(value["path"]), inside, where) if value.get("path") else None
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
+
+
+def _own_file(path: str, inside: Path, where: str) -> Path:
+    """A file that a table names: only one in the table's own folder is opened, whatever path it gives."""
+    try:
+        file = (inside / path).resolve()
+        if file.is_relative_to(inside.resolve()) and file.is_file():
+            return file
+    except (OSError, ValueError):
+        pass
+    raise DataError(
+        f"{where} names the image {path!r} instead of holding it, and that is not a file in {inside}. "
+        "Put the images beside the table, or their bytes into it."
+    )
 
 
 def _rows(values: list[Any]) -> list[str]:
@@ -277,9 +326,9 @@ def _rows(values: list[Any]) -> list[str]:
     return names
 
 
-def _without_missing(found: ListedImages, values: list[Any]) -> ListedImages:
-    """With the encoded images of a column; rows without one are left out and counted."""
-    encoded = [(i, item) for i, value in enumerate(values) if (item := _encoded(value)) is not None]
+def _without_missing(found: ListedImages, values: list[Any], inside: Path) -> ListedImages:
+    """With the encoded images of a column, or those it names `inside` a folder; rows without one are left out and counted."""
+    encoded = [(i, item) for i, value in enumerate(values) if (item := _encoded(value, inside, found.where)) is not None]
     missing = len(values) - len(encoded)
     if not encoded:
         raise DataError(f"{found.where}: the column holds no encoded images (bytes). Name another with column=.")

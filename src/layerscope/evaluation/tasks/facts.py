@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from layerscope.errors import DataError
+
 _BATCH = 1000
 
 
@@ -91,6 +93,21 @@ def agrees_with_published(task: Any) -> tuple[bool | None, str]:
                     shown = "" if isinstance(actual, dict) else f": {actual}, MTEB has {wanted}"
                     return False, f"split {split!r} differs in its {what}{shown}"
     return True, "rows, characters and labels equal mteb's statistics"
+
+
+def refuse_constant(task: Any) -> None:
+    """Raise where every item of a scored split has the same gold value: no correlation and no ranking is defined then."""
+    kind = task.metadata.type
+    column = "score" if kind == "STS" else getattr(task, "label_column_name", None) if kind == "PairClassification" else None
+    for _, split, data in used_splits(task):
+        if column is None or isinstance(data, Mapping) or column not in data.column_names or len(data) < 2:
+            continue
+        values = [value for row in data[column] for value in (row if isinstance(row, list) else [row])]
+        if len(values) > 1 and all(value == values[0] for value in values):
+            raise DataError(
+                f"all {len(values)} items of split {split!r} have the same gold value, {values[0]!r}: "
+                f"no {task.metadata.main_score} is defined. Give items whose values differ."
+            )
 
 
 def _statistics(task: Any, data: Any) -> dict[str, Any]:

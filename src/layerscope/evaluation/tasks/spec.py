@@ -210,9 +210,8 @@ class TaskSpec:
             return None, "not one of MTEB's tasks"
         if stand_ins:
             return False, "; ".join(stand_ins)
-        if self.source == "hub":
-            return True, "the revision that mteb pins"
-        return agrees_with_published(task)
+        agrees, reason = agrees_with_published(task)
+        return agrees, f"the revision that mteb pins; {reason}" if self.source == "hub" else reason
 
     def _stand_ins(self) -> list[tuple[str, SplitFile]]:
         if self.source != "local":
