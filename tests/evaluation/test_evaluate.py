@@ -23,6 +23,7 @@ from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation import job, scoring
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
+from tests.evaluation.tasks.support import write_rows
 from tests.tiny import tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # scikit-learn on tiny classifiers
@@ -524,3 +525,17 @@ def test_vectors_are_not_pruned_while_a_run_needs_them(tmp_path: Path, monkeypat
     run = evaluate(tiny_model(), ["Pairs"], data_dir=data, store=store, readouts=READOUTS[:1], scoring_workers=0)
     assert pruned == [0]
     assert run.failed == []
+
+
+def test_gold_values_that_are_all_the_same_are_told(tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    rows = [{"sentence1": f"text {i}", "sentence2": f"other {i}", "score": 3.0} for i in range(8)]
+    write_rows(data / "Same" / "test.jsonl", rows)
+    run = evaluate(
+        tiny_model(), ["Pairs", "Same"], data_dir=data, store=tmp_path / "store", readouts=READOUTS[:1], scoring_workers=0
+    )
+    assert [one["task"] for one in run.failed] == ["Same"]
+    assert "all 8 items of split 'test' have the same gold value, 3.0" in run.failed[0]["reason"]
+    assert set(run.scores["task"]) == {"Pairs"}
+    with pytest.raises(LayerscopeError, match="have the same gold value"):
+        evaluate(tiny_model(), ["Same"], data_dir=data, store=tmp_path / "store", readouts=READOUTS[:1], scoring_workers=0)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layerscope.errors import DataError
 from layerscope.models import LoadedModel, inputs
 from layerscope.models.inputs import tokenize_block
 from tests.tiny import tiny_model
@@ -63,3 +64,27 @@ def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPa
     model.tokenize = lambda texts, limit=None: tokenize([t[::-1] for t in texts], limit)  # type: ignore[method-assign]
     assert inputs._core(model, TEXTS, 24) is None
     same_tokens(model, TEXTS, 24)
+
+
+@pytest.mark.parametrize("texts", [1, 40])  # few are tokenized by the model, many by the tokenizer's core
+def test_a_text_is_cut_by_characters_before_it_is_tokenized(texts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("bert")
+    words = [" ".join(f"word{(i * k) % 17}" for k in range(400)) for i in range(texts)]
+    whole = tokenize_block(model, words, 12)
+    monkeypatch.setattr(inputs, "_CHARACTERS_AT_LEAST", 40)
+    monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 2)
+    assert max(map(len, inputs.cut_by_characters(words, 12)[0])) == 64 < len(words[0])
+    block = tokenize_block(model, words, 12)
+    assert np.array_equal(block.tokens, whole.tokens)
+    assert block.truncated.all()
+    # a head with too few tokens is no head: the text is tokenized whole
+    monkeypatch.setattr(inputs, "_CHARACTERS_AT_LEAST", 5)
+    monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 0)
+    assert np.array_equal(tokenize_block(model, words, 12).tokens, whole.tokens)
+
+
+def test_a_limit_below_the_special_tokens_is_refused() -> None:
+    model = tiny_model("bert")
+    with pytest.raises(DataError, match=r"max_length 1 is too short for tiny-bert: .* adds 2 special tokens .* at least 3"):
+        model.tokenize(["a text"], 1)
+    assert [len(ids) for ids in model.tokenize(["a longer text"] * 2, 3).ids] == [3, 3]

@@ -16,6 +16,7 @@ from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
+from layerscope.models.inputs import cut_by_characters
 from layerscope.reading import BatchRunner
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
@@ -69,7 +70,10 @@ def _fill(model: LoadedModel, template: Template, texts: Sequence[str], max_leng
 
 def _shorten(model: LoadedModel, texts: Sequence[str], room: int) -> tuple[list[str], list[bool]]:
     """Texts cut, at a token's end, to `room` tokens of their own."""
-    _, offsets = model.tokenize_with_offsets(texts)
+    heads, long = cut_by_characters(texts, room)
+    _, offsets = model.tokenize_with_offsets(heads)
+    for i in (i for i in long if sum(b > a for a, b in offsets[i]) <= room):
+        offsets[i] = model.tokenize_with_offsets([texts[i]])[1][0]
     shortened, cut = [], []
     for text, places in zip(texts, offsets, strict=True):
         own = [b for a, b in places if b > a]

@@ -17,7 +17,7 @@ from layerscope.capture.batches import Batch, make_batch
 from layerscope.data.items import Items
 from layerscope.errors import DataError, ModelError
 from layerscope.models import modules
-from layerscope.models.inputs import ItemReader, ReadSettings, TextReader
+from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,18 @@ class LoadedModel:
         if limit is not None and limit < 1:
             raise DataError(f"max_length must be at least 1, not {limit}.")
         self._refuse_too_short(limit)
+        heads, long = cut_by_characters(texts, limit)
+        tokens = self._tokenize(heads, limit)
+        for i in (i for i in long if not tokens.truncated[i]):
+            whole = self._tokenize([texts[i]], limit)
+            tokens.ids[i], tokens.truncated[i] = whole.ids[0], whole.truncated[0]
+        return tokens
+
+    def _tokenize(self, texts: list[str], limit: int | None) -> Tokens:
         if limit is None or not getattr(self._tokenizer, "is_fast", False):
-            return self._tokenize_whole(list(texts), limit)
+            return self._tokenize_whole(texts, limit)
         batch = self._tokenizer(
-            list(texts), truncation=True, max_length=limit, return_attention_mask=False, return_token_type_ids=False
+            texts, truncation=True, max_length=limit, return_attention_mask=False, return_token_type_ids=False
         )
         # A fast tokenizer keeps what it cut off, so one pass also tells which texts were cut.
         cut = [bool(encoding.overflowing) for encoding in batch.encodings]

@@ -205,3 +205,33 @@ def test_fashion_mnist() -> None:
     assert np.bincount(images.labels).tolist() == [1000] * 10
     assert images.classes[images.labels[0]] == "ankle boot"
     assert np.asarray(images.items[0]).shape == (28, 28)
+
+
+def table(tmp_path: Path, **columns: Any) -> Path:
+    pd.DataFrame(columns).to_parquet(tmp_path / "images.parquet")
+    return tmp_path / "images.parquet"
+
+
+def test_a_negative_label_is_refused(tmp_path: Path) -> None:
+    file = table(tmp_path, image=[encoded(i) for i in range(3)], label=[0, 1, -1])
+    with pytest.raises(DataError, match=r"'label' holds the label -1; labels count classes from 0.*leave such rows out"):
+        load_images(file)
+    with pytest.raises(DataError, match="holds the label -2"):
+        load_images([picture(0), picture(1)], labels=[1, -2])
+
+
+def test_labels_far_apart_name_the_classes_that_occur(tmp_path: Path) -> None:
+    images = load_images(table(tmp_path, image=[encoded(i) for i in range(3)], label=[10**9, 7, 10**9]))
+    assert images.classes == ("7", "1000000000")
+    assert images.labels is not None
+    assert images.labels.tolist() == [1, 0, 1]
+
+
+def test_a_table_opens_files_beside_it_only(tmp_path: Path) -> None:
+    (tmp_path / "own.png").write_bytes(encoded(1))
+    inside = table(tmp_path, image=[{"bytes": None, "path": "own.png"}, {"bytes": encoded(2), "path": "/dev/zero"}])
+    assert len(load_images(inside)) == 2
+    for path in ("/dev/zero", "/etc/passwd", "../secret.png", "own.png\0", "none.png"):
+        file = table(tmp_path, image=[{"bytes": None, "path": path}])
+        with pytest.raises(DataError, match="is not a file in"):
+            load_images(file)

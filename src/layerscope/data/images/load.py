@@ -19,8 +19,8 @@ from layerscope.errors import DataError, UnknownNameError
 from layerscope.progress import progress_bar
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-_IMAGE_COLUMNS, _MOST_CLASSES = 100_000
-_LABEL_COLUMNS = ("image", "img", "images", "picture", "jpg", "png"), ("label", "labels", "class", "fine_label")
+_MOST_CLASSES = 100_000
+_IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img", "images", "picture", "jpg", "png"), ("label", "labels", "class", "fine_label")
 _NAMED = 20  # corrupt images that are named one by one
 _AHEAD = 256
 
