@@ -121,9 +121,11 @@ def renamed(words: list[str]) -> list[str]:
 def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
     load_commands()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for noisy in ("httpx", "urllib3", "transformers", "huggingface_hub", "filelock", "matplotlib"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    # only our own lines: whatever a library is called, its requests and retries are not what a user asked for
+    logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("layerscope").setLevel(logging.INFO)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     arguments: dict[str, Any] = {}
     if "_LAYERSCOPE_COMPLETE" not in os.environ:
         arguments["args"] = renamed(sys.argv[1:])
