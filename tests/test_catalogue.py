@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,29 @@ def test_joined_files_can_be_converted(downloads: list[str]) -> None:
     facts = json.loads((folder / module.MARKER).read_text())
     assert (facts["name"], facts["license"], facts["version"], facts["quantization"]) == ("thing", "Some Terms", "1.0", "Q4_K_M")
     assert [path.name for path in folder.parent.iterdir()] == ["thing-1.0"]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", module.MARKER])
+def test_weights_that_are_not_those_of_their_marker_are_fetched_again(
+    downloads: list[str], file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def convert(source: Path, ready: Path) -> None:
+        ready.mkdir()
+        (ready / "model.safetensors").write_bytes((source / "whole.bin").read_bytes())
+
+    entry = _entry(Converted(ONE, (JOINED,), convert=convert))
+    folder = entry.fetch()
+    assert entry.is_cached()
+    damaged, times = folder / file, (folder / file).stat()
+    raw = bytearray(damaged.read_bytes())
+    raw[2] ^= 1
+    damaged.write_bytes(raw)
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))  # size and time are as they were
+    with pytest.raises(OfflineError):
+        entry.fetch(offline=True)
+    assert "is damaged" in caplog.text
+    assert (entry.fetch() / "model.safetensors").read_bytes() == b"first half, second half"
+    assert downloads == ["one", "two"] * 2
 
 
 def test_entries_that_share_a_folder_share_the_download(downloads: list[str]) -> None:

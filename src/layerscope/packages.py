@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import json
 import logging
 import os
 import shutil
@@ -19,11 +20,12 @@ import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
+from layerscope.cache import cache_dir
 from layerscope.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -59,6 +61,39 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a file, as hex."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, remembered in the user cache until anything writes to the file.
+
+    The time of the last change (ctime) tells, unlike that of the last modification, which copying tools set back.
+    """
+    real = path.resolve()
+    stat = real.stat()
+    key = [str(real), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    memo = cache_dir() / "fingerprints" / (hashlib.sha256(str(real).encode()).hexdigest() + ".json")
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        stored = json.loads(memo.read_text())
+        if stored["key"] == key:
+            return str(stored["sha256"])
+    digest = sha256_of(real)
+    # The memo saves time only: a cache that cannot be written must not stop a run.
+    with suppress(OSError):
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        write_text(memo, json.dumps({"key": key, "sha256": digest}))
+    return digest
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees either the old or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as sink:
+            sink.write(text)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def fetch_package(package: Package, into: Path) -> Path:

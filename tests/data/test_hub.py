@@ -59,6 +59,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         ("org/name", HubSpec("org/name")),
         ("org/name:conf-1.0", HubSpec("org/name", "conf-1.0")),
         ("org/name/test", HubSpec("org/name", None, "test")),
+        ("org/name@v1.2:c/test", HubSpec("org/name", "c", "test", "v1.2")),
         ("org/name:c/validation", HubSpec("org/name", "c", "validation")),
         ("name", None),
         ("/org/name", None),

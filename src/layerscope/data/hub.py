@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,30 +15,91 @@ from typing import Any
 from layerscope.data.readers import Records, choose_column
 from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, OfflineError
 
-_SPEC = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII)
+_SPEC = re.compile(
+    r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PATIENCE = 20.0  # seconds without a byte before the hub counts as silent
 _BATCH = 1024
 
 
 @dataclass(frozen=True)
 class HubSpec:
-    """A hub dataset: `org/name`, with `:config` and `/split` where they are not the usual ones."""
+    """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the usual ones."""
 
     repo: str
     config: str | None = None
     split: str = "train"
+    revision: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.repo}{':' + self.config if self.config else ''}/{self.split}"
+        pin = f"@{self.revision}" if self.revision else ""
+        return f"{self.repo}{pin}{':' + self.config if self.config else ''}/{self.split}"
 
 
 def parse_hub_spec(text: str) -> HubSpec | None:
     """The dataset that a text names, or None if it does not have the form of one.
 
     >>> parse_hub_spec("Salesforce/wikitext:wikitext-103-raw-v1/test")
-    HubSpec(repo='Salesforce/wikitext', config='wikitext-103-raw-v1', split='test')
+    HubSpec(repo='Salesforce/wikitext', config='wikitext-103-raw-v1', split='test', revision=None)
     """
     match = _SPEC.fullmatch(text)
-    return HubSpec(match["repo"], match["config"], match["split"] or "train") if match else None
+    return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
+
+
+def set_patience() -> None:
+    """Let the hub's client give up on a hub that accepts and never answers: by itself it waits without end."""
+    from huggingface_hub import utils
+
+    make = getattr(utils, "set_client_factory", None)
+    default = getattr(getattr(utils, "_http", None), "default_client_factory", None)
+    current = getattr(getattr(utils, "_http", None), "_GLOBAL_CLIENT_FACTORY", None)
+    if make is None or default is None or current is not default:
+        return  # an earlier client, or one that the user has set up
+
+    def limit(request: Any) -> None:  # a request that asks for no limit would overrule the client's own
+        asked = request.extensions.get("timeout") or {}
+        kinds = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
+
+    def patient() -> Any:
+        client = default()
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "request": [*hooks.get("request", ()), limit]}
+        return client
+
+    make(patient)
+
+
+def hub_problem(error: BaseException) -> str | None:
+    """What a failed request means for the user, and what to do; None where the error does not tell."""
+    seen: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in seen and len(seen) < 20:
+        seen.append(at)
+        at = at.__cause__ or at.__context__
+    for one in seen:
+        code = getattr(getattr(one, "response", None), "status_code", None)
+        if code == 429:
+            return "the hub asks to slow down (HTTP 429, too many requests). Wait some minutes, or log in (`hf auth login`)"
+        if code == 401:
+            return "the hub does not accept the access token, or there is none (HTTP 401). Log in again (`hf auth login`)"
+        if code == 403:
+            return "access is not granted (HTTP 403). Ask for it on the hub's page, then log in (`hf auth login`)"
+        if isinstance(code, int) and code >= 500:
+            return f"the hub has a problem of its own (HTTP {code}). Try again later"
+    if any("Timeout" in type(one).__name__ for one in seen):
+        return f"the hub did not answer within {_PATIENCE:g} seconds. Check the network and the hub's status, and try again"
+    if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in seen):
+        return f"no space is left on the disk of the hub's cache ({hub_cache()}). Free some, or set HF_HOME to another disk"
+    return None
+
+
+def commit_of(dataset: Any) -> str | None:
+    """The commit that a dataset was read at: the hub's cache has it in its paths."""
+    places = [str(file.get("filename", "")) for file in getattr(dataset, "cache_files", None) or ()]
+    places += list(getattr(getattr(dataset, "info", None), "download_checksums", None) or ())
+    return next((found[0] for place in places if (found := _COMMIT.search(place)) is not None), None)
 
 
 def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
@@ -45,11 +108,35 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
         import datasets
     except ImportError as error:
         raise MissingExtraError(f"reading the hub dataset {spec}", "hub") from error
+    set_patience()
+    pin = {"revision": spec.revision} if spec.revision else {}
     with hub_offline(offline):
         try:
-            return datasets.load_dataset(spec.repo, spec.config, split=spec.split)
+            dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **pin)
         except Exception as error:  # of many kinds: the hub's, the network's and the builder's own
             raise _explained(spec, error, offline) from error
+    if offline:
+        _refuse_another_commit(spec, commit_of(dataset))
+    return dataset
+
+
+def _refuse_another_commit(spec: HubSpec, found: str | None) -> None:
+    """Offline, the hub's library gives whatever version of a dataset was prepared last, whichever was asked for."""
+    wanted = spec.revision or "main"
+    if not _COMMIT.fullmatch(wanted):
+        from huggingface_hub import constants
+
+        ref = Path(constants.HF_HUB_CACHE) / f"datasets--{spec.repo.replace('/', '--')}" / "refs" / wanted
+        try:
+            wanted = ref.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            if spec.revision is None:
+                return  # nothing says which commit it should be
+    if found is not None and found != wanted:
+        raise OfflineError(
+            f"hub dataset {spec} was last prepared on this machine at commit {found[:12]}, which is not the one asked for "
+            f"({wanted[:12]}), and downloads are off. Run once with downloads on, or name that commit: {spec.repo}@{found}."
+        )
 
 
 def _explained(spec: HubSpec, error: Exception, offline: bool) -> LayerscopeError:
@@ -59,6 +146,9 @@ def _explained(spec: HubSpec, error: Exception, offline: bool) -> LayerscopeErro
             f"hub dataset {spec} is not in the hub cache, and downloads are off ({reason}). "
             f"Run once with downloads on, or give a file of texts instead."
         )
+    problem = hub_problem(error)
+    if problem is not None:
+        return DownloadError(f"hub dataset {spec} could not be loaded: {problem}. A file of texts can be given instead.")
     if isinstance(error, ValueError):  # an unknown config or split: the message lists the valid ones
         return DataError(f"hub dataset {spec} cannot be used: {reason}. Write org/name:config/split.")
     return DownloadError(
@@ -73,7 +163,8 @@ def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False)
     strings = {n: getattr(f, "dtype", None) in ("string", "large_string") for n, f in dataset.features.items()}
     chosen = choose_column(column, strings, f"hub dataset {spec}")
     info = dataset.info
-    facts = {"repo": spec.repo, "config": spec.config, "split": spec.split, "column": chosen}
+    facts = {"repo": spec.repo, "revision": spec.revision, "commit": commit_of(dataset), "config": spec.config}
+    facts |= {"split": spec.split, "column": chosen}
     facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
 
     def items() -> Iterator[tuple[int, object]]:
@@ -107,10 +198,10 @@ def hub_offline(on: bool) -> Iterator[None]:
     if not on:
         yield
         return
-    import datasets
-    from huggingface_hub import constants
-
-    places: list[Any] = [datasets.config, constants]
+    places: list[Any] = []
+    for name, part in (("datasets", "config"), ("huggingface_hub", "constants")):
+        with suppress(ImportError):
+            places.append(getattr(importlib.import_module(name), part))
     before = [place.HF_HUB_OFFLINE for place in places]
     variable = os.environ.get("HF_HUB_OFFLINE")
     try:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerscope.errors import MissingExtraError, ModelError
-from layerscope.models.fingerprint import file_sha256
 from layerscope.models.source import hub_snapshot
+from layerscope.packages import file_sha256
 
 _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."

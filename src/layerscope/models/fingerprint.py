@@ -4,47 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from layerscope.cache import cache_dir
-from layerscope.packages import sha256_of
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file, remembered in the user cache for as long as its size and modification time stay."""
-    real = path.resolve()
-    stat = real.stat()
-    key = [str(real), stat.st_size, stat.st_mtime_ns]
-    memo = cache_dir() / "fingerprints" / (hashlib.sha256(str(real).encode()).hexdigest() + ".json")
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        stored = json.loads(memo.read_text())
-        if stored["key"] == key:
-            return str(stored["sha256"])
-    digest = sha256_of(real)
-    # The memo saves time only: a cache that cannot be written must not stop a run.
-    with suppress(OSError):
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        write_text(memo, json.dumps({"key": key, "sha256": digest}))
-    return digest
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees either the old or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as sink:
-            sink.write(text)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+from layerscope.packages import file_sha256
 
 
 def files_sha256(paths: Iterable[Path]) -> str:

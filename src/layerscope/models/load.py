@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from layerscope.core.options import ModelOptions
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
@@ -130,6 +132,19 @@ def find_source(model: str | Path, offline: bool, model_options: Mapping[str, An
     """Where a model given by name is, with those of its options that decide it."""
     names = ("revision", "allow_pickle", "trust_remote_code")
     return resolve(model, offline, **{name: model_options[name] for name in names if name in model_options})
+
+
+def pin_model(model: Any, offline: bool, model_options: ModelOptions) -> tuple[Any, ModelOptions]:
+    """A hub model as org/name@commit, so that a branch that moves meanwhile is not read at two commits; others as they are.
+
+    A revision among the options becomes part of the name.
+    """
+    if not isinstance(model, (str, Path)):
+        return model, model_options
+    source = find_source(model, offline, model_options.given())
+    if source.kind != "hub" or not source.revision:
+        return model, model_options
+    return f"{source.name}@{source.revision}", replace(model_options, revision=None)
 
 
 def make_bidirectional(module: nn.Module) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import hashlib
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.catalogue import MARKER
-from layerscope.errors import LayerscopeError, ModelError, OfflineError, UnknownNameError
+from layerscope.core.untrusted import read_json
+from layerscope.data.hub import hub_problem, set_patience
+from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
+from layerscope.packages import file_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 _FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
+_FETCHED: dict[tuple[str, str | None, tuple[str, ...]], Path] = {}  # by repository, commit and patterns
+
+log = logging.getLogger("layerscope")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -42,8 +50,8 @@ class Source:
     def normalizes(self) -> bool:
         """Whether the model's own sentence-transformers pipeline scales its vectors to length 1."""
         file = self.path / "modules.json"
-        listed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-        return any(str(module.get("type", "")).endswith(".Normalize") for module in listed)
+        listed = read_json(file, expect=list, error=ModelError) if file.is_file() else []
+        return any(str(module.get("type", "")).endswith(".Normalize") for module in listed if isinstance(module, dict))
 
     def settings_files_sha256(self) -> str:
         """Fingerprint of the files beside the weights that decide what is computed: configuration and tokenizer."""
@@ -69,12 +77,14 @@ def resolve(
     if path.exists():
         if revision is not None:
             raise ModelError(f"{text} is on this machine, where there are no revisions: leave out {revision!r}.")
-        return _local_source(path, path.name, "folder", allow_pickle, trust_remote_code)
+        return _local_source(path, one_line(path.name), "folder", allow_pickle, trust_remote_code)
     match = _hub_id(spec)
     if revision and match["revision"] and revision != match["revision"]:
         raise ModelError(f"two revisions were given: {match['revision']!r} in {text!r} and revision={revision!r}.")
     wanted = revision or match["revision"]
     folder, commit = hub_snapshot(match["repo"], wanted, offline, pickles=allow_pickle, code=trust_remote_code)
+    if not offline and not any(folder.glob("*.safetensors")) and (folder / "config.json").is_file() and not allow_pickle:
+        _explain_other_weights(match["repo"], commit)
     try:
         return _local_source(folder, match["repo"], "hub", allow_pickle, trust_remote_code, commit)
     except ModelError as error:
@@ -160,14 +170,15 @@ def _transformer_folder(path: Path) -> Path:
     modules = path / "modules.json"
     if (path / "config.json").is_file() or not modules.is_file():
         return path
-    listed = json.loads(modules.read_text(encoding="utf-8"))
-    inner = path / str(listed[0].get("path", "")) if listed else path
+    listed = read_json(modules, expect=list, error=ModelError)
+    first = str(listed[0].get("path", "")) if listed and isinstance(listed[0], dict) else ""
+    inner = path / first if Path(first).name == first else path  # a subfolder, not a way out
     return inner if (inner / "config.json").is_file() else path
 
 
 def _marker(path: Path) -> dict[str, Any]:
     file = path / MARKER
-    facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    facts: dict[str, Any] = read_json(file, error=ModelError) if file.is_file() else {}
     # earlier versions spelled two of the names differently
     return {{"licence": "license", "quantisation": "quantization"}.get(name, name): value for name, value in facts.items()}
 
@@ -179,12 +190,9 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path} holds an adapter, not a model. Load its base model and pass adapters=[{str(path)!r}].")
     if not file.is_file():
         raise ModelError(f"{path} is not a model folder: it holds no config.json. {_FORMS}")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file} is not readable JSON: {error}.") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{file} does not hold a JSON object.")
+    config: dict[str, Any] = read_json(file, error=ModelError)
+    if not isinstance(config.get("model_type", ""), str):
+        raise ModelError(f"{file} names a model_type that is no text: {config['model_type']!r}.")
     return config
 
 
@@ -218,13 +226,78 @@ def hub_snapshot(
     from huggingface_hub import snapshot_download
 
     patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
-    try:
-        folder = Path(
-            snapshot_download(repo, revision=revision, local_files_only=offline, allow_patterns=patterns, ignore_patterns=_NOT)
+    known = _FETCHED.get((repo, revision, tuple(patterns)))
+    if known is not None and known.is_dir():  # a commit that this process has fetched and checked: it cannot change
+        return known, known.name
+    set_patience()
+
+    def fetch() -> Path:
+        try:
+            return Path(
+                snapshot_download(
+                    repo, revision=revision, local_files_only=offline, allow_patterns=patterns, ignore_patterns=_NOT
+                )
+            )
+        except Exception as error:
+            raise _explain_hub(error, repo, revision, offline) from error
+
+    folder = fetch()
+    damaged = [file for file in sorted(folder.iterdir()) if not _is_as_named(file)]
+    if damaged and not offline:
+        for file in damaged:
+            log.warning("%s of %s is not what the hub published: it is discarded and fetched again", file.name, repo)
+            _remove_blob(file)
+        folder = fetch()
+        damaged = [file for file in sorted(folder.iterdir()) if not _is_as_named(file)]
+    if damaged:
+        for file in damaged:
+            _remove_blob(file)
+        raise DownloadError(
+            f"{damaged[0].name} of {repo} is not the file that the hub published: its checksum does not match. The copy was "
+            "removed. " + ("Fetch it again while online." if offline else "Try again; a proxy or a mirror may have changed it.")
         )
-    except Exception as error:
-        raise _explain_hub(error, repo, revision, offline) from error
+    _FETCHED[repo, folder.name, tuple(patterns)] = folder
     return folder, folder.name
+
+
+def _is_as_named(file: Path) -> bool:
+    """Whether a file in the hub's cache is what its name says: the cache names content by its sha256, or as git does."""
+    if not file.is_file():
+        return not file.is_symlink()
+    name = file.resolve().name
+    if re.fullmatch(r"[0-9a-f]{64}", name):
+        return file_sha256(file) == name
+    if re.fullmatch(r"[0-9a-f]{40}", name) and file.is_symlink():
+        content = file.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == name  # noqa: S324 - git's name, no secret
+    return True  # a cache without links says nothing
+
+
+def _remove_blob(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        blob = file.resolve()
+        file.unlink(missing_ok=True)
+        if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
+            blob.unlink(missing_ok=True)
+
+
+def _explain_other_weights(repo: str, commit: str) -> None:
+    """Say what weights a repository has, where it has no safetensors."""
+    from huggingface_hub import HfApi
+
+    try:
+        names = HfApi().list_repo_files(repo, revision=commit)
+    except Exception:  # only a better message is lost
+        return
+    pickled = next((name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))), None)
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if pickled is not None:
+        raise ModelError(
+            f"{repo} holds pickled weights only ({pickled}), and unpickling can run code. Convert them to safetensors, or pass "
+            "--allow-pickle (allow_pickle=True) if you trust where they come from."
+        )
+    if ggufs:
+        raise ModelError(f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path.")
 
 
 def _explain_hub(error: Exception, repo: str, revision: str | None, offline: bool) -> LayerscopeError:
@@ -245,6 +318,9 @@ def _explain_hub(error: Exception, repo: str, revision: str | None, offline: boo
         return ModelError(f"the hub has no model {repo!r}, or it is private. Check the spelling, or log in.")
     if isinstance(error, errors.HFValidationError):
         return ModelError(f"{shown!r} is not a valid hub id: {error}.")
+    problem = hub_problem(error)
+    if problem is not None:
+        return DownloadError(f"{shown} could not be fetched: {problem}.")
     detail = next(iter(str(error).strip().splitlines()), "")[:200]
     return ModelError(
         f"{shown} could not be fetched from the hub ({type(error).__name__}: {detail}) and is "

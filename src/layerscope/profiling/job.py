@@ -27,7 +27,7 @@ from layerscope.metrics import Options
 from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
-from layerscope.models.load import find_source
+from layerscope.models.load import find_source, pin_model
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, encode, encode_in_memory
 from layerscope.profiling.run import Run
@@ -205,6 +205,7 @@ def profile(
         **options,
     )  # fmt: skip
     config = make_config(**settings)
+    model, loading = pin_model(model, offline, loading)
     kind = "images" if as_images else _kind_of(model, data, loading, offline)
     if kind != "texts":
         config = make_config(**settings, kind=kind)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.data.hub import HubSpec, hub_cache, load_hub_dataset, parse_hub_spec
+from layerscope.data.hub import HubSpec, commit_of, hub_cache, load_hub_dataset, parse_hub_spec
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
 from layerscope.data.images.reading import ImageWorkers, Request, split_into
@@ -219,7 +219,8 @@ def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offlin
         _refuse_labels(labels or [], len(classes), label, where)
     values = list(dataset[chosen])
     info = dataset.info
-    facts = {"repo": spec.repo, "config": spec.config, "split": spec.split, "column": chosen, "label_column": label}
+    facts = {"repo": spec.repo, "revision": spec.revision, "commit": commit_of(dataset), "config": spec.config}
+    facts |= {"split": spec.split, "column": chosen, "label_column": label}
     facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
     found = ListedImages("hub", str(spec), where, [], _rows(values), labels, classes, facts)
     return _without_missing(found, values, hub_cache())
