@@ -118,6 +118,6 @@ def test_nothing_in_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytes
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(DownloadError, match="pip could not download thing==1.0"):
+    with pytest.raises(DownloadError, match=r"pip could not download thing==1\.0"):
         fetch_package(Package("thing", "1.0", SHA), tmp_path / "into")
     assert not (tmp_path / "ran").exists()
