@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,21 +29,29 @@ TUNED = (
 Score = Callable[[Tensor], Tensor]
 """From unit vectors (layers, texts, D) of the task's texts to scores (layers,)."""
 
+Example = tuple[tuple[str, ...], Any]
+"""A text or a pair, and its class or score, as `layerscope.selection.labels` takes them."""
+
 
 @dataclass(frozen=True)
 class Task:
-    """A task's distinct texts, the score of vectors of them, and the classes of some, where it has classes."""
+    """A task's distinct texts, the score of vectors of them, and labeled examples in random order.
+
+    `kind` is what the examples are: texts with classes, pairs that belong together or not, or pairs with a score.
+    """
 
     name: str
     texts: list[str]
     score: Score
-    labels: np.ndarray | None = None
+    kind: str
+    examples: list[Example]
 
 
-def load_tasks(folder: Path, names: Sequence[str] | None = None, seed: int = 0) -> list[Task]:
-    """Every task in a folder, in alphabetical order."""
-    found = [place for place in sorted(folder.iterdir()) if place.is_dir() and (names is None or place.name in names)]
-    return [_load(place, np.random.default_rng([seed, i])) for i, place in enumerate(found)]
+def load_tasks(folders: Sequence[Path], names: Sequence[str] | None = None, seed: int = 0) -> list[Task]:
+    """Every task in some folders, those of a folder in alphabetical order."""
+    places = [place for folder in folders for place in sorted(folder.iterdir())]
+    places = [place for place in places if place.is_dir() and (names is None or place.name in names)]
+    return [_load(place, np.random.default_rng([seed, i])) for i, place in enumerate(places)]
 
 
 def _rows(place: Path, split: str) -> list[dict]:
@@ -54,7 +63,7 @@ def _rows(place: Path, split: str) -> list[dict]:
 def _load(place: Path, rng: np.random.Generator) -> Task:
     name, rows = place.name, _rows(place, "test")
     if "query" in rows[0]:
-        return _reranking(name, rows)
+        return _reranking(name, rows, rng)
     if "sentence1" in rows[0]:
         return _pairs(name, rows, rng)
     if "sentences" in rows[0]:
@@ -83,11 +92,15 @@ def _pairs(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
     rows = [rows[i] for i in keep]
     texts, at = _index([row[side] for row in rows for side in ("sentence1", "sentence2")])
     first, second = ([at[row[side]] for row in rows] for side in ("sentence1", "sentence2"))
+    pairs = [(row["sentence1"], row["sentence2"]) for row in rows]
     if "score" in rows[0]:
-        gold = torch.tensor(_ranks(np.array([float(row["score"]) for row in rows])))
-        return Task(name, texts, lambda v: 100 * _spearman(_cosines(v, first, second), gold))
+        given = [float(row["score"]) for row in rows]
+        gold = torch.tensor(_ranks(np.array(given)))
+        examples = list(zip(pairs, given, strict=True))
+        return Task(name, texts, lambda v: 100 * _spearman(_cosines(v, first, second), gold), "scores", examples)
     target = torch.tensor([float(row.get("labels", row.get("label"))) for row in rows])
-    return Task(name, texts, lambda v: 100 * _average_precision(_cosines(v, first, second), target))
+    examples = [(pair, int(label)) for pair, label in zip(pairs, target.tolist(), strict=True)]
+    return Task(name, texts, lambda v: 100 * _average_precision(_cosines(v, first, second), target), "pairs", examples)
 
 
 def _cosines(vectors: Tensor, first: list[int], second: list[int]) -> Tensor:
@@ -107,7 +120,7 @@ def _average_precision(values: Tensor, target: Tensor) -> Tensor:
     return (hits * hits.cumsum(-1) / place).sum(-1) / hits.sum(-1)
 
 
-def _reranking(name: str, rows: list[dict]) -> Task:
+def _reranking(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
     texts, at = _index([text for row in rows for text in (row["query"], *row["positive"], *row["negative"])])
     queries = [
         (at[row["query"]], [at[t] for t in (*row["positive"], *row["negative"])], len(row["positive"]))
@@ -124,7 +137,9 @@ def _reranking(name: str, rows: list[dict]) -> Task:
             total += _average_precision(values, target)
         return 100 * total / len(queries)
 
-    return Task(name, texts, score)
+    told = [((row["query"], text), 1) for row in rows for text in row["positive"]]
+    told += [((row["query"], text), 0) for row in rows for text in row["negative"]]
+    return Task(name, texts, score, "pairs", [told[i] for i in rng.permutation(len(told))])
 
 
 def _classification(name: str, test: list[dict], train: list[dict], rng: np.random.Generator) -> Task:
@@ -148,10 +163,8 @@ def _classification(name: str, test: list[dict], train: list[dict], rng: np.rand
         right = [_probe(vectors[:, where], label, vectors[:, tested], gold, len(classes)) for where, label in probes]
         return 100 * torch.stack(right).mean(0)
 
-    labels = np.full(len(texts), -1)
-    for row in test:
-        labels[at[row["text"]]] = number[str(row["label"])]
-    return Task(name, texts, score, labels)
+    examples = [((train[i]["text"],), str(train[i]["label"])) for i in rng.permutation(used)]  # none of them is tested
+    return Task(name, texts, score, "classification", examples)
 
 
 def _probe(train: Tensor, label: Tensor, test: Tensor, gold: Tensor, classes: int) -> Tensor:
@@ -181,7 +194,8 @@ def _clustering(name: str, rows: list[dict], rng: np.random.Generator) -> Task:
     def score(vectors: Tensor) -> Tensor:
         return 100 * torch.stack([_v_measure(_k_means(vectors, len(names), seed), gold) for seed in range(3)]).mean(0)
 
-    return Task(name, texts, score, labels)
+    examples = [((row["sentences"][i],), str(row["labels"][i])) for i in keep]
+    return Task(name, texts, score, "classification", examples)
 
 
 def _k_means(vectors: Tensor, k: int, seed: int, steps: int = 40) -> Tensor:

@@ -71,8 +71,8 @@ def agreement_items(
     return np.stack(rows)
 
 
-def _of_layer(reference: Neighborhoods, vectors: np.ndarray) -> np.ndarray:
-    if not np.isfinite(vectors).all():
+def _of_layer(reference: Neighborhoods, vectors: np.ndarray | Tensor) -> np.ndarray:
+    if not bool(torch.isfinite(torch.as_tensor(vectors)).all()):
         return np.full(len(vectors), np.nan)
     return reference.agreement(similarities(vectors)).cpu().numpy()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
 from layerscope.core.plugins import Registry
 from layerscope.core.readout import Readout
@@ -24,8 +25,8 @@ class Candidates(Protocol):
     readouts: Sequence[Readout]
     layers: Sequence[int]
 
-    def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
-        """(layers, texts, D) under a readout; NaN throughout at a layer where all texts have the same vector."""
+    def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray | Tensor:
+        """(layers, texts, D) under a readout, as an array or a tensor of any device; NaN throughout at a layer where all texts have the same vector."""
         ...
 
 

@@ -75,9 +75,10 @@ def consistency_items(candidates: Candidates, advance: Callable[[int], None] = l
     return np.stack(rows, axis=1)
 
 
-def _questions(whole: np.ndarray, dropped: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(3, texts) of one candidate."""
-    if not all(np.isfinite(rows).all() for rows in (whole, dropped, first, second)):
+def _questions(*views: np.ndarray | Tensor) -> np.ndarray:
+    """(3, texts) of one candidate, from its vectors of the texts, of most of each, and of its halves."""
+    whole, dropped, first, second = (torch.as_tensor(rows) for rows in views)
+    if not all(bool(torch.isfinite(rows).all()) for rows in (whole, dropped, first, second)):
         return np.full((3, len(whole)), np.nan)
     across = _cosines(first, second)
     found = [_reciprocal_ranks(_cosines(dropped, whole))]
@@ -88,8 +89,8 @@ def _questions(whole: np.ndarray, dropped: np.ndarray, first: np.ndarray, second
     return torch.stack(found).cpu().numpy()
 
 
-def _cosines(rows: np.ndarray, columns: np.ndarray) -> Tensor:
-    pair = [torch.nn.functional.normalize(torch.as_tensor(side, dtype=torch.float32), dim=-1) for side in (rows, columns)]
+def _cosines(rows: Tensor, columns: Tensor) -> Tensor:
+    pair = [torch.nn.functional.normalize(side.float(), dim=-1) for side in (rows, columns)]
     if torch.cuda.is_available():
         pair = [side.cuda() for side in pair]
     return pair[0] @ pair[1].T

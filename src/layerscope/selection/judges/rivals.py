@@ -27,7 +27,7 @@ class _PerCandidate(ABC):
     name: ClassVar[str] = ""
 
     @abstractmethod
-    def value(self, vectors: np.ndarray) -> float:
+    def value(self, vectors: np.ndarray | Tensor) -> float:
         """The score of one candidate."""
 
     def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
@@ -35,12 +35,12 @@ class _PerCandidate(ABC):
         rows = []
         for readout in candidates.readouts:
             layers = candidates.vectors(readout)
-            rows.append([self.value(one) if np.isfinite(one).all() else np.nan for one in layers])
+            rows.append([self.value(one) if torch.isfinite(torch.as_tensor(one)).all() else np.nan for one in layers])
             advance(1)
         return Judgment(self.name, np.array(rows, dtype=np.float64))
 
 
-def _spectrum(vectors: np.ndarray, center: bool) -> Tensor:
+def _spectrum(vectors: np.ndarray | Tensor, center: bool) -> Tensor:
     """Eigenvalues of the (centered) vectors' inner products, in double precision."""
     rows = torch.as_tensor(vectors, dtype=torch.float64)
     return torch.linalg.svdvals(rows - rows.mean(0) if center else rows).square()
@@ -52,7 +52,7 @@ class RankMe(_PerCandidate):
     name = "rankme"
     summary = "highest RankMe (Garrido et al. 2023)"
 
-    def value(self, vectors: np.ndarray) -> float:
+    def value(self, vectors: np.ndarray | Tensor) -> float:
         """RankMe."""
         return float(rankme(_spectrum(vectors, center=False)))
 
@@ -63,7 +63,7 @@ class AlphaReQ(_PerCandidate):
     name = "alpha-req"
     summary = "eigenvalue exponent nearest to 1 (Agrawal et al. 2022)"
 
-    def value(self, vectors: np.ndarray) -> float:
+    def value(self, vectors: np.ndarray | Tensor) -> float:
         """Minus the distance to 1."""
         return -abs(float(power_law_exponent(_spectrum(vectors, center=True))) - 1)
 
@@ -74,7 +74,7 @@ class LowestTwoNN(_PerCandidate):
     name = "twonn-minimum"
     summary = "lowest intrinsic dimension (TwoNN)"
 
-    def value(self, vectors: np.ndarray) -> float:
+    def value(self, vectors: np.ndarray | Tensor) -> float:
         """Minus the dimension."""
         logs = neighbor_ratios(torch.as_tensor(vectors, dtype=torch.float64)).log()
         logs = logs[torch.isfinite(logs)]
@@ -87,7 +87,7 @@ class DatasetEntropy(_PerCandidate):
     name = "dataset-entropy"
     summary = "highest dataset entropy (Skean et al. 2025)"
 
-    def value(self, vectors: np.ndarray) -> float:
+    def value(self, vectors: np.ndarray | Tensor) -> float:
         """The entropy."""
         return float(spectrum_entropy(_spectrum(vectors, center=False)))
 
@@ -102,14 +102,14 @@ class Loes(_PerCandidate):
     name = "loes"
     summary = "highest isotropy (LOES without labels, one layer)"
 
-    def value(self, vectors: np.ndarray) -> float:
+    def value(self, vectors: np.ndarray | Tensor) -> float:
         """Isotropy."""
         rows = torch.as_tensor(vectors, dtype=torch.float64)
         centered = rows - rows.mean(0)
         values = torch.linalg.svdvals(centered).square() / len(rows)
         if vectors.shape[1] <= 512:
             missing = max(0, vectors.shape[1] - len(values))
-            values = torch.cat([values, torch.zeros(missing, dtype=values.dtype)]) + 1e-6
+            values = torch.nn.functional.pad(values, (0, missing)) + 1e-6
         values = values.clamp_min(1e-6)
         return float(values.mean() / (values.std(unbiased=False) + 1e-6))
 

@@ -1,0 +1,201 @@
+"""The tables of `improve.py`'s measurements: what the product's rule chooses from what its judges said, and what that scores.
+
+Headroom is the best candidate of a task minus today's readout (plain text, mean over tokens, final norm, last layer); "recovered"
+is the share of it that a choice gets, pooled over tasks. Settings were looked at on SmolLM2 and the seven tasks of `TUNED`; all
+other tasks, and all of Gemma, are reported with them.
+
+    python benchmarks/improve_table.py measured/smollm2-135m measured/gemma3-270m
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from improve_tasks import TUNED
+
+from layerscope.core.readout import Readout
+from layerscope.improving.choose import decide, relative_costs
+from layerscope.improving.grid import BLEND, QUICK
+from layerscope.selection.judges.base import Judgment, combined
+
+OTHERS = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions")
+STRANGE = ("FreeSolvSmiles", "SolubilitySmiles")
+"""Molecules as SMILES: a domain of which the judge knows nothing."""
+
+
+@dataclass
+class Measured:
+    """One model and task."""
+
+    name: str
+    arrays: dict[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        self.readouts = [Readout.parse(name) if not name.startswith(BLEND) else _blend(name) for name in self.arrays["readouts"]]
+        self.layers, self.scores = self.arrays["layers"].tolist(), self.arrays["scores"]
+        self.default = float(self.scores[self.readouts.index(Readout()), -1])
+        self.costs = relative_costs(self.arrays["tokens"].tolist(), self.layers, self.layers[-1])
+        self.names = self.arrays["judges"].tolist()
+
+    def judgment(self, name: str) -> Judgment:
+        """What a judge said, with its resamples."""
+        at = self.names.index(name)
+        score = self.arrays["judge_scores"][at].astype(np.float64)
+        return Judgment(name, score, score[..., None] + self.arrays["judge_draws"][at].astype(np.float64))
+
+    def row(self, judgment: Judgment, which: Sequence[int]) -> dict[str, float | str]:
+        """The judge's favorite among some readouts, and what the product's rule makes of it."""
+        part, scores = judgment.only(which), self.scores[list(which)]
+        readouts = [self.readouts[i] for i in which]
+        best = part.best()
+        decision = decide(part, readouts, self.layers, self.costs[list(which)])
+        chosen = decision.chosen
+        return {
+            "favorite": float(scores[best]), "chosen": float(scores[chosen]), "best": float(np.nanmax(scores)),
+            "at": f"{readouts[chosen[0]].name} {self.layers[chosen[1]]}", "cost": float(self.costs[list(which)][chosen]),
+            "default": self.default, "task": self.name, "kept": float(bool(decision.weak)),
+            "agreement": float(part.score[chosen]),
+        }  # fmt: skip
+
+
+def _blend(name: str) -> Readout:
+    _, pooling, norm, sink, centering = name.split("/")
+    return Readout(BLEND, pooling, norm, sink, centering)
+
+
+def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
+    """The readouts that are offered: everything; one pass per text; the product's default templates; layers alone."""
+    numbered = list(enumerate(readouts))
+    return {
+        "all": [i for i, r in numbered],
+        "one pass": [i for i, r in numbered if r.template not in (BLEND, "echo")],
+        "offered by default": [i for i, r in numbered if r.template in QUICK],
+        "layers alone": [i for i, r in numbered if r == Readout()],
+    }
+
+
+def summary(rows: Sequence[dict], key: str) -> dict[str, float]:
+    """Mean, pooled share of the headroom, and the worst task against the default."""
+    got, default, best = (np.array([row[name] for row in rows]) for name in (key, "default", "best"))
+    return {"mean": got.mean(), "share": (got - default).sum() / max((best - default).sum(), 1e-9), "worst": (got - default).min()}
+
+
+def told(rows: Sequence[dict]) -> str:
+    """A line of a table: the favorite, and the choice."""
+    parts = [summary(rows, key) for key in ("favorite", "chosen")]
+    return " | ".join(f"{p['mean']:5.1f} {100 * p['share']:4.0f} % {p['worst']:+5.1f}" for p in parts)
+
+
+def read(folder: Path) -> tuple[str, list[Measured]]:
+    """A model's measurements."""
+    files = sorted(folder.glob("*.npz"))
+    tasks = [Measured(file.stem, dict(np.load(file, allow_pickle=False))) for file in files]
+    return json.loads((folder / "settings.json").read_text())["name"], tasks
+
+
+def judges_of(tasks: Sequence[Measured]) -> dict[str, Callable[[Measured], Judgment | None]]:
+    """The rows of the tables: every judge, and labels with a judge."""
+    names = list(dict.fromkeys(name for task in tasks for name in task.names))
+
+    def single(name: str) -> Callable[[Measured], Judgment | None]:
+        return lambda task: task.judgment(name) if name in task.names else None
+
+    def both(name: str) -> Callable[[Measured], Judgment | None]:
+        return lambda task: combined([task.judgment(name), task.judgment("judge")]) if name in task.names else None
+
+    found = {name: single(name) for name in names}
+    return found | {f"{name} + judge": both(name) for name in names if "labels" in name}
+
+
+def show(name: str, tasks: list[Measured]) -> None:
+    """Everything about one model."""
+    main = [task for task in tasks if task.name not in (*OTHERS, *STRANGE)]
+    print(f"\n== {name}: {len(main)} tasks")
+    print(f"{'task':30}{'default':>8}{'chosen':>8}{'best':>8}{'judge':>8}{'cost':>6}  chosen at (offered by default)")
+    for task in [*main, *(t for t in tasks if t not in main)]:
+        which = sets_of(task.readouts)["offered by default"]
+        row = task.row(task.judgment("judge"), which)
+        own = float(task.arrays["judge_layers"][-1])
+        numbers = "".join(f"{row[key]:8.1f}" for key in ("default", "chosen", "best")) + f"{own:8.1f}{row['cost']:6.2f}"
+        print(f"{task.name:30}{numbers}  {row['at']}{' *' if task.name in TUNED else ''}")
+    groups = {"all": main, "tuned": [t for t in main if t.name in TUNED], "rest": [t for t in main if t.name not in TUNED]}
+    for offered in ("all", "one pass", "offered by default", "layers alone"):
+        print(f"-- {offered}: mean, share of the headroom, worst task: the judge's favorite | the choice | choice on tasks not tuned on")
+        for label, judge in judges_of(main).items():
+            rows = {}
+            for group, some in groups.items():
+                judged = [(task, judge(task)) for task in some]
+                rows[group] = [task.row(j, sets_of(task.readouts)[offered]) for task, j in judged if j is not None]
+            if rows["all"]:
+                rest = summary(rows["rest"], "chosen") if rows["rest"] else None
+                end = f" | {rest['mean']:5.1f} {100 * rest['share']:4.0f} % {rest['worst']:+5.1f}" if rest else ""
+                base, best = (np.mean([row[key] for row in rows["all"]]) for key in ("default", "best"))
+                print(f"   {label:34}{len(rows['all']):3} tasks {base:5.1f} → {best:5.1f} | {told(rows['all'])}{end}")
+        if offered == "layers alone":
+            _rivals(main)
+    _changes(main)
+    _by_template(main)
+
+
+def _rivals(tasks: Sequence[Measured]) -> None:
+    """Published ways to choose a layer of the default readout."""
+    for rival in dict.fromkeys(name for task in tasks for name in task.arrays["rivals"].tolist()):
+        rows = []
+        for task in tasks:
+            if rival in task.arrays["rivals"].tolist():
+                values = task.arrays["rival_scores"][task.arrays["rivals"].tolist().index(rival)]
+                layer = int(np.nanargmax(values))
+                scores = task.scores[task.readouts.index(Readout())]
+                rows.append({"favorite": scores[layer], "default": task.default, "best": np.nanmax(scores)})
+        s = summary(rows, "favorite")
+        print(f"   {rival:34}{len(rows):3} tasks  favorite {s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+5.1f}")
+
+
+def _changes(tasks: Sequence[Measured]) -> None:
+    """Whitening and the like: the best layer for the mean over tasks, beside the same readout unchanged."""
+    tasks = [task for task in tasks if "extra" in task.arrays]
+    if not tasks:
+        return
+    print(f"-- changes of the vectors, and other places to read: mean over {len(tasks)} tasks at the best layer for that mean; STS; rest")
+    shown = {r.name: [task.scores[i] for task in tasks] for i, r in enumerate(tasks[0].readouts) if r.centering == "corpus"}
+    names = tasks[0].arrays["extra"].tolist()
+    shown |= {n: [task.arrays["extra_scores"][task.arrays["extra"].tolist().index(n)] for task in tasks] for n in names}
+    bases = {n.split(" + ")[0] for n in names}
+    sts = np.array([task.name.startswith("STS") for task in tasks])
+    for label, rows in sorted(shown.items()):
+        if label in bases or label in names:
+            table = np.array(rows)
+            mean = table.mean(0)
+            k = int(np.nanargmax(mean))
+            print(f"   {label:86}{mean[k]:6.1f} @ {k:2}  {table[sts, k].mean():6.1f} {table[~sts, k].mean():6.1f}")
+
+
+def _by_template(tasks: Sequence[Measured]) -> None:
+    print("-- by template: mean over tasks of the best layer and norm of each task; and of the one best for all tasks")
+    for template in dict.fromkeys(r.template for r in tasks[0].readouts):
+        which = [i for i, r in enumerate(tasks[0].readouts) if r.template == template]
+        each = np.mean([np.nanmax(task.scores[which]) for task in tasks])
+        together = np.mean([task.scores[which] for task in tasks], 0)
+        r, k = np.unravel_index(int(np.nanargmax(together)), together.shape)
+        tokens = np.mean([task.arrays["tokens"][which[0]] / task.arrays["tokens"][0] for task in tasks])
+        print(f"   {template:24}{each:6.1f}{together[r, k]:6.1f} at {tasks[0].readouts[which[r]].name} {k}, {tokens:.1f} × the tokens")
+
+
+def main() -> None:
+    """Tables of every folder given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+")
+    for folder in parser.parse_args().folders:
+        show(*read(folder))
+
+
+if __name__ == "__main__":
+    main()
