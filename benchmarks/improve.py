@@ -154,7 +154,7 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, Tensor], args: ar
     clock = [time.perf_counter()]
     templates = list(dict.fromkeys(["plain", *args.templates, *(["echo"] if args.echo else [])]))
     has_norm, prompts = model.anatomy.final_norm is not None, prompts_among(templates)
-    grid = make_grid(templates, has_cls=False, has_norm=has_norm, max_cost=len(prompts) if args.blend else 1, exportable=False)
+    grid = make_grid(templates, has_cls=False, has_norm=has_norm, blended=prompts if args.blend else (), exportable=False)
     grid = [readout for readout in grid if readout.pooling != "max"]
     rng = np.random.default_rng([args.seed, len(task.texts)])
     picked = rng.permutation(len(task.texts))[: args.texts]
@@ -204,7 +204,9 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, Tensor], args: ar
         out["extra"] = np.array(list(extra))
         for key in ("scores", "agreement", "spread"):
             width = max(len(values[key]) for values in extra.values())
-            out[f"extra_{key}"] = np.array([np.pad(v[key], (0, width - len(v[key])), constant_values=np.nan) for v in extra.values()])
+            out[f"extra_{key}"] = np.array(
+                [np.pad(v[key], (0, width - len(v[key])), constant_values=np.nan) for v in extra.values()]
+            )
     clock.append(time.perf_counter())
     names = ("encode", "score", "judge", "labels", "rivals", "changes")
     seconds = {name: round(b - a, 1) for name, a, b in zip(names, clock, clock[1:], strict=False)}

@@ -44,7 +44,9 @@ class Changed:
     def all_of(cls, base: Readout, directions: Tensor) -> Iterator[Changed]:
         """Every change of one readout."""
         for count in (1, 3):
-            yield cls(base, f"top {count} removed", lambda rows, n=count: _spectral(rows, lambda values, n=n: _without_top(values, n)))
+            yield cls(
+                base, f"top {count} removed", lambda rows, n=count: _spectral(rows, lambda values, n=n: _without_top(values, n))
+            )
         for power, name in ((0.25, "whitened by half"), (0.5, "whitened")):
             yield cls(base, name, lambda rows, p=power: _spectral(rows, lambda values, p=p: _whitened(values, p)))
         yield cls(base, "mean of 4 layers", lambda rows: _neighbors)

@@ -24,8 +24,10 @@ from improve_tasks import TUNED
 from layerscope.core.readout import Readout
 from layerscope.improving.choose import decide, relative_costs
 from layerscope.improving.grid import BLEND, QUICK
+from layerscope.improving.judging import Panel, goes_by_words
 from layerscope.selection.judges.base import Judgment, combined
 
+CONSISTENCY = "self-consistency"
 OTHERS = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions")
 STRANGE = ("FreeSolvSmiles", "SolubilitySmiles")
 """Molecules as SMILES: a domain of which the judge knows nothing."""
@@ -55,14 +57,18 @@ class Measured:
         """The judge's favorite among some readouts, and what the product's rule makes of it."""
         part, scores = judgment.only(which), self.scores[list(which)]
         readouts = [self.readouts[i] for i in which]
+        alone = judgment.judge.startswith(CONSISTENCY)
+        panel = Panel(None, Readout(), None)  # nobody but the model itself
+        eligible = panel.eligible(readouts, float(self.arrays["tokens"][0])) if alone else None
         best = part.best()
-        decision = decide(part, readouts, self.layers, self.costs[list(which)])
+        second = None if alone else self.judgment(f"{CONSISTENCY} alone").only(which)
+        decision = decide(part, readouts, self.layers, self.costs[list(which)], eligible=eligible, second=second)
         chosen = decision.chosen
         return {
             "favorite": float(scores[best]), "chosen": float(scores[chosen]), "best": float(np.nanmax(scores)),
             "at": f"{readouts[chosen[0]].name} {self.layers[chosen[1]]}", "cost": float(self.costs[list(which)][chosen]),
             "default": self.default, "task": self.name, "kept": float(bool(decision.weak)),
-            "agreement": float(part.score[chosen]),
+            "agreement": float(part.score[chosen]), "by words": float(goes_by_words(part, readouts)) if len(which) > 1 else 0.0,
         }  # fmt: skip
 
 
@@ -75,9 +81,10 @@ def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
     """The readouts that are offered: everything; one pass per text; the product's default templates; layers alone."""
     numbered = list(enumerate(readouts))
     return {
-        "all": [i for i, r in numbered],
+        "everything": [i for i, r in numbered],
         "one pass": [i for i, r in numbered if r.template not in (BLEND, "echo")],
-        "offered by default": [i for i, r in numbered if r.template in QUICK],
+        "default": [i for i, r in numbered if r.template in QUICK],
+        "--max-cost 8": [i for i, r in numbered if r.template in (*QUICK, BLEND)],
         "layers alone": [i for i, r in numbered if r == Readout()],
     }
 
@@ -85,13 +92,11 @@ def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
 def summary(rows: Sequence[dict], key: str) -> dict[str, float]:
     """Mean, pooled share of the headroom, and the worst task against the default."""
     got, default, best = (np.array([row[name] for row in rows]) for name in (key, "default", "best"))
-    return {"mean": got.mean(), "share": (got - default).sum() / max((best - default).sum(), 1e-9), "worst": (got - default).min()}
-
-
-def told(rows: Sequence[dict]) -> str:
-    """A line of a table: the favorite, and the choice."""
-    parts = [summary(rows, key) for key in ("favorite", "chosen")]
-    return " | ".join(f"{p['mean']:5.1f} {100 * p['share']:4.0f} % {p['worst']:+5.1f}" for p in parts)
+    return {
+        "mean": got.mean(),
+        "share": (got - default).sum() / max((best - default).sum(), 1e-9),
+        "worst": (got - default).min(),
+    }
 
 
 def read(folder: Path) -> tuple[str, list[Measured]]:
@@ -118,27 +123,41 @@ def judges_of(tasks: Sequence[Measured]) -> dict[str, Callable[[Measured], Judgm
 def show(name: str, tasks: list[Measured]) -> None:
     """Everything about one model."""
     main = [task for task in tasks if task.name not in (*OTHERS, *STRANGE)]
-    print(f"\n== {name}: {len(main)} tasks")
-    print(f"{'task':30}{'default':>8}{'chosen':>8}{'best':>8}{'judge':>8}{'cost':>6}  chosen at (offered by default)")
+    rest = {"tasks not tuned on": [t for t in main if t.name not in TUNED]}
+    print(f"\n== {name}: {len(main)} tasks; the best is that of all readouts, each task's own; * tuned on (with SmolLM2)")
+    print(f"{'task':30}{'today':>8}{'chosen':>8}{'8 passes':>9}{'best':>8}{'judge':>8}{'cost':>6}  chosen at, in one pass")
     for task in [*main, *(t for t in tasks if t not in main)]:
-        which = sets_of(task.readouts)["offered by default"]
-        row = task.row(task.judgment("judge"), which)
-        own = float(task.arrays["judge_layers"][-1])
-        numbers = "".join(f"{row[key]:8.1f}" for key in ("default", "chosen", "best")) + f"{own:8.1f}{row['cost']:6.2f}"
-        print(f"{task.name:30}{numbers}  {row['at']}{' *' if task.name in TUNED else ''}")
-    groups = {"all": main, "tuned": [t for t in main if t.name in TUNED], "rest": [t for t in main if t.name not in TUNED]}
-    for offered in ("all", "one pass", "offered by default", "layers alone"):
-        print(f"-- {offered}: mean, share of the headroom, worst task: the judge's favorite | the choice | choice on tasks not tuned on")
+        sets = sets_of(task.readouts)
+        row, more = (task.row(task.judgment("judge"), sets[offered]) for offered in ("default", "--max-cost 8"))
+        values = (
+            task.default,
+            row["chosen"],
+            more["chosen"],
+            float(np.nanmax(task.scores)),
+            float(task.arrays["judge_layers"][-1]),
+        )
+        numbers = "".join(f"{value:{width}.1f}" for value, width in zip(values, (8, 8, 9, 8, 8), strict=True))
+        print(f"{task.name:30}{numbers}{row['cost']:6.2f}  {row['at']}{' *' if task.name in TUNED else ''}")
+    for offered in ("default", "--max-cost 8", "one pass", "everything", "layers alone"):
+        print(
+            f"-- offered: {offered}. Mean, share of the headroom over all readouts, worst task against today's: "
+            f"all tasks | {next(iter(rest))}"
+        )
         for label, judge in judges_of(main).items():
-            rows = {}
-            for group, some in groups.items():
-                judged = [(task, judge(task)) for task in some]
-                rows[group] = [task.row(j, sets_of(task.readouts)[offered]) for task, j in judged if j is not None]
-            if rows["all"]:
-                rest = summary(rows["rest"], "chosen") if rows["rest"] else None
-                end = f" | {rest['mean']:5.1f} {100 * rest['share']:4.0f} % {rest['worst']:+5.1f}" if rest else ""
-                base, best = (np.mean([row[key] for row in rows["all"]]) for key in ("default", "best"))
-                print(f"   {label:34}{len(rows['all']):3} tasks {base:5.1f} → {best:5.1f} | {told(rows['all'])}{end}")
+            groups = [[(task, judge(task)) for task in some] for some in (main, *rest.values())]
+            rows = [[task.row(j, sets_of(task.readouts)[offered]) for task, j in some if j is not None] for some in groups]
+            if not rows[0]:
+                continue
+            if offered != "layers alone":
+                for some, judged in zip(rows, groups, strict=True):
+                    for row, (task, _) in zip(some, [(t, j) for t, j in judged if j is not None], strict=True):
+                        row["best"] = float(np.nanmax(task.scores))
+            told = " | ".join(
+                f"{s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+6.1f}"
+                for s in (summary(some, "chosen") for some in rows if some)
+            )
+            base, words = np.mean([row["default"] for row in rows[0]]), np.mean([row["by words"] for row in rows[0]])
+            print(f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | warned of in {100 * words:3.0f} %")
         if offered == "layers alone":
             _rivals(main)
     _changes(main)
@@ -164,7 +183,10 @@ def _changes(tasks: Sequence[Measured]) -> None:
     tasks = [task for task in tasks if "extra" in task.arrays]
     if not tasks:
         return
-    print(f"-- changes of the vectors, and other places to read: mean over {len(tasks)} tasks at the best layer for that mean; STS; rest")
+    print(
+        f"-- changes of the vectors, and other places to read: mean over {len(tasks)} tasks at the best layer for that mean; "
+        "STS; rest"
+    )
     shown = {r.name: [task.scores[i] for task in tasks] for i, r in enumerate(tasks[0].readouts) if r.centering == "corpus"}
     names = tasks[0].arrays["extra"].tolist()
     shown |= {n: [task.arrays["extra_scores"][task.arrays["extra"].tolist().index(n)] for task in tasks] for n in names}
@@ -186,7 +208,10 @@ def _by_template(tasks: Sequence[Measured]) -> None:
         together = np.mean([task.scores[which] for task in tasks], 0)
         r, k = np.unravel_index(int(np.nanargmax(together)), together.shape)
         tokens = np.mean([task.arrays["tokens"][which[0]] / task.arrays["tokens"][0] for task in tasks])
-        print(f"   {template:24}{each:6.1f}{together[r, k]:6.1f} at {tasks[0].readouts[which[r]].name} {k}, {tokens:.1f} × the tokens")
+        print(
+            f"   {template:24}{each:6.1f}{together[r, k]:6.1f} at {tasks[0].readouts[which[r]].name} {k}, "
+            f"{tokens:.1f} × the tokens"
+        )
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 import layerscope
 from layerscope.errors import LayerscopeError
 from layerscope.improving import Improved
-from layerscope.improving.judging import Check, Panel
+from layerscope.improving.judging import Panel
 from layerscope.selection.judges import Judgment
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
@@ -29,7 +29,6 @@ def prefer(monkeypatch: pytest.MonkeyPatch, template: str) -> None:
         return Judgment(found.judge, found.score + ahead, found.draws + ahead[..., None])
 
     monkeypatch.setattr(Panel, "judge", judge)
-    monkeypatch.setattr("layerscope.improving.job.check_choice", lambda *given: Check(0.5, 0.5, False, None, False))
 
 
 @pytest.fixture(scope="module")

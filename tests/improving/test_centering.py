@@ -11,7 +11,7 @@ import layerscope
 from layerscope.errors import UnknownNameError
 from layerscope.improving import centering
 from layerscope.improving.centering import texts_to_center_on
-from layerscope.improving.judging import Check, Panel
+from layerscope.improving.judging import Panel
 from layerscope.improving.reading import draw_sample
 from layerscope.selection.judges import Judgment
 from tests.improving.test_improve import some_texts
@@ -38,7 +38,6 @@ def centered_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         return Judgment(found.judge, found.score + ahead, found.draws + ahead[..., None])
 
     monkeypatch.setattr(Panel, "judge", prefer)
-    monkeypatch.setattr("layerscope.improving.job.check_choice", lambda *given: Check(0.5, 0.5, False, None, False))
 
 
 def improve(model, texts, **options):

@@ -8,6 +8,8 @@ import pytest
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
 from layerscope.improving.choose import decide, relative_costs
+from layerscope.improving.grid import BLENDED, offered
+from layerscope.improving.judging import Panel, goes_by_words
 from layerscope.selection.judges.base import Judgment
 
 READOUTS = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus")]
@@ -41,10 +43,60 @@ def test_a_clear_winner_is_taken_and_its_gain_is_split():
 
 
 def test_of_candidates_that_tie_the_cheapest_is_taken():
-    decision = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.89, 0.4, 0.9, 0.7]], 0.02), READOUTS, LAYERS, COSTS)
+    decision = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.898, 0.4, 0.9, 0.7]], 0.02), READOUTS, LAYERS, COSTS)
     assert decision.best == (1, 3)
     assert decision.chosen == (1, 1)
     assert decision.tied.sum() == 2
+
+
+def test_a_second_opinion_counts_among_the_layers_of_the_judges_template():
+    judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.88, 0.9, 0.3]], 0.001)
+    # it likes layer 2 much better, and likes the plain text best of all, which the judge does not
+    second = judged([[0.9, 0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.8, 0.2, 0.1]], 0.001)
+    assert decide(judgment, READOUTS, LAYERS, COSTS).chosen == (1, 3)
+    decision = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
+    assert decision.chosen == (1, 2)
+    assert decision.gain == pytest.approx(0.68)  # as the judge sees it
+
+
+def test_a_second_opinion_is_no_evidence_of_a_gain():
+    judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2)
+    second = judged([[0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.2, 0.4, 0.9, 0.4]], 0.001)
+    decision = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
+    assert decision.weak
+    assert decision.chosen == decision.reference
+
+
+def test_readouts_that_are_not_eligible_are_not_chosen():
+    judgment = judged([[0.1, 0.9, 0.9, 0.95, 0.2], [0.1, 0.2, 0.4, 0.8, 0.3]], 0.001)
+    assert decide(judgment, READOUTS, LAYERS, COSTS).chosen[0] == 0
+    assert decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True]).chosen == (1, 3)
+    # where nothing that is eligible can be judged, the rest is
+    assert decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, False]).chosen[0] == 0
+
+
+@pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])
+def test_a_judge_that_goes_by_words_likes_the_plain_text_best(plain, prompt, warned):
+    judgment = judged([[0.1, plain, 0.2, 0.2, 0.2], [np.nan, 0.2, 0.3, prompt, 0.3]], 0.001)
+    assert goes_by_words(judgment, READOUTS) is warned
+
+
+def test_what_is_offered():
+    assert offered(None) == (["plain", "one-word", "step-by-step"], [])
+    assert offered(None, labels=True) == (["plain", *BLENDED], [])
+    templates, blended = offered(None, max_cost=8)
+    assert templates == ["plain", "one-word", "step-by-step"]
+    assert blended == list(BLENDED)
+    assert offered(None, max_cost=3)[1] == list(BLENDED[:3])
+    assert offered(["topic", "one-word"], max_cost=2) == (["plain", "topic", "one-word"], ["topic", "one-word"])
+    with pytest.raises(LayerscopeError, match="one pass at least"):
+        offered(None, max_cost=0.5)
+
+
+def test_without_an_encoder_sentences_are_read_by_prompts_alone():
+    alone = Panel(None, Readout(), None)
+    assert alone.eligible(READOUTS, tokens=20) == [False, True]
+    assert alone.eligible(READOUTS, tokens=200) is None  # a document is no sentence
 
 
 def test_the_default_stays_where_the_evidence_is_weak():

@@ -35,7 +35,10 @@ def improve_command(
         1.0, "--max-cost", panel=METRICS, help="Most passes per text; 1 keeps to what a standard folder can do."
     ),
     templates: str | None = option(
-        None, "--templates", panel=METRICS, help="Templates to try. (default: one-word, step-by-step, topic, intent, feeling)"
+        None,
+        "--templates",
+        panel=METRICS,
+        help="Templates to try. (default: plain, one-word and step-by-step; all with --labels)",
     ),
     center_on: str = option(
         "auto",

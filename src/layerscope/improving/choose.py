@@ -1,4 +1,8 @@
-"""Choosing among judged candidates: the cheapest of those that tie with the best, or today's where the evidence is weak."""
+"""Choosing among judged candidates: the cheapest of those that tie with the best, or today's where the evidence is weak.
+
+The judge chooses the template. Within it a second opinion counts a little: how well texts are recognized by their parts, which
+tells layers apart that an encoder cannot. It never decides whether there is a gain at all: that is the judge's to show.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,15 @@ from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.selection.budget import allowed_blocks
-from layerscope.selection.judges.base import Judgment
+from layerscope.selection.judges.base import Judgment, with_second_opinion
 
 Place = tuple[int, int]
 
-TIE = 1.0
+TIE = 0.25
 """Candidates within so many standard errors of the best, compared on the same resampled texts, tie with it."""
+
+SECOND = 0.25
+"""What the second opinion counts, next to the judge."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +62,27 @@ def decide(
     layers: Sequence[int],
     costs: np.ndarray,
     budget: float | None = None,
+    *,
+    eligible: Sequence[bool] | None = None,
+    second: Judgment | None = None,
 ) -> Decision:
-    """Choose. `budget` is the largest share of the blocks to run."""
+    """Choose. `budget` is the largest share of the blocks to run; `eligible` says which readouts may be chosen."""
     reference = (list(readouts).index(Readout()), len(layers) - 1)
     n_blocks = layers[-1]
     within = np.asarray(layers)[None, :] <= allowed_blocks(budget, n_blocks)
     allowed = judgment.defined & within
+    if eligible is not None and (allowed & np.asarray(eligible)[:, None]).any():
+        allowed &= np.asarray(eligible)[:, None]
     if not allowed.any():
         raise LayerscopeError("no layer under any readout can be judged: all texts have the same vector everywhere.")
-    best = judgment.best(allowed)
-    tied = _tied(judgment, best, allowed)
-    chosen = min(zip(*np.nonzero(tied), strict=True), key=lambda place: (costs[place], -judgment.score[place]))
+    best, opinion = judgment.best(allowed), judgment
+    if second is not None:
+        own = np.array([readout.template == readouts[best[0]].template for readout in readouts])
+        opinion = with_second_opinion(judgment, second, allowed & own[:, None], SECOND)
+        allowed = opinion.defined
+        best = opinion.best()
+    tied = _tied(opinion, best, allowed)
+    chosen = min(zip(*np.nonzero(tied), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
     chosen = (int(chosen[0]), int(chosen[1]))
     gain, drawn = judgment.difference(chosen, reference)
     low, high = (gain, gain) if drawn is None else (float(q) for q in np.quantile(drawn, [0.025, 0.975]))

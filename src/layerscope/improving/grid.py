@@ -14,8 +14,14 @@ from layerscope.evaluation.encode import readout_vectors
 from layerscope.selection.judges.base import TEXTS
 from layerscope.store.embeddings import Space, text_key
 
-QUICK = ("plain", "one-word", "step-by-step", "topic", "intent", "feeling")
-"""Templates that are tried unless others are named: short, so that trying and using them costs little."""
+QUICK = ("plain", "one-word", "step-by-step")
+"""Templates that are tried unless others are named. A judge without labels chooses better among these than among more: some
+others (topic, intent) please an encoder without serving every task."""
+
+BLENDED = (
+    "one-word", "step-by-step", "topic", "intent", "feeling", "one-demonstration", "knowledge", "three-demonstrations",
+)  # fmt: skip
+"""The prompts whose mean is offered where several passes per text are allowed: as many of them, from the first, as passes."""
 
 _POOLINGS = ("mean", "wmean", "last", "cls")
 
@@ -25,16 +31,27 @@ def passes_of(readout: Readout, prompts: Sequence[str]) -> int:
     return len(prompts) if readout.template == BLEND else 1
 
 
+def offered(templates: Sequence[str] | None, max_cost: float = 1, labels: bool = False) -> tuple[list[str], list[str]]:
+    """The templates to try one by one, and the prompts whose mean is offered; none where one pass is all that a text may cost.
+
+    Labels can tell more templates apart than an encoder can, so that with labels all are tried.
+    """
+    if max_cost < 1:
+        raise LayerscopeError(f"a text costs one pass at least: --max-cost is 1 or more, not {max_cost:g}.")
+    names = list(templates) if templates is not None else ["plain", *BLENDED] if labels else list(QUICK)
+    prompts = list(BLENDED) if templates is None else prompts_among(names)
+    prompts = prompts[: int(max_cost)]
+    return list(dict.fromkeys(["plain", *names])), prompts if len(prompts) > 1 else []
+
+
 def make_grid(
-    templates: Sequence[str], *, has_cls: bool, has_norm: bool, max_cost: float = 1, exportable: bool = True
+    templates: Sequence[str], *, has_cls: bool, has_norm: bool, blended: Sequence[str] = (), exportable: bool = True
 ) -> list[Readout]:
     """Readouts of these templates that standard sentence-transformers modules can express, the default one first.
 
     Centering is tried both ways; dropping the sink token and repeating the text need code of their own and are left out unless
-    `exportable` is off. With `max_cost` for all prompts, their blend is offered as well.
+    `exportable` is off. Where prompts are `blended`, their mean is offered as well.
     """
-    if max_cost < 1:
-        raise LayerscopeError(f"a text costs one pass at least: --max-cost is 1 or more, not {max_cost:g}.")
     found = [Readout()]
     norms = ("applied", "raw") if has_norm else ("applied",)
     for name in templates:
@@ -48,8 +65,7 @@ def make_grid(
             if pooling not in _POOLINGS or (pooling == "cls" and not has_cls):
                 continue
             found += [Readout(name, pooling, norm, "keep", centering) for norm in norms for centering in ("none", "corpus")]
-    prompts = prompts_among(templates)
-    if 1 < len(prompts) <= max_cost:
+    if blended:
         found += [Readout(BLEND, "last", norm, "keep", "corpus") for norm in norms]
     return list(dict.fromkeys(found))
 
@@ -95,8 +111,6 @@ class StoredCandidates:
             parts = [unit(self.vectors(replace(readout, template=name), view)) for name in self.prompts]
             return np.asarray(np.mean(parts, axis=0), dtype=np.float32)
         found = self._raw(readout, view)
-        if readout.centering == "none" and view != TEXTS:
-            return found
         whole = found if view == TEXTS else self._raw(readout, TEXTS)
         mean = whole.mean(1, keepdims=True, dtype=np.float64)
         same = np.abs(whole - mean).max((1, 2)) <= 1e-6 * np.maximum(1e-30, np.abs(whole).max((1, 2)))

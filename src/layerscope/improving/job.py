@@ -21,10 +21,10 @@ from layerscope.engines.base import driver_options, make_recipe
 from layerscope.errors import LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
-from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, keep_default, relative_costs
+from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.grid import QUICK, StoredCandidates, make_grid, passes_of, prompts_among
-from layerscope.improving.judging import CHECKED, NONE, Check, Panel, check_choice, make_panel
+from layerscope.improving.grid import StoredCandidates, make_grid, offered, passes_of
+from layerscope.improving.judging import NONE, PARTS_OF, Panel, goes_by_words, make_panel, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.record import Settings, choice_of, evidence_of, left_alone, manifest_of
@@ -94,8 +94,8 @@ def improve(
     if sample < 1:
         raise LayerscopeError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
-    names = list(dict.fromkeys(["plain", *(templates if templates is not None else QUICK)]))
-    make_grid(names, has_cls=False, has_norm=True, max_cost=max_cost)  # what is wrong is said before anything is loaded
+    names, blended = offered(templates, max_cost, labels is not None)
+    make_grid(names, has_cls=False, has_norm=True, blended=blended)  # what is wrong is said before anything is loaded
     if isinstance(judge, str) and judge != NONE:
         check_name(judge)
     place = None if out is None else Path(out)
@@ -112,7 +112,7 @@ def improve(
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
         reader = Reader(loaded, held, max_length, batch_size=batch_size, engine=used, recipe=recipe)
         asked = None if judge is None else _name(judge)
-        settings = Settings(names, budget, max_cost, seed, sample, asked, labels, max_length, center_on)
+        settings = Settings(names, blended, budget, max_cost, seed, sample, asked, labels, max_length, center_on)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, bar, offline, work)
         try:
             return job.run(judge, place, overwrite)
@@ -160,7 +160,7 @@ class ImproveJob:
     @property
     def prompts(self) -> list[str]:
         """The templates that a blend averages."""
-        return prompts_among(self.settings.templates)
+        return list(self.settings.blended)
 
     def run(self, judge: str | LoadedModel, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
@@ -184,17 +184,10 @@ class ImproveJob:
             f"{self.model.name}, {len(self.sample.texts)} texts",
         )  # fmt: skip
         costs = self._costs(readouts)
-        decision = decide(judgment, readouts, self.reader.layers, costs, self.settings.budget)
-        check = None
-        if decision.chosen != decision.reference:
-            place = (readouts[decision.chosen[0]], self.reader.layers[decision.chosen[1]])
-            check = check_choice(
-                panel, self.reader, Readout(), place, self.sample.texts, self.prompts, self.settings.seed, self.bar
-            )
-            decision = self._trusted(panel, decision, check)
+        decision = self._decide(panel, readouts, judgment, costs)
         if readouts[decision.chosen[0]].template == BLEND:
             self._tell_blend(readouts, judgment, decision, costs)
-        return self._result(panel, readouts, judgment, decision, costs, check, out, overwrite)
+        return self._result(panel, readouts, judgment, decision, costs, out, overwrite)
 
     def _tell_blend(self, readouts: Sequence[Readout], judgment: Judgment, decision: Decision, costs: np.ndarray) -> None:
         """A mean over templates takes code of its own: say so, and name the best that takes none."""
@@ -213,7 +206,7 @@ class ImproveJob:
         identity = self.model.identity
         has_cls = bool(identity["bidirectional"]) and getattr(self.model.tokenizer, "cls_token_id", None) is not None
         has_norm = self.model.anatomy.final_norm is not None
-        return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm, max_cost=self.settings.max_cost)
+        return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm, blended=self.settings.blended)
 
     def _screen(self, panel: Panel, grid: list[Readout]) -> list[Readout]:
         """All templates on a part of the sample; the readouts of the best, and the default's, go on to the whole of it."""
@@ -245,7 +238,7 @@ class ImproveJob:
         count = sum(tokens.values()) * (SCREEN if screened else many)
         if screened:
             count += (many - SCREEN) * (tokens["plain"] + (KEPT * max(tokens.values())))
-        self.spent = views * count + CHECKED * 1.7 * (tokens["plain"] + max(tokens.values()))
+        self.spent = views * count + (0 if panel.needs_views else PARTS_OF * 1.7 * max(tokens.values()))
         self.speed = self.reader.seconds_per_token(self.sample.texts[:SCREEN])
         self.estimated = self.spent * self.speed
         announce(
@@ -262,17 +255,22 @@ class ImproveJob:
         """The templates that are read."""
         return list(self.prompts) if readout.template == BLEND else [readout.template]
 
-    def _trusted(self, panel: Panel, decision: Decision, check: Check) -> Decision:
-        """The default stays where the choice recognizes texts by their parts worse than it; a weak judge is named."""
-        if check.judge_worse and panel.encoder is not None:
-            self.notes.append(
-                f"{panel.encoder.name} recognizes these texts by their parts worse than {self.model.name} does today "
-                f"({check.judge:.2f} against {check.before:.2f}): it may be too weak a judge for them. Compare with --judge none."
+    def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: Judgment, costs: np.ndarray) -> Decision:
+        """The judge's choice; of its template's layers, with a second opinion. A judge that seems weak is named."""
+        layers, budget = self.reader.layers, self.settings.budget
+        eligible = panel.eligible(readouts, self.tokens["plain"])
+        decision = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
+        if not panel.needs_views and decision.chosen != decision.reference:
+            template = readouts[decision.best[0]].template
+            second = second_opinion(
+                self.reader, readouts, template, self.sample.texts, self.prompts, self.settings.seed, self.bar
             )
-        if check.worse:
-            return keep_default(
-                decision,
-                f"the judge's favorite recognizes texts by their parts worse ({check.after:.2f} against {check.before:.2f})",
+            decision = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
+        prompts = any(readout.template != "plain" for readout in readouts)
+        if panel.encoder is not None and self.labels is None and prompts and goes_by_words(judgment, readouts):
+            self.notes.append(
+                f"{panel.encoder.name} agrees more with the plain text than with any prompt. Judges that go by words rather than "
+                "by meaning do that, and their choice is worth less; long documents are another cause. Compare with --judge none."
             )
         return decision
 
@@ -283,7 +281,6 @@ class ImproveJob:
         judgment: Judgment,
         decision: Decision,
         costs: np.ndarray,
-        check: Check | None,
         out: Path | None,
         overwrite: bool,
     ) -> Improved:
@@ -295,10 +292,9 @@ class ImproveJob:
         if readout.centering == "corpus":
             chosen = replace(chosen, centered=self._center(candidates, chosen))
         after = chosen.finished({name: candidates.raw(chosen.of(name), layer) for name in chosen.parts})
-        about = {"screened": self.screened, "recognized": None if check is None else vars(check)}
         evidence = {
             **evidence_of(panel, readouts, layers, judgment, decision, costs, passes_of(readout, self.prompts)),
-            **about,
+            "screened": self.screened,
             "changed_neighbors": changed_share(before, after),
         }
         self._note_cuts(readout)

@@ -17,13 +17,19 @@ from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Agreement
 from layerscope.selection.judges.base import TEXTS, Judgment, combined
-from layerscope.selection.judges.consistency import SelfConsistency, consistency_items, make_views
+from layerscope.selection.judges.consistency import SelfConsistency, added_ranks, consistency_items, make_views
 from layerscope.selection.judges.few_labels import FewLabels
 from layerscope.selection.labels.read import Labeled
 
 NONE = "none"
-CHECKED = 100
-"""Texts on whose parts a choice is checked before it is made."""
+PARTS_OF = 100
+"""Texts whose parts are read for a second opinion."""
+
+LABELED = "labeled"
+"""The view of the labeled texts: vectors of them, centered as those of the sample are."""
+
+LONG = 40
+"""Mean tokens above which a text is no sentence any more, and prompts that ask for one word may not be for it."""
 
 
 @dataclass
@@ -57,6 +63,16 @@ class Panel:
         """Whether parts of the texts must be read."""
         return self.encoder is None and self.labels is None
 
+    def eligible(self, readouts: Sequence[Readout], tokens: float) -> list[bool] | None:
+        """Which readouts may be chosen; None: all.
+
+        Without an encoder and labels the most consistent readouts are those that keep the words of a text, whatever they mean.
+        So, for texts about as long as a sentence, the prompts alone are eligible, centered: their consensus is about meaning.
+        """
+        if self.encoder is not None or self.labels is not None or tokens > LONG:
+            return None
+        return [readout.template != "plain" and readout.centering == "corpus" for readout in readouts]
+
     def texts(self, sample: Sequence[str], seed: int) -> dict[str, Sequence[str]]:
         """The views of a sample that are read."""
         return {TEXTS: sample, **(make_views(sample, seed) if self.needs_views else {})}
@@ -75,9 +91,10 @@ class Panel:
         candidates = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts)
         found = []
         if self.labels is not None:
-            labeled = StoredCandidates(reader.spaces, readouts, reader.layers, {TEXTS: self.labels.texts}, prompts)
+            views = {TEXTS: sample, LABELED: self.labels.texts}
+            labeled = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts)
             bar.begin("judging by labels|readouts", len(readouts))
-            found.append(FewLabels(self.labels).judge(labeled, seed=seed, advance=bar.advance))
+            found.append(FewLabels(self.labels, view=LABELED).judge(labeled, seed=seed, advance=bar.advance))
         if self.encoder is not None:
             vectors = encoder_vectors(self.encoder, reader.store, sample, self.encoder_readout, bar)
             bar.begin("judging|readouts", len(readouts))
@@ -121,59 +138,32 @@ def make_panel(
     return panel
 
 
-@dataclass(frozen=True)
-class Check:
-    """How well texts are recognized by their parts (mean reciprocal rank, 0 to 1): today, as chosen, and by the judge."""
-
-    before: float
-    after: float
-    worse: bool
-    judge: float | None
-    judge_worse: bool
-
-
-def check_choice(
-    panel: Panel, reader: Reader, default: Readout, chosen: tuple[Readout, int], sample: Sequence[str],
-    prompts: Sequence[str], seed: int, bar: Progress,
-) -> Check:  # fmt: skip
-    """An opinion that is independent of the judge: a choice that recognizes texts worse than the default is not to be trusted."""
-    texts = list(sample[:CHECKED])
+def second_opinion(
+    reader: Reader, readouts: Sequence[Readout], template: str, sample: Sequence[str], prompts: Sequence[str],
+    seed: int, bar: Progress,
+) -> Judgment:  # fmt: skip
+    """How well the readouts of one template recognize some of the texts by their parts; undefined for all others."""
+    texts = list(sample[:PARTS_OF])
     views = {TEXTS: texts, **make_views(texts, seed)}
     every = list(dict.fromkeys(text for some in views.values() for text in some))
-    both = list(dict.fromkeys([default, chosen[0]]))
-    reader.read(by_template(both, prompts), every, bar, "checking the choice")
-    items = consistency_items(StoredCandidates(reader.spaces, both, reader.layers, views, prompts))[:2].mean(0)
-    before, after = items[0, -1], items[both.index(chosen[0]), reader.layers.index(chosen[1])]
-    judge = None
-    if panel.encoder is not None:
-        judge = _recognized(panel, reader, views, bar)
-    return Check(
-        float(before.mean()),
-        float(after.mean()),
-        _clearly_below(after, before),
-        None if judge is None else float(judge.mean()),
-        judge is not None and _clearly_below(judge, before),
-    )
+    own = [i for i, readout in enumerate(readouts) if readout.template == template]
+    asked = [readouts[i] for i in own]
+    reader.read(by_template(asked, prompts), every, bar, "parts of the texts, for a second opinion")
+    judgment = added_ranks(consistency_items(StoredCandidates(reader.spaces, asked, reader.layers, views, prompts)), seed)
+    assert judgment.draws is not None
+    score = np.full((len(readouts), len(reader.layers)), np.nan)
+    draws = np.full((*score.shape, judgment.draws.shape[-1]), np.nan)
+    score[own], draws[own] = judgment.score, judgment.draws
+    return Judgment(judgment.judge, score, draws, judgment.facts)
 
 
-def _recognized(panel: Panel, reader: Reader, views: dict[str, list[str]], bar: Progress) -> np.ndarray:
-    assert panel.encoder is not None
-    sizes = [len(texts) for texts in views.values()]
-    flat = [text for texts in views.values() for text in texts]
-    vectors = encoder_vectors(panel.encoder, reader.store, flat, panel.encoder_readout, bar)
-    parts = dict(zip(views, np.split(vectors, np.cumsum(sizes)[:-1]), strict=True))
-
-    class _One:
-        readouts: Sequence[Readout] = (Readout(),)
-        layers: Sequence[int] = (0,)
-
-        def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
-            return parts[view][None]
-
-    return consistency_items(_One())[:2].mean(0)[0, 0]
-
-
-def _clearly_below(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether the first is below the second by two standard errors, text by text."""
-    difference = first - second
-    return bool(difference.mean() < -2 * difference.std() / np.sqrt(len(difference)))
+def goes_by_words(judgment: Judgment, readouts: Sequence[Readout]) -> bool:
+    """Whether the judge likes the plain text better than every prompt: most weak judges do, good ones hardly ever."""
+    tops = [
+        max((float(np.nanmax(judgment.score[i])) for i in rows if judgment.defined[i].any()), default=np.nan)
+        for rows in (
+            [i for i, readout in enumerate(readouts) if readout.template == "plain"],
+            [i for i, readout in enumerate(readouts) if readout.template != "plain"],
+        )
+    ]
+    return bool(tops[0] > tops[1])

@@ -28,6 +28,7 @@ class Settings:
     """What was asked for."""
 
     templates: Sequence[str]
+    blended: Sequence[str]
     budget: float | None
     max_cost: float
     seed: int
@@ -45,6 +46,7 @@ class Settings:
             "model": {key: model.identity.get(key) for key in keys},
             "texts": {"fingerprint": sample.facts["fingerprint"], "sample": self.sample},
             "templates": list(self.templates),
+            "blended": list(self.blended),
             "judge": self.judge,
             "labels": labels,
             "budget": self.budget,

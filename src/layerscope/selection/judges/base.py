@@ -26,7 +26,10 @@ class Candidates(Protocol):
     layers: Sequence[int]
 
     def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray | Tensor:
-        """(layers, texts, D) under a readout, as an array or a tensor of any device; NaN throughout at a layer where all texts have the same vector."""
+        """(layers, texts, D) under a readout, as an array or a tensor on any device.
+
+        NaN throughout at a layer where all texts have the same vector.
+        """
         ...
 
 
@@ -141,6 +144,21 @@ def rank_of(values: np.ndarray) -> np.ndarray:
     order = np.where(known, values, -np.inf).argsort(0, kind="stable").argsort(0, kind="stable").astype(np.float64)
     missing = (~known).sum(0)
     return np.where(known, (order - missing) / np.maximum(known.sum(0) - 1, 1), np.nan)
+
+
+def with_second_opinion(first: Judgment, second: Judgment, among: np.ndarray, weight: float) -> Judgment:
+    """The first judgment plus a share of the second, both standardized over some candidates; undefined for all others."""
+    known = among & first.defined & second.defined
+    if second.draws is None or first.draws is None or known.sum() < 2:
+        return Judgment(first.judge, np.where(among, first.score, np.nan), first.draws, first.facts)
+    count = min(first.draws.shape[-1], second.draws.shape[-1])
+    total, drawn = np.zeros_like(first.score), np.zeros((*first.score.shape, count))
+    for judgment, share in ((first, 1.0), (second, weight)):
+        assert judgment.draws is not None
+        mean, spread = judgment.score[known].mean(), judgment.score[known].std() or 1.0
+        total = total + share * (judgment.score - mean) / spread
+        drawn = drawn + share * (judgment.draws[..., :count] - mean) / spread
+    return Judgment(first.judge, np.where(known, total, np.nan), np.where(known[..., None], drawn, np.nan), first.facts)
 
 
 def combined(judgments: Sequence[Judgment]) -> Judgment:

@@ -23,7 +23,7 @@ TEMPERATURE = 0.05
 BEST = 0.03
 LEAST_BEST = 5
 LEAST_WORDS = 4
-ROUNDS = 2
+ROUNDS = 1
 
 
 def units(text: str) -> tuple[list[str], str]:

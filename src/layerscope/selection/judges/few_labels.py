@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from layerscope.selection.judges.base import DRAWS, Candidates, Judgment
+import numpy as np
+
+from layerscope.selection.judges.base import DRAWS, TEXTS, Candidates, Judgment
 from layerscope.selection.labels.decide import gather, weigh
 from layerscope.selection.labels.read import Labeled
 
 
 class FewLabels:
-    """The score on labeled examples; the candidates are vectors of the examples' texts."""
+    """The score on labeled examples; `view` is the name under which the candidates have vectors of the examples' texts."""
 
     name = "labels"
     summary = "the score on a few labeled examples"
     views: tuple[str, ...] = ()
 
-    def __init__(self, labeled: Labeled, folds: int = 5) -> None:
-        self.labeled, self.folds = labeled, folds
+    def __init__(self, labeled: Labeled, folds: int = 5, view: str = TEXTS) -> None:
+        self.labeled, self.folds, self.view = labeled, folds, view
 
     def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
         """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of them."""
         evidence = gather(
-            self.labeled, candidates.readouts, candidates.layers, candidates.vectors,
+            self.labeled, candidates.readouts, candidates.layers,
+            lambda readout: np.asarray(candidates.vectors(readout, self.view)),
             folds=self.folds, seed=seed, advance=advance,
         )  # fmt: skip
         weighed = weigh(evidence, draws=DRAWS, seed=seed)
