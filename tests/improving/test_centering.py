@@ -50,7 +50,7 @@ def test_how_many_texts_depends_on_the_texts_alone() -> None:
     assert (len(sample.texts), sample.total, len(sample.more)) == (20, 150, 80)
     assert texts_to_center_on("sample", sample, 1e6, 10) == 20
     assert texts_to_center_on("all", sample, 0, 10) == 150
-    assert texts_to_center_on("auto", sample, 1000, 10) == 70  # half of the choice's tokens: 50 more texts of 10
+    assert texts_to_center_on("auto", sample, 2000, 10) == 70  # a quarter of the choice's tokens: 50 more texts of 10
     assert texts_to_center_on("auto", sample, 1e6, 10) == 100  # as many as were drawn
     small = draw_sample(TEXTS[:30], size=20)
     assert texts_to_center_on("auto", small, 1e6, 10) == 30  # all of them
@@ -71,7 +71,7 @@ def test_the_mean_is_over_the_texts_that_were_asked_for(llama, centered_wins, ce
     assert ("all 150 texts" if center_on == "all" else "40 of 150 texts") in result.manifest["conventions"]["centering"]
 
 
-def test_by_default_as_many_texts_as_cost_half_of_the_choice(llama, centered_wins, capsys) -> None:
+def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(llama, centered_wins, capsys) -> None:
     result = improve(llama, TEXTS, progress=None)
     on = result.manifest["texts"]["centered_on"]
     assert 40 < on["texts"] <= 150

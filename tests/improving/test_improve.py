@@ -204,6 +204,12 @@ def test_the_time_is_estimated_before_anything_long(llama, judge, capsys):
     assert "60 of 60 texts" in first
 
 
+def test_what_is_stored_takes_no_time(llama, judge, capsys):
+    quick(llama, some_texts(), judge=judge)
+    quick(llama, some_texts(), judge=judge, progress=None)
+    assert capsys.readouterr().err.startswith("about 0 s: ")
+
+
 @pytest.mark.real
 def test_a_real_model_reads_better_by_one_word():
     """A hundred of TREC's questions: what is chosen agrees with the judge better than today's readout, beyond its interval."""

@@ -74,7 +74,7 @@ def export_blend(
     patterns = [get_template(name).pattern for name in means]
     if not getattr(model.tokenizer, "is_fast", False):
         raise ExportError(f"{model.name} has no fast tokenizer, which templates need. {nearest}")
-    texts = [*verification_texts(), beyond(max_length)]
+    texts = [*verification_texts(brief=True), beyond(max_length)]
     with published(out) as folder:
         route = write_cut(model, layer, readout.final_norm, folder)
         with quiet():

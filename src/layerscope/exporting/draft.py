@@ -135,8 +135,13 @@ LONG = (
 )
 
 
-def verification_texts(count: int = 4) -> list[str]:
-    """Built-in texts, and where it is on this machine the start of the default corpus: news texts of 45 to 620 words."""
+def verification_texts(count: int = 4, brief: bool = False) -> list[str]:
+    """Built-in texts, and where it is on this machine the start of the default corpus: news texts of 45 to 620 words.
+
+    The long ones take most of the time: `brief` keeps one of them.
+    """
+    if brief:
+        return [*SHORT, LONG[0]]
     from layerscope.data import load_corpus
     from layerscope.data.catalogue import CORPORA, DEFAULT_CORPUS
 

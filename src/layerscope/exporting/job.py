@@ -77,6 +77,7 @@ def export(
     from_run: Any = None,
     tokenizer: Any = None,
     texts: Sequence[str] | None = None,
+    brief: bool = False,
     center_on: str | Path | Sequence[str] | None = None,
     mean: tuple[np.ndarray, str] | None = None,
     max_length: int | None = None,
@@ -98,8 +99,8 @@ def export(
     model card. It is the folder of a profile or an evaluation, or a choice: a file that `layerscope select --json` wrote, or the
     choice itself. An evaluation also gives the length and scaling of texts and the mean for centering. `center_on` names other
     texts to center on (a file or corpus, or texts); `mean` is their mean, and what it is the mean of, where it is known. `texts`
-    are verified on besides the built-in ones. `normalize` scales vectors to length 1 (None: as the run, or the model's own
-    pipeline, does).
+    are verified on besides the built-in ones, of which `brief` takes the short ones. `normalize` scales vectors to length 1
+    (None: as the run, or the model's own pipeline, does).
 
     `out` is the folder to write, `exports/` and the model's name where it is left out. An export is a folder: unlike a run it
     cannot be in memory alone, and it replaces an earlier one only with `overwrite`.
@@ -130,7 +131,7 @@ def export(
     unit = _unit(loaded, normalize, evidence)
     with published(place) as folder:
         draft = prepare(
-            loaded, chosen, plan, folder, texts=texts, max_length=length, extend=max_length is None, unit=unit,
+            loaded, chosen, plan, folder, texts=texts, brief=brief, max_length=length, extend=max_length is None, unit=unit,
             center=lambda ids_of: mean or _mean(loaded, chosen, plan, evidence, center_on, store, offline, ids_of),
         )  # fmt: skip
         facts = {
@@ -166,6 +167,7 @@ def prepare(
     folder: Path,
     *,
     texts: Sequence[str] | None = None,
+    brief: bool = False,
     max_length: int = DEFAULT_MAX_LENGTH,
     extend: bool = False,
     unit: bool = False,
@@ -178,7 +180,9 @@ def prepare(
     """
     check_cuttable(model)
     template = get_template(readout.template)
-    probes = [text for text in dict.fromkeys([*verification_texts(), beyond(max_length), *(texts or ())]) if text.strip()]
+    probes = [
+        text for text in dict.fromkeys([*verification_texts(brief=brief), beyond(max_length), *(texts or ())]) if text.strip()
+    ]
     framed = frame_tokenizer(model, template, max_length, probes)
     if extend and not framed.exact_when_cut:
         framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))

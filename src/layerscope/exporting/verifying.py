@@ -29,6 +29,7 @@ from layerscope.reading import BatchRunner
 TOLERANCE = {"float64": 1e-5, "float32": 1e-5}
 HALF_TOLERANCE = 5e-3  # half precision rounds every sum, and a batch's shape changes their order
 _PROBES = 5
+_BATCH = 4  # a few texts of very different lengths: a large batch would be mostly padding
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str
 def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
     model, readout = draft.model, draft.readout
     ids = draft.framed.ids(draft.texts)
-    wanted = finished(pooled_vectors(model, ids, draft.layer, readout), draft.mean, draft.unit)
+    wanted = finished(pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.mean, draft.unit)
     distances = cosine_distances(wanted, arrays["vectors"])
     tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)
     worst = int(np.argmax(np.where(np.isfinite(distances), distances, np.inf)))
@@ -133,11 +134,13 @@ def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> fl
 
 def _cut_distance(draft: Draft, ids: list[list[int]], given: np.ndarray) -> float:
     """For texts that were cut: how far the vector is from the evaluation's, which may cut a template one token elsewhere."""
-    theirs = finished(pooled_vectors(draft.model, ids, draft.layer, draft.readout), draft.mean, draft.unit)
+    theirs = finished(pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH), draft.mean, draft.unit)
     return float(np.nanmax(cosine_distances(theirs, given)))
 
 
-def pooled_vectors(model: LoadedModel, ids: Sequence[Sequence[int]], layer: int, readout: Readout) -> np.ndarray:
+def pooled_vectors(
+    model: LoadedModel, ids: Sequence[Sequence[int]], layer: int, readout: Readout, batch_size: int | None = None
+) -> np.ndarray:
     """The vectors (texts, D) of token ids at one layer, pooled over the whole sequence; not centered, not scaled."""
     site = next(site for site in expand_sites(None, model.anatomy) if site.layer == layer)
     kind = f"{readout.pooling}/{readout.final_norm}"
@@ -149,7 +152,7 @@ def pooled_vectors(model: LoadedModel, ids: Sequence[Sequence[int]], layer: int,
             found, _ = pooler.run(batch, [(0, len(rows[i])) for i in items], model.run)
             out[items] = found[kind][0]
 
-        BatchRunner(model).run(rows, keep)
+        BatchRunner(model, batch_size).run(rows, keep)
     return out
 
 

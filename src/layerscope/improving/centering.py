@@ -20,7 +20,7 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 
 CENTER_ON = ("auto", "all", "sample")
-SHARE = 0.5
+SHARE = 0.25
 """The most that centering on further texts may cost unless all are asked for, as a share of what the choice costs."""
 
 _BLOCK = 4096

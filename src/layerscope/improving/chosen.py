@@ -73,7 +73,13 @@ class Chosen:
         return vectors[self.readout.kinds[0]][0]
 
     def save(
-        self, place: Path, corpus: str, overwrite: bool, offline: bool, why: str = "", also: Callable[[Path], None] | None = None
+        self,
+        place: Path,
+        corpus: str,
+        overwrite: bool,
+        offline: bool,
+        why: str = "",
+        also: Callable[[Path], None] | None = None,
     ) -> Path:
         """Write the sentence-transformers folder, verified in a fresh process."""
         options: dict[str, Any] = {} if also is None else {"also": also}
@@ -92,6 +98,6 @@ class Chosen:
         normalize = None if self.model.identity.get("sentence_encoder") else True
         export(
             self.model, self.layer, readout=self.readout, out=place, mean=mean, max_length=self.reader.max_length,
-            normalize=normalize, overwrite=overwrite, offline=offline, why=why, **options,
+            brief=True, normalize=normalize, overwrite=overwrite, offline=offline, why=why, **options,
         )  # fmt: skip
         return place

@@ -112,9 +112,9 @@ class StoredCandidates:
             return np.asarray(np.mean(parts, axis=0), dtype=np.float32)
         found = self._raw(readout, view)
         whole = found if view == TEXTS else self._raw(readout, TEXTS)
-        mean = whole.mean(1, keepdims=True, dtype=np.float64)
+        mean = whole.mean(1, keepdims=True, dtype=np.float64).astype(np.float32)
         same = np.abs(whole - mean).max((1, 2)) <= 1e-6 * np.maximum(1e-30, np.abs(whole).max((1, 2)))
-        out = found - mean.astype(np.float32) if readout.centering == "corpus" else found.copy()
+        out = found - mean if readout.centering == "corpus" else found.copy()
         out[same] = np.nan
         return out
 

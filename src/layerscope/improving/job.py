@@ -23,7 +23,7 @@ from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.grid import StoredCandidates, make_grid, offered, passes_of
+from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
 from layerscope.improving.judging import NONE, PARTS_OF, Panel, goes_by_words, make_panel, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
@@ -84,7 +84,7 @@ def improve(
     the cheapest is taken; what the user has today stays where the evidence is weak, or where the model is a sentence encoder
     already. `budget` is the largest share of the blocks to run, `max_cost` the most passes per text. `center_on` says over
     which texts a mean is subtracted: `sample` (those that are judged), `all`, read in a stream, or `auto`: all, or as many at
-    random as take half as long as the choice did. The result encodes at once; with `out` it is also written there, verified.
+    random as take a quarter of the time of the choice. The result encodes at once; with `out` it is also written there, verified.
 
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
@@ -230,17 +230,23 @@ class ImproveJob:
 
     def _estimate(self, panel: Panel, grid: Sequence[Readout]) -> None:
         """How long it will take, said before anything long begins."""
-        names = list(dict.fromkeys(name for r in grid for name in (self.prompts if r.template == BLEND else [r.template])))
-        tokens = self.tokens = self.reader.tokens(names, self.sample.texts[:SCREEN])
+        wanted, texts = by_template(grid, self.prompts), self.sample.texts
+        tokens = self.tokens = self.reader.tokens(list(wanted), texts[:SCREEN])
         views = 2.7 if panel.needs_views else 1.0  # a text, most of it, and its halves
-        many = len(self.sample.texts)
-        screened = many > SCREEN and len(names) > KEPT + 1
-        count = sum(tokens.values()) * (SCREEN if screened else many)
-        if screened:
-            count += (many - SCREEN) * (tokens["plain"] + (KEPT * max(tokens.values())))
-        self.spent = views * count + (0 if panel.needs_views else PARTS_OF * 1.7 * max(tokens.values()))
-        self.speed = self.reader.seconds_per_token(self.sample.texts[:SCREEN])
-        self.estimated = self.spent * self.speed
+        many = len(texts)
+        first = SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many  # so many are read under every template
+        missing = [
+            {name: tokens[name] * self.reader.missing_share(name, kinds, part) for name, kinds in wanted.items()}
+            for part in (texts[:first], texts[first:])
+        ]
+        totals = []  # in all, and of that what is not stored yet
+        for early, late in ((tokens, tokens), missing):
+            read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
+            parts = 0 if panel.needs_views or not read else PARTS_OF * 1.7 * max(tokens.values())
+            totals.append(views * read + parts)
+        self.spent = totals[0]
+        self.speed = self.reader.seconds_per_token(max(tokens, key=lambda name: tokens[name]), texts[:SCREEN])
+        self.estimated = totals[1] * self.speed
         announce(
             self.bar,
             f"about {said_time(self.estimated)}: {len(grid) * len(self.reader.layers)} layers × readouts of {self.model.name} on "

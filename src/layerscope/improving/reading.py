@@ -127,9 +127,13 @@ class Reader:
                 f"{LEAST_TEXTS} are needed to see which are neighbors. Raise --max-length, or give texts that begin differently."
             )
 
-    def seconds_per_token(self, texts: Sequence[str]) -> float:
-        """How fast the model reads here and now, from a short trial."""
-        encoder = TextEncoder(self.model, get_template("plain"), self.sites, ["mean/applied"], self.max_length, self.batch_size)
+    def missing_share(self, name: str, kinds: Sequence[str], texts: Sequence[str]) -> float:
+        """The share of texts that are not in the store yet under a template."""
+        return len(self._pass(name, kinds).missing(texts)) / max(1, len(set(texts)))
+
+    def seconds_per_token(self, name: str, texts: Sequence[str]) -> float:
+        """How fast the model reads under a template, here and now, from a short trial."""
+        encoder = TextEncoder(self.model, get_template(name), self.sites, ["last/raw"], self.max_length, self.batch_size)
         encoded = encoder.read(sorted(texts, key=len)[len(texts) // 2 :][:_TRIAL])
         encoder.run(encoded[:1], lambda n: None)  # the first batch pays for what is done once
         start = time.perf_counter()
