@@ -17,6 +17,7 @@ from tests.report.synthetic import (
     READOUTS,
     large_pair,
     synthetic_evaluation,
+    synthetic_improvement,
     synthetic_probe,
     synthetic_run,
     synthetic_study,
@@ -66,6 +67,24 @@ def test_studies_probes_and_sweeps_have_sections(open_page: Open, tmp_path: Path
     assert opened.page.locator("[data-kind=sweep] svg.chart").count() == 3
     assert head(opened)[:3] == ["probe", "metric", "layer"]
     assert body(opened)[1][2] == "1"
+
+
+def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path: Path) -> None:
+    path = write_report([synthetic_run(), synthetic_improvement()], tmp_path / "report.html")
+    opened = open_page(path)
+    assert opened.errors == []
+    assert opened.requests == [path.as_uri()]
+    assert opened.texts("#chosen h2") == ["A better readout: small on reviews.csv"]
+    assert opened.texts("#blocks h2") == []
+    rows = opened.page.evaluate(
+        "() => [...document.querySelectorAll('#chosen tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+    )
+    assert rows[:2] == [["text 0", "1", "before 0.1", "after 0.1"], ["", "2", "before 0.2", "after 0.2"]]
+    assert rows[3][0] == "text 1"
+    assert opened.texts("#lead")[0].startswith("small: layer 4 of 6, read with the one-word template")
+    assert opened.page.evaluate("() => document.querySelector('#chosen').getBoundingClientRect().top") < opened.page.evaluate(
+        "() => document.querySelector('#curves').getBoundingClientRect().top"
+    )
 
 
 @pytest.mark.parametrize("what", ["profile", "evaluation", "both", "full"])

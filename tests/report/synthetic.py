@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from layerscope import Evaluation, ProbeRun, Run, StudyRun, Sweep
+from layerscope.improving import Improved
 from layerscope.metrics import metrics
+from layerscope.selection import Choice
 
 READOUTS = [
     "plain/mean/applied/keep/none",
@@ -189,3 +191,32 @@ def synthetic_sweep() -> Sweep:
     table = synthetic_run().table.assign(job="small--lee", model="small", revision=None, corpus="lee", task=None, readout=None)
     manifest = {"kind": "sweep", "status": "complete", "layerscope": "0.1.0", "warnings": []}
     return Sweep(Path("sweeps/night"), jobs, table, manifest=manifest)
+
+
+def synthetic_improvement(name: str = "small", blocks: int = 6, layer: int = 4) -> Improved:
+    """A choice of the one-word template, with two texts and their neighbors before and after."""
+    choice = Choice(
+        layer=layer, site=site(layer), readout=READOUTS[3], expected_gain=None, ci_low=None, ci_high=None, risk_of_loss=None,
+        tied=(layer,), rule="improve", blocks_saved=blocks - layer, layers=blocks, model=name, reason="It is the best.",
+    )  # fmt: skip
+    rows = [
+        {"text": f"text {t}", "which": which, "rank": rank, "neighbor": f"{which} {t}.{rank}", "cosine": 0.9}
+        for t in range(2)
+        for which in ("before", "after")
+        for rank in (1, 2, 3)
+    ]
+    evidence = {
+        "judge": "agreement with minilm-l6", "score_name": "agreement with minilm-l6", "before": 0.2, "after": 0.4,
+        "interval": [0.1, 0.3], "readout_gain": 0.15, "layer_gain": 0.05, "today": f"layer {blocks} under {READOUTS[0]}",
+        "cost": "1 pass per text", "candidates": 14, "tied": 1, "kept_default": False,
+    }  # fmt: skip
+    manifest = {
+        "kind": "improve",
+        "status": "complete",
+        "layerscope": "0.1.0",
+        "model": model_facts(name, "llama", blocks),
+        "texts": {"name": "reviews.csv", "sampled": 20},
+        "evidence": evidence,
+    }
+    table = pd.DataFrame([{"readout": READOUTS[3], "layer": layer, "score": 0.4, "chosen": True}])
+    return Improved(choice, table, pd.DataFrame(rows), manifest)
