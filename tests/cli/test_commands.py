@@ -11,6 +11,7 @@ import layerscope
 from layerscope.metrics import metrics
 from layerscope.profiling import profile
 from tests.cli.support import Cli, assert_refused
+from tests.report.synthetic import synthetic_run
 from tests.tiny import tiny_model
 
 
@@ -93,3 +94,40 @@ def test_plot_mistakes(cli: Cli, run_folder: Path, tmp_path: Path) -> None:
     assert_refused(cli("plot", run_folder, "--metrics", "dime"), "dime", "curvature")
     assert_refused(cli("plot", run_folder, "--out", "a.pgn"), "unknown figure format '.pgn'", "Did you mean '.png'")
     assert_refused(cli("plot", run_folder, "--out", "file/a.png"), "cannot write")
+
+
+def test_an_error_that_nobody_foresaw_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from layerscope.core import runs
+
+    def broken(path: object) -> None:
+        raise KeyError("a \x1b[31mkey\nthat is not there")
+
+    monkeypatch.setattr(runs, "load_run", broken)
+    ended = cli("plot", tmp_path)
+    assert ended.code == 1
+    assert ended.err.startswith("layerscope: unexpected KeyError")
+    assert len(ended.err.strip().splitlines()) == 1
+    assert "\x1b" not in ended.err
+    assert "Traceback" in (tmp_path / "cache" / "last-error.txt").read_text()
+    monkeypatch.setenv("LAYERSCOPE_DEBUG", "1")
+    with pytest.raises(KeyError):
+        cli("plot", tmp_path)
+
+
+def test_verify(cli: Cli, tmp_path: Path) -> None:
+    synthetic_run().save(tmp_path / "run")
+    ended = cli("verify", tmp_path / "run")
+    assert (ended.code, ended.out) == (0, "3 files: 3 ok\n")
+    file = tmp_path / "run" / "profile.parquet"
+    raw = bytearray(file.read_bytes())
+    raw[100] ^= 1
+    file.write_bytes(raw)
+    ended = cli("verify", tmp_path / "run")
+    assert ended.code == 2
+    assert ended.out.startswith(f"damaged  {file}: its checksum")
+    assert "3 files: 2 ok, 1 damaged" in ended.out
+    told = json.loads(cli("verify", tmp_path / "run", "--json").out)
+    assert told["damaged"] == [{"path": str(file), "reason": "its checksum is not the one in the manifest"}]
+    assert cli("verify", "store").out == "0 files: none\n"
+    assert_refused(cli("verify", tmp_path / "nothing"), "is no folder")
+    assert_refused(cli("verify", tmp_path / "cache"), "is no folder")

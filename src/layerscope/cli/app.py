@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import logging
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
-from layerscope.errors import LayerscopeError
+from layerscope.errors import LayerscopeError, printable
 from layerscope.version import VERSION
 
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
@@ -141,3 +145,27 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:  # a defect of ours, or an input that nobody has thought of
+        if os.environ.get("LAYERSCOPE_DEBUG"):
+            raise
+        print(f"layerscope: {_unexpected(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _unexpected(error: Exception) -> str:
+    """One line about an error that nobody foresaw. Its traceback goes to a file for a bug report."""
+    first = next(iter(str(error).splitlines()), "")[:300]
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space is left on a disk ({first}). Free some space and run the same command again."
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"too many files are open ({first}). Raise the limit (`ulimit -n 4096`) and run the same command again."
+    where = "set LAYERSCOPE_DEBUG=1 to see where"
+    file = cache_dir() / "last-error.txt"
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
+        where = f"the details are in {file}"
+    return printable(
+        f"unexpected {type(error).__name__}: {first}. Something in the input may be damaged, or this is a defect: {where}. "
+        "`layerscope doctor` checks the installation."
+    )

@@ -10,13 +10,14 @@ plot itself although drawing lives several floors above it. Another package adds
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from layerscope.core.plugins import Registry
-from layerscope.core.untrusted import matches_checksum, read_json
+from layerscope.core.untrusted import exists, matches_checksum, read_json
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -144,21 +145,31 @@ def load_run(path: str | Path) -> AnyRun:
         raise RunFolderError(_no_run(Path(path)))
     kind = run_kinds.get(str(manifest.get("kind")))
     finished_manifest(path)
+    with damage_told(f"the {kind.name} run in {path}"):
+        run = kind.load(path)
+        run.summary()  # a manifest that lacks what every view needs is found out here
+        return run
+
+
+@contextmanager
+def damage_told(what: str) -> Iterator[None]:
+    """One clear error from whatever a damaged or edited run makes of the code that reads it."""
     try:
-        return kind.load(path)
+        yield
     except LayerscopeError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(
-            f"the {kind.name} run in {path} is damaged ({type(error).__name__}: {error}). "
-            "Run its command again with --overwrite, or restore the folder."
+            f"{what} is damaged ({type(error).__name__}: {error}). Run its command again with --overwrite, or restore the folder."
         ) from error
 
 
 def read_manifest(path: str | Path) -> dict[str, Any] | None:
     """The manifest of a folder, or None where there is none."""
     folder = Path(path)
-    if folder.exists() and not folder.is_dir():
+    if not exists(folder):
+        return None
+    if not folder.is_dir():
         raise RunFolderError(f"{folder} is a file; a run is a folder. Give the folder that the command wrote.")
     file = folder / MANIFEST
     try:
@@ -205,7 +216,7 @@ def _sweep_without_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _no_run(folder: Path) -> str:
-    if not folder.exists():
+    if not exists(folder):
         return f"{folder} holds no run: there is no such folder. Give a folder that a layerscope command wrote."
     inside = sorted(child.name for child in folder.iterdir() if (child / MANIFEST).exists())
     if inside:

@@ -16,16 +16,30 @@ CHECKSUM = "checksum"
 MOST_BYTES = 256 * 2**20
 
 
+def exists(path: str | Path) -> bool:
+    """Whether there is such a file or folder; a text that can be no path is none, however long and odd it is."""
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def json_problem(error: Exception) -> str:
+    """Why a JSON text could not be read."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return str(error).partition(";")[0]
+
+
 def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = DataError) -> Any:
     """The value of a JSON text. `where` names it in the error: bad syntax, bad UTF-8, nesting or numbers without end."""
     try:
         return json.loads(text)
-    except RecursionError as problem:
-        raise error(f"{where} is not readable JSON: it is nested too deeply.") from problem
-    except json.JSONDecodeError as problem:
-        raise error(f"{where} is not readable JSON: {problem.msg} (line {problem.lineno}, column {problem.colno}).") from problem
-    except ValueError as problem:
-        raise error(f"{where} is not readable JSON: {problem}.") from problem
+    except (ValueError, RecursionError) as problem:
+        line = f", line {problem.lineno}" if isinstance(problem, json.JSONDecodeError) else ""
+        raise error(f"{where}{line} is not readable JSON: {json_problem(problem)}.") from problem
 
 
 def read_json(path: Path, *, expect: type = dict, error: type[LayerscopeError] = DataError, most_bytes: int = MOST_BYTES) -> Any:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError
 
 PREFERRED_COLUMNS = ("text", "sentence", "content")
@@ -142,6 +143,8 @@ def _json_values(path: Path, packed: bool, records: Records) -> Iterator[tuple[i
             values = json.loads("".join(itertools.chain(head, lines)))
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {error.lineno} is not valid JSON: {error.msg}. Correct it.") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not valid JSON: {json_problem(error)}. Correct it.") from error
         yield from enumerate(values, 1)
         return
     for number, line in enumerate(itertools.chain(head, lines), 1):
@@ -150,9 +153,9 @@ def _json_values(path: Path, packed: bool, records: Records) -> Iterator[tuple[i
             continue
         try:
             yield number, json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{path}, line {number} is not valid JSON: {error.msg} at column {error.colno}. Every line must be one "
+                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one "
                 f"JSON string or object (or the whole file one list)."
             ) from error
 
@@ -219,7 +222,7 @@ def _read_parquet(path: Path, packed: bool, column: str | None, records: Records
                 for value in batch.column(0).to_pylist():
                     number += 1
                     yield number, value
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:  # ValueError: strings that are no UTF-8
         raise DataError(f"{path} is not a readable parquet file: {error}. Write or download it again.") from error
 
 

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -76,8 +77,10 @@ def _json_rows(path: Path, text: str) -> tuple[list[str], Rows]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number} is not valid JSON: {error.msg}. Every line must be one object.") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one object."
+            ) from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number} is {type(row).__name__}; every line must be a JSON object.")
         columns.update(dict.fromkeys(row))

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from layerscope.core.untrusted import exists
 from layerscope.errors import MissingExtraError, ModelError
 from layerscope.models.source import hub_snapshot
 from layerscope.packages import file_sha256
@@ -20,7 +21,7 @@ _PREFIX = "base_model.model."
 def locate(spec: str | Path, offline: bool = False) -> Path:
     """The local folder of an adapter: a folder, or a hub id org/name[@revision]."""
     path = Path(spec).expanduser()
-    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
+    if not exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
         repo, _, revision = str(spec).partition("@")
         path, _commit = hub_snapshot(repo, revision or None, offline)
     if not (path / "adapter_config.json").is_file():

@@ -22,6 +22,7 @@ from layerscope.data.items import Items
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, UnknownNameError
 from layerscope.models.architectures import own_architecture
 from layerscope.models.architectures.aim import ATTENTIONS, AttentionMode
+from layerscope.models.declared import check_sizes
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewRows, ViewSettings
@@ -317,6 +318,8 @@ def _read_transformers(source: Source, family: str, options: dict[str, Any]) -> 
     given = dict(options)
     if loads:
         given.pop("trust_remote_code", None)
+    if not source.pickled:
+        check_sizes(source.path, read_config(source.path), source.weights, "vision_config")
     try:
         with quiet():
             module, info = known.from_pretrained(

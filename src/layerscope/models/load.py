@@ -15,13 +15,14 @@ from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
+from layerscope.models.declared import check_sizes
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
-from layerscope.models.source import Source, resolve
+from layerscope.models.source import Source, read_config, resolve
 
 
 def load(
@@ -172,6 +173,8 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
     # The files are on this machine by now: nothing may reach for the network behind the user's back.
     common = {"local_files_only": True, **extra}
     weights = {} if source.gguf else {"use_safetensors": not source.pickled}
+    if source.gguf is None and not source.pickled:
+        check_sizes(source.path, read_config(source.path), source.weights)
     try:
         without_advice()
         with quiet(bars=source.gguf is not None):

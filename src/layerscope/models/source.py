@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.catalogue import MARKER
-from layerscope.core.untrusted import read_json
+from layerscope.core.untrusted import exists, read_json
 from layerscope.data.hub import hub_problem, set_patience
 from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.architectures import own_architecture
@@ -74,7 +74,7 @@ def resolve(
             raise ModelError(f"{text} is a catalogue model and has one version only: leave out revision={revision!r}.")
         return _catalogue_source(text, offline)
     path = Path(text).expanduser()
-    if path.exists():
+    if exists(path):
         if revision is not None:
             raise ModelError(f"{text} is on this machine, where there are no revisions: leave out {revision!r}.")
         return _local_source(path, one_line(path.name), "folder", allow_pickle, trust_remote_code)
@@ -95,7 +95,7 @@ def resolve(
 
 def check_name(spec: str | Path) -> None:
     """An error if a name can be no model's: no catalogue name, nothing on this machine, no hub id. Nothing is downloaded."""
-    if str(spec) not in catalogue() and not Path(spec).expanduser().exists():
+    if str(spec) not in catalogue() and not exists(spec):
         _hub_id(spec)
 
 

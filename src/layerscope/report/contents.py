@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.runs import load_run
+from layerscope.core.runs import damage_told, load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import Array, holm
 from layerscope.correlation.maths import Chance, against_chance, null_values, surrogate_curves, undefined_because
@@ -74,7 +75,13 @@ def read(given: Any) -> Source | Choice:
 
 def gather(runs: Iterable[Any], live: dict[str, Any] | None = None) -> Report:
     """Read runs of any kind (folders, runs, choices, or curves and scores from elsewhere) and work out what they show."""
-    found = [read(given) for given in runs]
+    given = list(runs)
+    folders = [str(one) for one in given if isinstance(one, (str, Path))]
+    with damage_told(f"a run among {', '.join(folders)}") if folders else nullcontext():
+        return _gather([read(one) for one in given], live)
+
+
+def _gather(found: Sequence[Source | Choice], live: dict[str, Any] | None) -> Report:
     curves = [one for one in found if isinstance(one, Curves)]
     scores = [one for one in found if isinstance(one, Scores)]
     blocks = [one for one in found if isinstance(one, Block)]

@@ -142,7 +142,7 @@ class Choice:
             found = {name: value for name, value in values.items() if name in known}
             found["extra"] = {**(found.get("extra") or {}), **more}
             return Choice(**found)
-        except (ValueError, TypeError, AttributeError, OSError) as error:
+        except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             raise RunFolderError(
                 f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."
             ) from None

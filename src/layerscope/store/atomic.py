@@ -25,6 +25,10 @@ from layerscope.errors import RunFolderError
 
 PART = ".part"
 _PART_NAME = re.compile(r"\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>\d+)(-[0-9a-f]{8})?\.part$")
+_REFUSED = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL,
+    errno.ELOOP,
+)  # fmt: skip
 _MOST_NAME = 190  # bytes: most disks allow 255 for the whole
 _DAY = 86400.0
 
@@ -46,7 +50,7 @@ def explained(path: Path) -> Iterator[None]:
                 f"cannot write {path}: this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the "
                 "same command again."
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
+        if error.errno in _REFUSED:
             raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another folder.") from error
         raise
 

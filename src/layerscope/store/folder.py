@@ -76,7 +76,9 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._digests: dict[str, str] = {}  # of the tables that were written through this object
-        if self.path.exists() and not self.path.is_dir():
+        with atomic.explained(self.path):
+            is_file = self.path.exists() and not self.path.is_dir()
+        if is_file:
             raise RunFolderError(f"{self.path} is a file; a run needs a folder. Choose another --out.")
 
     @property

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.untrusted import exists
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.job import evaluate
 from layerscope.metrics import Options
@@ -36,6 +37,7 @@ _DEFAULTS: dict[str, Any] = {
 _STEP = ("name", "about", "study", "profile", "evaluate", "probe", "models", "options", *_DEFAULTS)
 _RECIPES = "layerscope.sweeps.recipes"
 # What a plan sets itself, or what belongs to a single run
+_MOST_BYTES, _MOST_VALUES = 2**20, 100_000
 _SET_HERE = {"model", "tokenizer", "out", "offline", "overwrite", "progress", "engine", "address", "model_options"}
 _WITHOUT = {"profile": {*_SET_HERE, "texts", "live", "options", "limit", "column", "text_filter"}}
 
@@ -89,7 +91,7 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> Plan:
     if str(source) in recipes():
         text, base = resources.files(_RECIPES).joinpath(f"{source}.yaml").read_text(encoding="utf-8"), Path()
     elif path.is_file():
-        text, base = path.read_text(encoding="utf-8"), path.parent
+        text, base = _read_text(path), path.parent
     elif path.suffix or path.name != str(source):
         raise PlanError(
             f"there is no file {str(source)!r}. Give a YAML file (docs/clusters.md shows one), or {', '.join(recipes())}."
@@ -98,12 +100,38 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> Plan:
         raise UnknownNameError("recipe", str(source), recipes(), "A .yaml file can be given too.")
     try:
         content = yaml.safe_load(text)
+        _count(content)
     except yaml.YAMLError as error:
         raise PlanError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from error
+    except (RecursionError, ValueError) as error:  # nested without end; a date or a number that cannot be
+        raise PlanError(f"{source} is not a plan: {str(error) or 'it is nested too deeply'}.") from error
     try:
         return _plan(_expect(content, dict, "the file", "a mapping with the key `models` or `steps`"), base, path.stem)
     except LayerscopeError as error:
         raise PlanError(f"{source}: {error}") from None
+
+
+def _read_text(path: Path) -> str:
+    """The text of a plan's file."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise PlanError(f"{path} has {path.stat().st_size:,} bytes: a plan has at most {_MOST_BYTES:,}.")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path} is not UTF-8 (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8.") from error
+
+
+def _count(value: Any, depth: int = 0) -> int:
+    """How many values a plan has; ValueError where aliases make them too many or lead in circles."""
+    if depth > 40:
+        raise ValueError("it is nested too deeply")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    total = 1
+    for one in inner:
+        total += _count(one, depth + 1)
+        if total > _MOST_VALUES:
+            raise ValueError(f"it has more than {_MOST_VALUES:,} values")
+    return total
 
 
 def _plan(content: dict[str, Any], base: Path, name: str) -> Plan:
@@ -289,7 +317,7 @@ def _located_spec(spec: Spec, base: Path) -> Spec:
 def _located(name: str, base: Path) -> str:
     """A path is looked for where the file is; anything else is a name, or a path from where the command runs."""
     path = base / Path(name).expanduser()
-    return str(path.absolute()) if path.exists() else name
+    return str(path.absolute()) if exists(path) else name
 
 
 def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:

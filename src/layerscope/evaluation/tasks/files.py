@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.info import LAYOUT_TYPES, TaskInfo
 
@@ -94,10 +95,11 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                     if not isinstance(row, dict):
                         raise DataError(f"{path}, line {number} is {type(row).__name__}; every line must be a JSON object.")
                     yield row
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {number} is not JSON ({error}). Every line must be one JSON object.") from error
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read after line {number} ({error}). It may be damaged: copy it again.") from error
+    except (ValueError, RecursionError) as error:
+        why = json_problem(error)
+        raise DataError(f"{path}, line {number} is not JSON ({why}). Every line must be one JSON object.") from error
 
 
 _LAYOUTS = {

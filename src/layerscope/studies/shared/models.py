@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Site
+from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -71,7 +72,7 @@ class Spec:
         """Whether it is a hub id (with its revision), and neither a catalogue name nor something on this machine."""
         if isinstance(self.model, LoadedModel) or str(self.model) in catalogue():
             return False
-        return not Path(str(self.model)).expanduser().exists()
+        return not exists(str(self.model))
 
     def identity(self, request: Request) -> dict[str, Any]:
         """What tells it from other models, without loading it; a hub model is known by its name, without a download."""
@@ -114,7 +115,7 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
         return given
     if isinstance(given, LoadedModel):
         return Spec(given, given.name)
-    if isinstance(given, Path) or "?" not in given or Path(given).exists():
+    if isinstance(given, Path) or "?" not in given or exists(given):
         return Spec(given, _short(given))
     name, _, query = given.partition("?")
     options: dict[str, Any] = {}
@@ -141,7 +142,7 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
 def _short(model: str | Path) -> str:
     """A folder by its name, anything else as it was written."""
     path, text = Path(model).expanduser(), str(model)
-    is_path = text.startswith(("/", ".", "~")) or path.exists()
+    is_path = text.startswith(("/", ".", "~")) or exists(path)
     return path.resolve().name if is_path and text not in catalogue() else text
 
 
