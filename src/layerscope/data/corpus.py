@@ -147,8 +147,8 @@ class TextStream:
         offline: bool = False,
         encoding: str | None = None,
     ) -> None:
-        once = isinstance(spec, Iterator)  # a generator can be read only once: its texts are held, as the caller's list would be
-        self.spec: Any = tuple(spec) if once else spec
+        # a generator can be read only once: its texts are held, as the caller's list would be
+        self.spec: Any = tuple(spec) if isinstance(spec, Iterator) else spec
         self._options = (column, encoding, offline)
         self.name = "texts"
         self.dropped: dict[str, int] = {}

@@ -19,11 +19,13 @@ SLOT = "{text}"
 class Blend(torch.nn.Module):
     """The first module of the folder: texts in, `sentence_embedding` out."""
 
+    means: torch.Tensor  # (patterns, D)
+
     def __init__(self, model: Any, tokenizer: Any, settings: dict[str, Any], means: torch.Tensor) -> None:
         super().__init__()
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.max_seq_length = int(settings["max_length"])
-        self.register_buffer("means", means)  # (patterns, D)
+        self.register_buffer("means", means)
 
     @property
     def modalities(self) -> list[str]:

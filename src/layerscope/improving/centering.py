@@ -125,8 +125,8 @@ class _Saved:
 
     def load(self, passes: Sequence[_SumPass]) -> int:
         """Put the saved sums into the passes; returns how many texts they are over."""
-        found = self.path is not None and checked.read_or_discard(self.path, checked.read_arrays)
-        if not found or not np.array_equal(found["key"], self.key):
+        found = None if self.path is None else checked.read_or_discard(self.path, checked.read_arrays)
+        if found is None or not np.array_equal(found["key"], self.key):
             return 0
         totals, done = found["totals"], int(found["done"])
         for one, total in zip(passes, totals, strict=True):
