@@ -21,7 +21,6 @@ from layerscope.report.sections.profile import plot_profiles, print_run
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"
 TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
-TEMPLATES = ("plain", "one-word")  # `improve` tries more by itself, which takes longer
 SHOTS = 16
 PROFILE = ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink_first"]
 
@@ -33,7 +32,7 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
     # a second demo reads its vectors from the store, and writes the folder again
-    better = improve(MODEL, list(labels), out=out / "better", sample=texts, templates=TEMPLATES, max_length=64, overwrite=True)
+    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=64, overwrite=True)
     print_improved(better, console)
 
     console.print(f"\n[bold]2. The labels that were hidden[/]: six kinds of answers, a probe on {SHOTS} examples of each")

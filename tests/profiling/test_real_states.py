@@ -12,7 +12,8 @@ from layerscope.profiling.run import entropy_valley
 from tests.profiling.reference import PAPER, Independent, assert_agrees
 from tests.profiling.support import assert_same_numbers
 
-pytestmark = pytest.mark.real
+# one worker: what is computed once for all tests here takes a minute
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real states")]
 
 TOKENS, VIEWS, SEED = 48, 2, 3
 
@@ -20,7 +21,7 @@ TOKENS, VIEWS, SEED = 48, 2, 3
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     # beginnings of different lengths: most batches are padded, some texts are cut
-    return Corpus.of(" ".join(text.split()[: 6 + 7 * i % 37]) for i, text in enumerate(load_corpus("lee", limit=24)))
+    return Corpus.of(" ".join(text.split()[: 6 + 7 * i % 37]) for i, text in enumerate(load_corpus("lee", limit=16)))
 
 
 @pytest.fixture(scope="module")
