@@ -32,7 +32,7 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
     # a second demo reads its vectors from the store, and writes the folder again
-    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=64, overwrite=True)
+    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=64, center_on="sample", overwrite=True)
     print_improved(better, console)
 
     console.print(f"\n[bold]2. The labels that were hidden[/]: six kinds of answers, a probe on {SHOTS} examples of each")

@@ -24,7 +24,7 @@ from layerscope.improving.centering import Centered, center, check_center_on, te
 from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
-from layerscope.improving.judging import NONE, PARTS_OF, Panel, goes_by_words, make_panel, second_opinion
+from layerscope.improving.judging import NONE, Panel, goes_by_words, make_panel, parts_of, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.record import Settings, choice_of, evidence_of, left_alone, manifest_of
@@ -242,7 +242,7 @@ class ImproveJob:
         totals = []  # in all, and of that what is not stored yet
         for early, late in ((tokens, tokens), missing):
             read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
-            parts = 0 if panel.needs_views or not read else PARTS_OF * 1.7 * max(tokens.values())
+            parts = 0 if panel.needs_views or not read else parts_of(many) * 1.7 * max(tokens.values())
             totals.append(views * read + parts)
         self.spent = totals[0]
         self.speed = self.reader.seconds_per_token(max(tokens, key=lambda name: tokens[name]), texts[:SCREEN])

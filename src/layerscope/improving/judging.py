@@ -23,7 +23,7 @@ from layerscope.selection.labels.read import Labeled
 
 NONE = "none"
 PARTS_OF = 100
-"""Texts whose parts are read for a second opinion."""
+"""Texts whose parts are read for a second opinion, at most; at most a fifth of the sample, so that it costs little."""
 
 LABELED = "labeled"
 """The view of the labeled texts: vectors of them, centered as those of the sample are."""
@@ -138,12 +138,17 @@ def make_panel(
     return panel
 
 
+def parts_of(count: int) -> int:
+    """How many of so many texts are read in parts for a second opinion."""
+    return min(count, PARTS_OF, max(20, count // 5))
+
+
 def second_opinion(
     reader: Reader, readouts: Sequence[Readout], template: str, sample: Sequence[str], prompts: Sequence[str],
     seed: int, bar: Progress,
 ) -> Judgment:  # fmt: skip
     """How well the readouts of one template recognize some of the texts by their parts; undefined for all others."""
-    texts = list(sample[:PARTS_OF])
+    texts = list(sample[: parts_of(len(sample))])
     views = {TEXTS: texts, **make_views(texts, seed)}
     every = list(dict.fromkeys(text for some in views.values() for text in some))
     own = [i for i, readout in enumerate(readouts) if readout.template == template]
