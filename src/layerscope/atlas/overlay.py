@@ -78,13 +78,13 @@ def load_overlay(path: str | Path) -> Overlay:
     if manifest.get("kind") == "evaluation":
         from layerscope.evaluation.run import Evaluation
 
-        found = overlay_scores(Evaluation.load(path))
+        overlay = overlay_scores(Evaluation.load(path))
     else:
         from layerscope.profiling.run import Run
 
-        found = overlay_metrics(Run.load(path))
-    found.folder = str(path)
-    return found
+        overlay = overlay_metrics(Run.load(path))
+    overlay.folder = str(path)
+    return overlay
 
 
 def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
@@ -107,7 +107,7 @@ def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
 def overlay_metrics(run: Run) -> Overlay:
     """The curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
-    found, differs = [], {}
+    comparable, differs = [], {}
     measured = set(run.table["metric"])
     for theirs, ours in OURS.items():
         if ours not in measured:
@@ -117,16 +117,16 @@ def overlay_metrics(run: Run) -> Overlay:
             differs[theirs] = reasons
             continue
         rows = whole_layers(run.curve(ours)).dropna(subset=["value"])
-        found.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
+        comparable.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
     columns = ["metric", "layer", "depth", "value"]
-    table = pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+    table = pd.concat(comparable, ignore_index=True)[columns] if comparable else pd.DataFrame(columns=columns)
     notes = []
-    if found and "image_tokens" in conventions:
+    if comparable and "image_tokens" in conventions:
         notes.append(
             f"your values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the published "
             "ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches shuffled."
         )
-    elif found:
+    elif comparable:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
         notes.append(

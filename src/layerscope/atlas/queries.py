@@ -45,14 +45,14 @@ def select_scores(model: str | AtlasModel, convention: str = "english") -> pd.Da
     undefined = int(table["main_score"].isna().sum())
     table = table.dropna(subset=["main_score"])
     # the mean is over en and en-ext of AmazonCounterfactual; every other group has one row
-    found = table.groupby(["task", "task_type", "layer"], as_index=False).agg(
+    means = table.groupby(["task", "task_type", "layer"], as_index=False).agg(
         score=("main_score", "mean"), states=("num_hidden_states", "first")
     )
-    found["layer"] = found["layer"].astype(int)
-    found["depth"] = found["layer"] / (found["states"].astype(int) - 1)
-    found = found[["task", "task_type", "layer", "depth", "score"]].sort_values(["task", "layer"], ignore_index=True)
-    found.attrs.update(model=known.name, convention=convention, undefined=undefined, final_norm="applied")
-    return found
+    means["layer"] = means["layer"].astype(int)
+    means["depth"] = means["layer"] / (means["states"].astype(int) - 1)
+    means = means[["task", "task_type", "layer", "depth", "score"]].sort_values(["task", "layer"], ignore_index=True)
+    means.attrs.update(model=known.name, convention=convention, undefined=undefined, final_norm="applied")
+    return means
 
 
 def metric_values(
@@ -96,11 +96,11 @@ def metric_values(
     layer, entries = table["layer"].astype(int), table["num_layers_in_file"].astype(int)
     # the published lists of aim have no entry for the embeddings: entry 0 is block 1
     depth = (layer + 1) / entries if known.family == "aim" else layer / (entries - 1)
-    found = table.assign(layer=layer, depth=depth, task=table["dataset"].map(task_of))
-    found = found[["dataset", "task", "split", "metric", "normalization", "layer", "depth", "value"]]
-    found = found.sort_values(["metric", "dataset", "layer"], ignore_index=True)
-    found.attrs.update(model=known.name, undefined=undefined, final_norm="hf")
-    return found
+    values = table.assign(layer=layer, depth=depth, task=table["dataset"].map(task_of))
+    values = values[["dataset", "task", "split", "metric", "normalization", "layer", "depth", "value"]]
+    values = values.sort_values(["metric", "dataset", "layer"], ignore_index=True)
+    values.attrs.update(model=known.name, undefined=undefined, final_norm="hf")
+    return values
 
 
 @lru_cache(maxsize=64)
@@ -165,9 +165,9 @@ def probe_accuracies(model: str | AtlasModel, probe: str = "attention_probe") ->
     wide = table[table["metric"].isin(["val_acc1", "val_acc5"])].pivot_table("value", "first_layer", "metric", aggfunc="last")
     label = wide.index.to_numpy().astype(int)
     layer = label if known.family in LABEL_IS_LAYER else label - 1
-    found = pd.DataFrame({"layer": layer, "depth": layer / BLOCKS, "label": label})
-    found["top1"], found["top5"] = wide["val_acc1"].to_numpy(float), wide["val_acc5"].to_numpy(float)
-    return found.sort_values("layer", ignore_index=True)
+    accuracies = pd.DataFrame({"layer": layer, "depth": layer / BLOCKS, "label": label})
+    accuracies["top1"], accuracies["top5"] = wide["val_acc1"].to_numpy(float), wide["val_acc5"].to_numpy(float)
+    return accuracies.sort_values("layer", ignore_index=True)
 
 
 def probes_or_none(model: AtlasModel) -> pd.DataFrame | None:

@@ -80,11 +80,11 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
     """What the atlas holds of one model, as plain values."""
     model = find_model(name)
     scores, values = scores_or_none(model, convention), metrics_or_none(model)
-    found: dict[str, Any] = {"model": model.name, "convention": convention, "scores": None, "metrics": None}
+    summary: dict[str, Any] = {"model": model.name, "convention": convention, "scores": None, "metrics": None}
     if scores is not None:
         same = same_tasks(scores)
         means = 100 * same.groupby("layer")["score"].mean()
-        found["scores"] = {
+        summary["scores"] = {
             "final_norm": "applied",
             "mean_over": int(same["task"].nunique()),
             "layers": means.index.tolist(),
@@ -93,18 +93,18 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
         }
     if values is not None:
         dataset, split = str(values["dataset"].iloc[0]), str(values["split"].iloc[0])
-        found["metrics"] = {"dataset": dataset, "split": split, "final_norm": "hf", "curves": metric_table(values)}
+        summary["metrics"] = {"dataset": dataset, "split": split, "final_norm": "hf", "curves": metric_table(values)}
     probes = probes_or_none(model)
     if probes is not None:
         top, last = highest(probes, "top1"), probes.iloc[-1]
-        found["probe"] = {
+        summary["probe"] = {
             "dataset": "imagenet100",
             "layers": probes["layer"].tolist(),
             "top1": probes["top1"].tolist(),
             "best": {"layer": int(top["layer"]), "top1": float(top["top1"])},
             "last": {"layer": int(last["layer"]), "top1": float(last["top1"])},
         }
-    return found
+    return summary
 
 
 def compare(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ def panels(names: Sequence[str], convention: str = "english", overlays: Sequence
     curves = {m.name: v for m in models if (v := metrics_or_none(m)) is not None}
     curves |= {label: run.metrics for label, run in runs.items() if not run.metrics.empty}
     order = [m.name for m in models] + list(runs)
-    found = []
+    out = []
     shared = set.intersection(*(set(t["task"]) for t in tables.values())) if tables else set()
     if shared:
         series = []
@@ -178,14 +178,14 @@ def panels(names: Sequence[str], convention: str = "english", overlays: Sequence
                     .agg(y=("score", "mean"), x=("depth", "first"))
                 )
                 series.append(Series(name, own["x"].tolist(), (100 * own["y"]).tolist(), mark=int(own["y"].to_numpy().argmax())))
-        found.append(Panel(f"mean MTEB score, {len(shared)} tasks ({convention})", "depth (layer / blocks)", "", series))
+        out.append(Panel(f"mean MTEB score, {len(shared)} tasks ({convention})", "depth (layer / blocks)", "", series))
     probes = {m.name: p for m in models if (p := probes_or_none(m)) is not None}
     if probes:
         series = [
             Series(name, p["depth"].tolist(), p["top1"].tolist(), mark=int(p["top1"].to_numpy().argmax()))
             for name, p in probes.items()
         ]
-        found.append(Panel("attention probe, ImageNet-100 top-1 (%)", "depth (layer / blocks)", "", series))
+        out.append(Panel("attention probe, ImageNet-100 top-1 (%)", "depth (layer / blocks)", "", series))
     for metric in METRICS:
         series = []
         for name in order:
@@ -194,5 +194,5 @@ def panels(names: Sequence[str], convention: str = "english", overlays: Sequence
                 if not line.empty:
                     series.append(Series(name, line["depth"].tolist(), line["value"].tolist()))
         if series:
-            found.append(Panel(TITLES[metric], "depth (layer / blocks)", "", series))
-    return found
+            out.append(Panel(TITLES[metric], "depth (layer / blocks)", "", series))
+    return out

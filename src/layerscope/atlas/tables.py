@@ -104,17 +104,17 @@ def every_model() -> dict[str, AtlasModel]:
 @lru_cache(maxsize=1)
 def _aliases() -> dict[str, AtlasModel]:
     """Lower-case spellings: with or without the size where a family has one, `@main`, `family/size`."""
-    found: dict[str, AtlasModel] = {}
+    aliases: dict[str, AtlasModel] = {}
     for model in every_model().values():
         sizes = {m.size for m in every_model().values() if m.family == model.family}
         bases = [f"{model.family}-{model.size}", f"{model.family}/{model.size}"]
         if len(sizes) == 1:
             bases.append(model.family)
         for base in bases:
-            found[f"{base}@{model.revision}".lower()] = model
+            aliases[f"{base}@{model.revision}".lower()] = model
             if model.revision == "main":
-                found[base.lower()] = model
-    return found
+                aliases[base.lower()] = model
+    return aliases
 
 
 def find_model(name: str | AtlasModel) -> AtlasModel:

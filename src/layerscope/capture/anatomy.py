@@ -79,13 +79,13 @@ def expand_sites(patterns: Iterable[str] | None, anatomy: Anatomy) -> list[Site]
     ['embed', 'block.0', 'block.1']
     """
     count = anatomy.n_blocks
-    found: dict[str, Site] = {}
+    sites_by_name: dict[str, Site] = {}
     for pattern in patterns if patterns is not None else DEFAULT_SITES:
         for site in _expand(pattern.strip(), anatomy, count):
-            found[site.name] = site
-    if not found:
+            sites_by_name[site.name] = site
+    if not sites_by_name:
         raise LayerscopeError("no sites were chosen. Valid: embed, block.K or block.* (every block), block.*.attn and so on.")
-    return sorted(found.values(), key=_pass_order)
+    return sorted(sites_by_name.values(), key=_pass_order)
 
 
 def _pass_order(site: Site) -> tuple[int, int]:

@@ -82,7 +82,7 @@ def make_image_batch(
 
 
 def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """On a device; a GPU copies from pinned memory, so that the host need not wait until it gets there."""
+    """On a device; a GPU copies from pinned memory, so that the host does not wait for the transfer."""
     if torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

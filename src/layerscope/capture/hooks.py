@@ -1,4 +1,4 @@
-"""One forward pass, states handed over inside the hooks, so that no layer's states outlive its own hook."""
+"""States read inside the hooks of one forward pass, so that no layer's states outlive their own hook."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def first_tensor(*sources: Any) -> Tensor:
         for value in values:
             if isinstance(value, Tensor):
                 return value
-    raise RuntimeError("a hooked module received or returned no tensor; name another family for this model")
+    raise RuntimeError(
+        "a hooked module received or returned no tensor: this family does not describe the model. Give another one with family="
+    )
 
 
 def _scaled(states: Tensor, tap: Tap) -> Tensor:

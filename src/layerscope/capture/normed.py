@@ -1,8 +1,8 @@
-"""States under the final norm, summed over tokens, or seen from their mean: the normed states themselves are never written down.
+"""States under the final norm, summed over tokens or centered, without ever storing the normed states themselves.
 
 A profile with views reads only the mean vector of each view. Norming every layer's states and summing them goes over them three
-times; a kernel on CUDA, for half-precision states, once. Token measures need a dozen such passes, or one more kernel. A norm
-module is known by what it does: its own result on a few states must be ours.
+times; a CUDA kernel for half-precision states does it once. Token measures need a dozen such passes, or one more kernel. A norm
+module is recognized by its results: on a few states they must equal ours.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def _centered(
 
 
 def _sum_chunks(
-    states: Tensor, given: tuple[list[Tensor], int], masked: bool, kind: Kind, found: list[Tensor], full: bool
+    states: Tensor, given: tuple[list[Tensor], int], masked: bool, kind: Kind, sums: list[Tensor], full: bool
 ) -> Tensor:
-    """Sums over tokens (B, D); with `full`, what is found of each token goes to the tensors given for it."""
+    """Sums over tokens (B, D); with `full`, each token's results go to the tensors given for them."""
     texts, tokens, width = states.shape
     out = states.new_empty(texts, -(-tokens // CHUNK), width, dtype=torch.float64)
-    _run("normed_sums", states, [*given[0], out, *found, given[1], *_numbers(states, masked, kind), int(full)])
+    _run("normed_sums", states, [*given[0], out, *sums, given[1], *_numbers(states, masked, kind), int(full)])
     return out.sum(1) if out.shape[1] > 1 else out.squeeze(1)
 
 
@@ -146,7 +146,7 @@ def _as_floats(weight: Tensor) -> Tensor:
 def _kind_of(norm: nn.Module | None, states: Tensor) -> Kind | None:
     """Which of the kinds a module computes, tried once; None if none of them, or if the kernel cannot be used."""
     weights = {} if norm is None else _weights(norm)
-    if norm is not None and (norm._modules or not _plain(weights, states)):  # or a wrapper, whose weights are elsewhere
+    if norm is not None and (norm._modules or not _plain(weights, states)):  # or a wrapper, which keeps its weights elsewhere
         return None
     known = _known.setdefault(_NO_NORM if norm is None else norm, {})
     key = states.dtype, states.device.index or 0, *(value.dtype for value in weights.values())
@@ -167,7 +167,7 @@ def _plain(weights: Weights, states: Tensor) -> bool:
 
 @torch.inference_mode()
 def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
-    """Tried with weights of our own: its present ones may be all the same, and those of a model in training change."""
+    """Tried with weights of our own: the module's may all be equal, and change while a model trains."""
     try:
         generator, width = torch.Generator().manual_seed(0), states.shape[-1]
         given = torch.randn(3, 19, width, generator=generator)

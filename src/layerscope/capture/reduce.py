@@ -56,7 +56,7 @@ class Reduced:
 class ReducedTensors:
     """A `Reduced` batch, still on its device: `pooled` (sites, texts, D) float32, `tokens` (fields, sites, texts) float64.
 
-    On a GPU nothing has waited for it, and nobody has looked whether it is finite (see `Reducer.check`).
+    On a GPU the work may still be running, and nothing has been checked for NaN or infinity (see `Reducer.check`).
     """
 
     pooled: Tensor
@@ -167,7 +167,7 @@ class Reducer:
         raise non_finite_error(self.sites[bad], pooled[bad].flatten(0, -2), self._dtype)
 
     def _on_raw(self, index: int, raw: Tensor, norm: nn.Module) -> bool:
-        """Take what is wanted of the normed states without making them, if that can be done."""
+        """Compute what is wanted of the normed states without storing them, where possible."""
         batch = self._batch
         if batch is None or batch.skip or batch.pool_class:
             return False
@@ -184,24 +184,24 @@ class Reducer:
         return True
 
     def _measure_at_once(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
-        """Token measures in three kernels and a product or two, where they do what is asked for."""
+        """Token measures in three kernels and one or two products, where those can compute what is asked for."""
         _, tokens, width = raw.shape
         if compute_dtype(raw.device, self.options) != torch.float32:
             return False
         long = tokens > width  # the D×D side is smaller
         able = usable_for_rows(raw.device, self.options) if long else usable_for(raw.device, tokens, self.options)
-        found = centered_states(raw, mask, norm) if able else None
-        if found is None:
+        centered = centered_states(raw, mask, norm) if able else None
+        if centered is None:
             return False
-        facts = TokenFacts(found.norms, mask, found.largest, raw.dtype)
+        facts = TokenFacts(centered.norms, mask, centered.largest, raw.dtype)
         entropy, curvature, space = self.entropy, self.curvature, self._space
         if long:
-            prepared = prepare_long(found.centered, facts, self.options, entropy=entropy, curvature=curvature, space=space)
+            prepared = prepare_long(centered.centered, facts, self.options, entropy=entropy, curvature=curvature, space=space)
         else:
-            gram = centered_gram(found.centered, raw.dtype)
+            gram = centered_gram(centered.centered, raw.dtype)
             prepared = prepare_gram(gram, facts, self.options, entropy=entropy, curvature=curvature, space=space)
-        self._keep_mean(index, raw, mask, found.total)
-        self._wait(_Waiting(index, found.before, found.largest, prepared))
+        self._keep_mean(index, raw, mask, centered.total)
+        self._wait(_Waiting(index, centered.before, centered.largest, prepared))
         return True
 
     def _keep_mean(self, index: int, raw: Tensor, mask: Tensor | None, total: Tensor) -> None:
@@ -224,7 +224,7 @@ class Reducer:
         pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
         if batch.pool_class:
             pooled = whole[:, 0].to(pooled.dtype)
-        if raw.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # a GPU's host would have to wait for this
+        if raw.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # the host would have to wait for the GPU here
             raise non_finite_error(self.sites[index], pooled, state.dtype)
         self._pooled[index] = pooled.float()
         if self._token_level:
@@ -267,7 +267,7 @@ class Reducer:
         self._own[index] = torch.stack(out)
 
     def _wait(self, site: _Waiting) -> None:
-        """Put a site's matrices to those that wait; solve them when there is no room for more."""
+        """Queue a site's matrices; solve the queue when there is no room for more."""
         if self._waiting and self._waiting[0].norms.device != site.norms.device:  # a model spread over devices
             self._solve()
         self._waiting.append(site)
@@ -285,7 +285,7 @@ class Reducer:
         return out
 
     def _solve(self) -> None:
-        """Entropies and sink ratios of the sites that wait for them."""
+        """Entropies and sink ratios of the queued sites."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -310,7 +310,7 @@ class Reducer:
 
 
 def compute_dtype(device: torch.device, options: Options) -> torch.dtype:
-    """What Gram matrices and their eigenvalues are computed in: float32 on a GPU, unless α < 1 lifts its rounding up."""
+    """What Gram matrices and their eigenvalues are computed in: float32 on a GPU, unless α < 1 amplifies its rounding."""
     return torch.float32 if device.type == "cuda" and options.alpha >= 1 else torch.float64
 
 

@@ -51,14 +51,14 @@ def show_command(
     from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import show
 
-    found = show(model, convention)
+    summary = show(model, convention)
     overlays = [load_overlay(path) for path in run]
     if as_json:
-        shared.print_json({**found, "runs": [overlay.as_dict() for overlay in overlays]})
+        shared.print_json({**summary, "runs": [overlay.as_dict() for overlay in overlays]})
     else:
         from layerscope.report.atlas import print_model, print_overlay
 
-        print_model(found)
+        print_model(summary)
         for overlay in overlays:
             print_overlay(overlay)
         shared.next_step(f"layerscope report --atlas {shared.shown(model)}")

@@ -59,7 +59,7 @@ def correlate_command(
             if name not in measured:
                 raise UnknownNameError("metric", name, measured)
         tables.metrics = tables.metrics[tables.metrics["metric"].isin(chosen)]
-    found = correlate(
+    correlations = correlate(
         tables.metrics,
         tables.scores,
         measures=words(measure) or [],
@@ -67,17 +67,17 @@ def correlate_command(
         seed=seed,
     )
     if as_json:
-        shared.print_json({**tables.facts, **found.as_dict(), "notes": tables.notes})
+        shared.print_json({**tables.facts, **correlations.as_dict(), "notes": tables.notes})
     elif not quiet:
         from layerscope.report.atlas import print_correlations
 
-        print_correlations(found, tables)
+        print_correlations(correlations, tables)
     if out is not None:
         from layerscope.report.drawing import save_figure
         from layerscope.report.panels import correlation_panels, plot_panels
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
-        print(f"Written to {save_figure(plot_panels(correlation_panels(found), title), out)}", file=sys.stderr)
+        print(f"Written to {save_figure(plot_panels(correlation_panels(correlations), title), out)}", file=sys.stderr)
     if not as_json and not quiet:
         folders = " ".join(shared.shown(run) for run in runs or [])
         shared.next_step(f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shown(model or '')}")

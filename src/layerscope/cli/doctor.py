@@ -59,16 +59,16 @@ def doctor_command(
     as_json: bool = shared.AS_JSON,
 ) -> None:
     """Check versions, extras, the device and its eigen-solver, caches, disk space and permissions."""
-    found = list(examine(hub))
+    findings = list(examine(hub))
     if as_json:
-        shared.print_json({"layerscope": VERSION, "findings": [asdict(finding) for finding in found]})
+        shared.print_json({"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]})
     elif report:
-        print("\n".join(f"{finding.status:8}{finding.name}: {finding.text}" for finding in found))
+        print("\n".join(f"{finding.status:8}{finding.name}: {finding.text}" for finding in findings))
     else:
-        _print(found)
-        problem = next((finding for finding in found if finding.status == PROBLEM and finding.mend), None)
+        _print(findings)
+        problem = next((finding for finding in findings if finding.status == PROBLEM and finding.mend), None)
         shared.next_step(problem.mend if problem else "layerscope profile minilm-l6 --data lee --limit 50")
-    if any(finding.status == PROBLEM for finding in found):
+    if any(finding.status == PROBLEM for finding in findings):
         raise typer.Exit(2)
 
 
@@ -192,7 +192,7 @@ def _hub() -> Finding:
     return Finding("hub", OK, "reachable", private=address)
 
 
-def _print(found: list[Finding]) -> None:
+def _print(findings: list[Finding]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -201,11 +201,11 @@ def _print(found: list[Finding]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding in found:
+    for finding in findings:
         where = f" [dim]{escape(finding.private)}[/]" if finding.private else ""
         mend = f"\n[bold]{escape(finding.mend)}[/]" if finding.mend and finding.status != OK else ""
         table.add_row(_SIGNS[finding.status], escape(finding.name), escape(finding.text) + where + mend)
     Console(highlight=False).print(table)
-    problems = sum(finding.status == PROBLEM for finding in found)
+    problems = sum(finding.status == PROBLEM for finding in findings)
     Console(highlight=False).print("Everything that is needed works." if not problems else f"{problems} to mend.", style="bold")
     sys.stdout.flush()

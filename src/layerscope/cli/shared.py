@@ -21,10 +21,10 @@ def words(text: str | None) -> list[str] | None:
     """A comma-separated list, or None where nothing was given."""
     if text is None:
         return None
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if not found:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
         raise LayerscopeError(f"expected a comma-separated list of names, got {text!r}.")
-    return found
+    return parts
 
 
 def readout_names(given: list[str]) -> list[str] | None:
@@ -33,8 +33,8 @@ def readout_names(given: list[str]) -> list[str] | None:
     >>> readout_names(["one-word,echo", "In short, {text}/mean"])
     ['one-word', 'echo', 'In short, {text}/mean']
     """
-    found = [name for value in given for name in ([value] if "{text}" in value else words(value) or [])]
-    return found or None
+    names = [name for value in given for name in ([value] if "{text}" in value else words(value) or [])]
+    return names or None
 
 
 def real(text: str | None, name: str) -> float | None:
@@ -49,11 +49,11 @@ def real(text: str | None, name: str) -> float | None:
 
 def whole_numbers(text: str | None, name: str) -> list[int] | None:
     """A comma-separated list of whole numbers, or None where nothing was given."""
-    found = words(text)
-    if found is None:
+    parts = words(text)
+    if parts is None:
         return None
     try:
-        return [int(part) for part in found]
+        return [int(part) for part in parts]
     except ValueError:
         raise LayerscopeError(f"--{name} takes whole numbers separated by commas, not {text!r}.") from None
 

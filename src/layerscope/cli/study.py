@@ -83,10 +83,10 @@ def read_settings(given: list[str]) -> dict[str, Any]:
     >>> read_settings(["levels=0,1"])
     {'levels': '0,1'}
     """
-    found = {}
+    settings = {}
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise LayerscopeError(f"--set takes NAME=VALUE, not {pair!r}. `layerscope study list NAME` shows a study's options.")
-        found[name.strip()] = value
-    return found
+        settings[name.strip()] = value
+    return settings

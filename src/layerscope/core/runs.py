@@ -188,11 +188,11 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
     manifest = read_manifest(path)
     if manifest is None:
         raise RunFolderError(_no_run(Path(path)))
-    found = str(manifest.get("kind"))
-    if kind is not None and found != kind:
-        raise RunFolderError(f"{path} holds a run of kind {found!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
+    actual = str(manifest.get("kind"))
+    if kind is not None and actual != kind:
+        raise RunFolderError(f"{path} holds a run of kind {actual!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
     if manifest.get("status") != "complete":
-        raise RunFolderError(f"the {found} run in {path} is not finished. Run the same command again: it resumes.")
+        raise RunFolderError(f"the {actual} run in {path} is not finished. Run the same command again: it resumes.")
     return manifest
 
 

@@ -74,10 +74,10 @@ class Interval:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From what `format` writes; a bare number has no bounds."""
-        found = _TOLD.match(text.split(" (no interval")[0])
-        if found is None:
+        match = _TOLD.match(text.split(" (no interval")[0])
+        if match is None:
             raise ValueError(f"not an interval: {text!r}. It is written as 'value (low to high)'.")
-        value, low, high = (math.nan if part is None else float(part.replace("−", "-")) for part in found.groups())
+        value, low, high = (math.nan if part is None else float(part.replace("−", "-")) for part in match.groups())
         return cls(value, low, high)
 
 

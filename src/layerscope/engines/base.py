@@ -98,8 +98,8 @@ class Engine(ABC):
         >>> LocalEngine().map(len, ["one", "three"])
         [3, 5]
         """
-        found = dict(self.run(MapWork(function), items, advance))
-        return [found[i] for i in range(len(items))]
+        results = dict(self.run(MapWork(function), items, advance))
+        return [results[i] for i in range(len(items))]
 
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says about where it was computed."""

@@ -232,10 +232,10 @@ class Dispatch:
             while self.finished < len(self.items):
                 self._assign()
                 for reference in self._ready():
-                    found = self._receive(reference)
-                    if found is not None:
+                    result = self._receive(reference)
+                    if result is not None:
                         self.finished += 1
-                        yield found
+                        yield result
                 while self.given_up:
                     self.finished += 1
                     yield self.given_up.pop()
@@ -270,8 +270,8 @@ class Dispatch:
     def _ready(self) -> list[Any]:
         every = [m.opening for m in self.members if m.opening is not None]
         every += [reference for member in self.members for reference in member.items]
-        found, _ = self.ray.wait(every, num_returns=1, timeout=_POLL_S)
-        if found:
+        ready, _ = self.ray.wait(every, num_returns=1, timeout=_POLL_S)
+        if ready:
             self.heard = time.monotonic()
         elif not any(m.items for m in self.members) and time.monotonic() - self.heard > self.start_timeout:
             place = self.placement
@@ -279,7 +279,7 @@ class Dispatch:
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
                 f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. {_RESUME}"
             )
-        return list(found)
+        return list(ready)
 
     def _receive(self, reference: Any) -> tuple[int, Any] | None:
         member = next((m for m in self.members if reference in m.items or reference is m.opening), None)
@@ -372,5 +372,5 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.') if lines else 'no more is known'}"
 
 
-def _resources(found: dict[str, Any]) -> str:
-    return f"{found.get('CPU', 0):g} cores and {found.get('GPU', 0):g} GPUs"
+def _resources(resources: dict[str, Any]) -> str:
+    return f"{resources.get('CPU', 0):g} cores and {resources.get('GPU', 0):g} GPUs"

@@ -252,10 +252,10 @@ class EvaluationJob:
         return ScoringContext(str(folder.path), str(self.store.root), model.name, revision, model.width, spaces, plan.unit_length)
 
     def _score(self, context: ScoringContext, jobs: Sequence[ScoreJob]) -> list[dict[str, Any]]:
-        found = {job: read_result(job.file(context)) for job in jobs}
-        missing = [job for job, result in found.items() if result is None]
+        stored = {job: read_result(job.file(context)) for job in jobs}
+        missing = [job for job, result in stored.items() if result is None]
         self.bar.begin("scoring|scores", len(jobs), len(jobs) - len(missing))
-        results = [result for result in found.values() if result is not None]
+        results = [result for result in stored.values() if result is not None]
         for result in score_all(context, missing, self.scoring_workers):
             results.append(result)
             self.bar.advance(1)

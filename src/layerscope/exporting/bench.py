@@ -93,26 +93,27 @@ def bench(
     return Bench(models, list(lengths), count, f"{platform.machine()}, {os.cpu_count()} cores")
 
 
-def print_bench(found: Bench) -> None:
+def print_bench(measured: Bench) -> None:
     """One row per figure, the ratio last."""
     console = Console(highlight=False)
-    one, other = found.models[:2]
+    one, other = measured.models[:2]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("")
     for name in (one["name"], other["name"], "ratio"):
         table.add_column(name, justify="right")
-    for row in found.rows():
+    for row in measured.rows():
         table.add_row(*row)
     console.print(table)
-    console.print(f"{found.threads} threads, {found.machine}; medians over alternating rounds, each model in its own process")
+    where = f"{measured.threads} threads, {measured.machine}"
+    console.print(f"{where}; medians over alternating rounds, each model in its own process")
 
 
 def bench_facts(folder: Path, model: Any, offline: bool) -> dict[str, Any]:
     """What a model card quotes."""
     if not isinstance(model, (str, Path)):
         raise ExportError("--bench compares with the model's own files: give its name or folder, not a module.")
-    found = bench(folder, model, offline=offline)
-    return {**found.as_dict(), "against": found.models[1]["name"], "table": found.rows()}
+    measured = bench(folder, model, offline=offline)
+    return {**measured.as_dict(), "against": measured.models[1]["name"], "table": measured.rows()}
 
 
 def _row(label: str, one: float, other: float, shape: str, more: bool = False) -> list[str]:
@@ -179,12 +180,12 @@ class _Child:
         peak = int(self._ask({"do": "memory"}))
         config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
         weights = sum(file.stat().st_size for file in self.path.rglob("*.safetensors"))
-        found = {}
+        by_length = {}
         for length in lengths:
             single = sorted(self._single[length])
             p95 = single[min(len(single) - 1, int(0.95 * len(single)))]
             rate = 1 / median(self._seconds[length])
-            found[str(length)] = {"texts_per_s": rate, "p50_ms": 1000 * median(single), "p95_ms": 1000 * p95}
+            by_length[str(length)] = {"texts_per_s": rate, "p50_ms": 1000 * median(single), "p95_ms": 1000 * p95}
         blocks = next((config[name] for name in ("num_hidden_layers", "n_layer", "n_layers") if name in config), 0)
         return {
             "name": self.name,
@@ -194,7 +195,7 @@ class _Child:
             "disk_bytes": weights,
             "peak_bytes": peak,
             "model_bytes": peak - self._facts["imported_bytes"],
-            "lengths": found,
+            "lengths": by_length,
         }
 
     def _ask(self, question: dict[str, Any]) -> Any:

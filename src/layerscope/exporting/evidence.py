@@ -101,10 +101,10 @@ class Evidence:
         """The layers that were scored, by readout."""
         assert isinstance(self.run, Evaluation)
         known = self.run.scores.dropna(subset=["score"])[[*READOUT_COLUMNS, "layer"]].drop_duplicates()
-        found: dict[str, set[int]] = {}
+        layers_by_readout: dict[str, set[int]] = {}
         for row in known.to_dict("records"):
-            found.setdefault(Readout.from_row(row).name, set()).add(int(row["layer"]))
-        return found
+            layers_by_readout.setdefault(Readout.from_row(row).name, set()).add(int(row["layer"]))
+        return layers_by_readout
 
     def _check_measured(self, layer: int, readout: Readout) -> None:
         measured = self._measured()
@@ -203,8 +203,8 @@ class Evidence:
         tasks = list(self.run.manifest["tasks"])
         if self.run.path is None:
             raise ExportError("this evaluation is in memory only: give --center-on, or evaluate with a folder (out).")
-        found = np.concatenate([read_array(texts_file(self.run.path, task)) for task in tasks])
-        keys = [bytes(row) for row in np.unique(found, axis=0)]
+        digests = np.concatenate([read_array(texts_file(self.run.path, task)) for task in tasks])
+        keys = [bytes(row) for row in np.unique(digests, axis=0)]
         opened = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
         conventions = self.run.manifest["conventions"]
         length, dtype = conventions["max_length"], conventions.get("store_dtype", "float32")

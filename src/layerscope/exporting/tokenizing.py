@@ -39,8 +39,8 @@ class FramedTokenizer:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids as `encode` will make them."""
-        found = self.tokenizer(list(texts), truncation="longest_first", max_length=self.max_length)
-        return [list(row) for row in found["input_ids"]]
+        encoded = self.tokenizer(list(texts), truncation="longest_first", max_length=self.max_length)
+        return [list(row) for row in encoded["input_ids"]]
 
 
 def frame_tokenizer(model: LoadedModel, template: Template, max_length: int, texts: Sequence[str]) -> FramedTokenizer:

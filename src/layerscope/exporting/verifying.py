@@ -149,8 +149,8 @@ def pooled_vectors(
     with Pooler(model.anatomy, [site], [kind]) as pooler:
 
         def keep(items: list[int], batch: Batch) -> None:
-            found, _ = pooler.run(batch, [(0, len(rows[i])) for i in items], model.run)
-            out[items] = found[kind][0]
+            pooled, _ = pooler.run(batch, [(0, len(rows[i])) for i in items], model.run)
+            out[items] = pooled[kind][0]
 
         BatchRunner(model, batch_size).run(rows, keep)
     return out

@@ -132,7 +132,7 @@ class Metric(Generic[Data]):
 
     def estimate(self, data: Data) -> Estimate:
         """The raw value of this metric on some data, with its influences. Pure."""
-        raise NotImplementedError(f"{type(self).__name__} must compute its estimate")
+        raise NotImplementedError(f"{type(self).__name__} does not define estimate(data), which returns the metric's Estimate.")
 
     def prepare(self, many: Sequence[Data]) -> None:
         """Compute together what `estimate` will need of several data, where that is faster (on a GPU). Changes no value."""
@@ -172,7 +172,9 @@ class PromptMean(Metric[PromptValues]):
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """One value per prompt (B,) of token states (B, T, D); `mask` (B, T) is False at padding. NaN: undefined."""
-        raise NotImplementedError(f"{type(self).__name__} must measure a prompt")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define measure(states, mask), which returns one value per prompt."
+        )
 
     def field(self, sink: str) -> str:
         """Where a profile keeps the prompts' values: with the sink token (`keep`) or without it (`drop`)."""

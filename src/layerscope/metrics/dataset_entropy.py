@@ -42,7 +42,9 @@ class PooledSpectrumMetric(Metric[PooledRows]):
 
     def function(self) -> Callable[[Tensor], Tensor]:
         """The function of the eigenvalues."""
-        raise NotImplementedError(f"{type(self).__name__} must give a function of the spectrum")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define function(), which returns the metric as a function of eigenvalues."
+        )
 
     def of_sums(self) -> OfSums | None:
         """The same function of a spectrum's power sums (see folds.py), where there is one."""

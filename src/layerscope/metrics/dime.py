@@ -29,10 +29,10 @@ def dime_values(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int
     """
     products = _products(a, b, permutations, seed, feature_side)
     entries = (a.shape[1] if feature_side else len(a)) ** 2
-    found = []
+    values = []
     while some := list(islice(products, max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // entries))):
-        found.append(_entropies(torch.stack(some), alpha))
-    entropies = torch.cat(found)
+        values.append(_entropies(torch.stack(some), alpha))
+    entropies = torch.cat(values)
     return (entropies[1:] - entropies[0]).cpu().numpy()
 
 

@@ -108,7 +108,7 @@ class LiDAR(Metric[ViewRows]):
 
 
 class _Scatter:
-    """Scatter of the prompts' centres (Σ_b) and of views around them (Σ_w), from which folds of prompts can be taken away."""
+    """Scatter of the prompts' centers (Σ_b) and of views around them (Σ_w), from which folds of prompts can be taken away."""
 
     def __init__(self, data: ViewRows, options: Options) -> None:
         self.data, self.options = data, options
@@ -119,9 +119,9 @@ class _Scatter:
         for z in self._blocks():
             self.mean += z.sum((0, 1))
         self.mean /= self.n * self.q
-        # Σ_b of fewer prompts than dimensions has their rank: N×N is enough, from the centres themselves
+        # Σ_b of fewer prompts than dimensions has their rank: N×N is enough, from the centers themselves
         self.by_prompts = self.n <= self.d
-        self.centres = torch.cat([self._off(z) for z in self._in_order()]) if self.by_prompts else None
+        self.centers = torch.cat([self._off(z) for z in self._in_order()]) if self.by_prompts else None
         empty = torch.zeros(self.d, self.d, dtype=torch.float64, device=data.device)
         self.between = torch.zeros(0) if self.by_prompts else empty.clone()
         self.within = empty
@@ -141,10 +141,10 @@ class _Scatter:
 
         Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}.
         """
-        return [_whiten(*self._parts(fold), self.centres is not None) for fold in without]
+        return [_whiten(*self._parts(fold), self.centers is not None) for fold in without]
 
     def _parts(self, without: int | None) -> tuple[Tensor, Tensor]:
-        """Σ_w with δ on its diagonal, and what Σ_b follows from: the centres over √n, or Σ_b itself."""
+        """Σ_w with δ on its diagonal, and what Σ_b follows from: the centers over √n, or Σ_b itself."""
         n, within, between, shift = self.n, self.within, self.between, torch.zeros_like(self.mean)
         if without is not None:
             within, between, moved = within.clone(), between.clone(), shift
@@ -155,11 +155,11 @@ class _Scatter:
                 moved = moved + off.sum(0)
                 if not self.by_prompts:
                     between.addmm_(off.T, off, alpha=-1.0)
-            shift = -moved / n  # the centres' mean without this fold, seen from the mean of all
+            shift = -moved / n  # the centers' mean without this fold, seen from the mean of all
         noise = within / (n * self.q) + self.options.delta * torch.eye(self.d, dtype=torch.float64, device=within.device)
-        if self.centres is None:
+        if self.centers is None:
             return noise, between / n - torch.outer(shift, shift)
-        stay = self.centres
+        stay = self.centers
         if without is not None:
             at = torch.arange(self.n, device=stay.device)
             stay = stay[at % n_folds(self.n) != without] - shift
@@ -184,9 +184,9 @@ def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
     """What `_Scatter.whitened` gives, of all prompts and (stacked by size) without each fold, in few large steps for a GPU."""
     z = data.all() if options.lidar_rows == "raw" else _prepared(data, options)
     n, q, d = z.shape
-    centres, mean = z.mean(1), z.mean((0, 1))
-    off = _seen_from(centres, mean)
-    inner = z - centres.unsqueeze(1)
+    centers, mean = z.mean(1), z.mean((0, 1))
+    off = _seen_from(centers, mean)
+    inner = z - centers.unsqueeze(1)
     members = fold_members(n, z.device)
     within_of = [_products(inner[some].flatten(1, 2)) for some in members]
     within = torch.stack([part.sum(0) for part in within_of]).sum(0) if members else _products(inner.flatten(0, 1)[None])[0]
@@ -218,7 +218,7 @@ def _products(rows: Tensor) -> Tensor:
 
 
 def _whiten(noise: Tensor, what: Tensor, by_prompts: bool) -> Tensor:
-    """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centres (…, n, D) or itself (…, D, D)."""
+    """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centers (…, n, D) or itself (…, D, D)."""
     solve = _solver(noise)
     half = solve(what.mT if by_prompts else what)
     if by_prompts:
@@ -236,10 +236,10 @@ def _solver(noise: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda what: torch.linalg.solve_triangular(factor, what, upper=False)
 
 
-def _seen_from(centres: Tensor, mean: Tensor) -> Tensor:
-    """Centres of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
-    off = centres - mean
-    size = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
+def _seen_from(centers: Tensor, mean: Tensor) -> Tensor:
+    """Centers of prompts seen from the mean; equal prompts differ from it by rounding, which is no direction."""
+    off = centers - mean
+    size = torch.linalg.vector_norm(centers, dim=-1, keepdim=True)
     real = torch.linalg.vector_norm(off, dim=-1, keepdim=True) > zero_row_floor(size, off.dtype)
     return torch.where(real, off, 0.0)
 
@@ -250,7 +250,7 @@ def _prepared(data: ViewRows, options: Options) -> Tensor:
 
 
 def _inner(z: Tensor) -> Tensor:
-    """Views seen from their prompt's centre."""
+    """Views seen from their prompt's center."""
     return (z - z.mean(1, keepdim=True)).reshape(-1, z.shape[-1])
 
 

@@ -35,7 +35,7 @@ class Options:
     curvature_absolute: bool = False  # |cos| instead of cos between successive differences
     infonce_one_way: bool = False  # N x N logits from view 1 to view 2, instead of NT-Xent over both
     dime_feature_side: bool = False  # D x D covariances when N > D
-    group: int | None = None  # centre pooled vectors inside groups of this many prompts
+    group: int | None = None  # center pooled vectors inside groups of this many prompts
 
 
 def zero_row_floor(norms: Tensor, dtype: torch.dtype) -> Tensor:

@@ -154,12 +154,12 @@ class _Vectors:
         self._blocks += other._blocks
         self._memo, self._by_keys = {}, {}
 
-    def share_order(self, found: dict[Any, Any]) -> None:
+    def share_order(self, shared: dict[Any, Any]) -> None:
         """Keep what follows from the keys alone in `found`, for vectors of the same prompts, by key, in the same blocks."""
         lengths = [len(block) for block, _ in self._blocks]
-        if found.setdefault("blocks", lengths) != lengths or any(keys is None for _, keys in self._blocks):
+        if shared.setdefault("blocks", lengths) != lengths or any(keys is None for _, keys in self._blocks):
             raise ValueError("the vectors are not those of the same prompts by key, or came in other blocks")
-        self._by_keys = found
+        self._by_keys = shared
 
     def __len__(self) -> int:
         return sum(len(b[0]) for b in self._blocks)

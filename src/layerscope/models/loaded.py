@@ -84,8 +84,8 @@ class LoadedModel:
             return self._positions_pad
         config = getattr(self.module, "config", None)
         named = [getattr(x, "pad_token_id", None) for x in (self.tokenizer, config)]
-        found = next((i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0)
-        return int(found[0] if isinstance(found, list) else found)
+        token = next((i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0)
+        return int(token[0] if isinstance(token, list) else token)
 
     def forward(
         self,
@@ -226,9 +226,9 @@ def context_length(module: nn.Module) -> int | None:
     """The longest text in tokens, as the config says it."""
     config = getattr(module, "config", None)
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
-    found = next((value for name in names if (value := getattr(config, name, None))), None)
-    if not isinstance(found, int) or found <= 0:
+    length = next((value for name in names if (value := getattr(config, name, None))), None)
+    if not isinstance(length, int) or length <= 0:
         return None
     # Positions that start after the padding id use up that many of the table.
     pad = positions_pad(module)
-    return found if pad is None else found - pad - 1
+    return length if pad is None else length - pad - 1

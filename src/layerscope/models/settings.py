@@ -35,12 +35,12 @@ def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
 
 def devices_here() -> list[str]:
     """The kinds of device that can be used on this machine."""
-    found = ["cpu"]
+    devices = ["cpu"]
     if torch.cuda.is_available():
-        found.append("cuda")
+        devices.append("cuda")
     if torch.backends.mps.is_available():
-        found.append("mps")
-    return found
+        devices.append("mps")
+    return devices
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:

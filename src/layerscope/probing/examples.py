@@ -156,7 +156,7 @@ def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
 
     if name in TASKS and TASKS.get(name).task_type == "Classification":
         splits = TASKS.get(name).read(TASKS.fetch(name, offline=offline))
-        rows = {part: [(row["text"], row["label"]) for row in found] for part, found in splits.items()}
+        rows = {part: [(row["text"], row["label"]) for row in part_rows] for part, part_rows in splits.items()}
         return text_examples(rows, name, {"task": name, **TASKS.get(name).facts()})
     from layerscope.evaluation.tasks import resolve_tasks
 

@@ -106,10 +106,10 @@ class AttentionHead(Head):
         # (G, R·H, D): what each head of each learning rate looks for in a token as it was stored
         wanted = (query / (scale[:, None, None] * math.sqrt(size))).view(groups, rates * heads, width)
         # tokens last: a processor's vectors run along them, where along a handful of heads they would be mostly empty
-        found = (wanted @ states.reshape(groups, batch * tokens, width).transpose(1, 2)).view(groups, -1, batch, tokens)
+        logits = (wanted @ states.reshape(groups, batch * tokens, width).transpose(1, 2)).view(groups, -1, batch, tokens)
         if mask is not None:
-            found = found.masked_fill(~mask.view(1, 1, batch, tokens), -torch.inf)
-        weights = torch.softmax(found, dim=-1).transpose(1, 2)
+            logits = logits.masked_fill(~mask.view(1, 1, batch, tokens), -torch.inf)
+        weights = torch.softmax(logits, dim=-1).transpose(1, 2)
         # layer by layer: states that are read where they lie are not one block of memory, and would be copied into one
         pooled = torch.stack([one @ tokens_of for one, tokens_of in zip(weights, states, strict=True)])  # (G, B, R·H, D)
         pooled = (pooled - mean.view(groups, 1, 1, width)) / scale.view(groups, 1, 1, width)
@@ -134,7 +134,7 @@ def neighbor_ranks(bank: Tensor, labels: Tensor, queries: Tensor, classes: int, 
     k = min(k, len(bank))
     unit = torch.nn.functional.normalize(bank.float(), dim=-1).T.contiguous()
     rows = max(1, _ROOM // len(bank))
-    found = []
+    ranks = []
     for start in range(0, len(queries), rows):
         asked = torch.nn.functional.normalize(queries[start : start + rows].float(), dim=-1)
         near = (asked @ unit).topk(k, dim=-1)
@@ -143,5 +143,5 @@ def neighbor_ranks(bank: Tensor, labels: Tensor, queries: Tensor, classes: int, 
         # a cosine is at most 1: a thousandth of their mean cannot outweigh a vote
         weight = 1 + near.values.double() / (1000 * k)
         votes.scatter_add_(1, voted, weight)
-        found.append(votes.argsort(dim=-1, descending=True, stable=True))
-    return torch.cat(found)
+        ranks.append(votes.argsort(dim=-1, descending=True, stable=True))
+    return torch.cat(ranks)

@@ -228,7 +228,7 @@ class ProbeJob:
         classes = len(self.examples.classes)
         table = probe_table(answers, self.sites, self.model.n_blocks, judged, classes, self.recipe.seed)
         items = item_table(answers, self.sites, self.split.test, judged)
-        seconds = {"states": read, **{kind: found.seconds for kind, found in answers.items()}}
+        seconds = {"states": read, **{kind: answer.seconds for kind, answer in answers.items()}}
         return ProbeRun(table, items, {"kind": KIND, **make_manifest(self, table, seconds)})
 
     def _fit(self, kind: str, states: Any, labels: torch.Tensor, split: Any, bar: Progress, scratch: Path | None) -> Predictions:

@@ -100,8 +100,8 @@ def item_table(answers: dict[str, Predictions], sites: Sequence[Site], items: np
     """One row per probe, layer and test item: its class, the class named, and the place of its own class among the first five."""
     parts = []
     for probe, said in answers.items():
-        found = said.ranks == labels[None, :, None]
-        place = np.where(found.any(-1), found.argmax(-1) + 1, 0)
+        hits = said.ranks == labels[None, :, None]
+        place = np.where(hits.any(-1), hits.argmax(-1) + 1, 0)
         for i, site in enumerate(sites):
             columns = {"item": items, "label": labels, "predicted": said.ranks[i, :, 0], "place": place[i]}
             part = pd.DataFrame({name: np.asarray(values, dtype=np.int32) for name, values in columns.items()})
@@ -171,12 +171,12 @@ class ProbeRun:
         `chosen` is the layer that is best on the validation items (of several, the deepest); its gain over the last layer is
         fair, since the test items had no say in it. `best` is picked on the test items themselves, which flatters it.
         """
-        found = {}
+        by_probe = {}
         for probe in self.probes:
             curve = self.curve(probe)
             best, last = curve.iloc[int(curve["value"].argmax())], curve.iloc[-1]
             chosen = curve[curve["validation"] == curve["validation"].max()].iloc[-1]
-            found[probe] = {
+            by_probe[probe] = {
                 "best_layer": int(best["layer"]),
                 "best": float(best["value"]),
                 "best_ci": [float(best["ci_low"]), float(best["ci_high"])],
@@ -194,7 +194,7 @@ class ProbeRun:
             "model": self.name,
             "data": self.manifest["data"]["name"],
             "items": self.manifest["counts"],
-            "probes": found,
+            "probes": by_probe,
             "warnings": self.manifest["warnings"],
             "run": None if self.path is None else str(self.path),
         }

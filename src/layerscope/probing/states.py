@@ -231,8 +231,8 @@ class StateCache:
             starts = range(before, len(self.order), size)
             parts = [self.order[start : start + size] for start in starts]
             read = map(self.reader.read_all, parts) if self.remote is None else self.remote(parts, self.stored_poolings)
-            for start, part, found in zip(starts, parts, read, strict=True):
-                for pooling, (states, _) in found.items():
+            for start, part, read_states in zip(starts, parts, read, strict=True):
+                for pooling, (states, _) in read_states.items():
                     self._put(pooling, start, states)
                 self._note(start, start + len(part))
                 bar.advance(len(part))

@@ -436,6 +436,6 @@ def fit(
             written = time.perf_counter()
         tell(phase)
 
-    found = train(task, earlier, after)
-    ranks = rank_classes(task, found.parameters, split.test)
-    return Predictions(ranks, found.validation, found.rate, found.epoch, found.epochs, found.seconds)
+    trained = train(task, earlier, after)
+    ranks = rank_classes(task, trained.parameters, split.test)
+    return Predictions(ranks, trained.validation, trained.rate, trained.epoch, trained.epochs, trained.seconds)

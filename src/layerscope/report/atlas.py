@@ -44,13 +44,13 @@ def _known(value: Any) -> Any:
     return 0 if pd.isna(value) else int(value)
 
 
-def print_model(found: dict[str, Any], console: Console | None = None) -> None:
+def print_model(summary: dict[str, Any], console: Console | None = None) -> None:
     """One model: its mean score, its tasks, its metrics."""
     from layerscope.report.text import number, sparkline  # brings torch: the list of models does without
 
     console = console or Console()
-    console.print(f"\n[bold]{escape(found['model'])}[/]  published results, {found['convention']} convention, scores × 100")
-    scores, metrics = found["scores"], found["metrics"]
+    console.print(f"\n[bold]{escape(summary['model'])}[/]  published results, {summary['convention']} convention, scores × 100")
+    scores, metrics = summary["scores"], summary["metrics"]
     if scores is None:
         console.print("No scores were published.")
     else:
@@ -66,7 +66,7 @@ def print_model(found: dict[str, Any], console: Console | None = None) -> None:
                 f"mean over {scores['mean_over']} tasks  {sparkline(mean)}  best {mean[at]:.2f} @ {layers[at]}, "
                 f"last {mean[-1]:.2f} (layers {layers[0]}–{layers[-1]}, final norm at every layer)"
             )
-    probe = found.get("probe")
+    probe = summary.get("probe")
     if probe is not None:
         best, last = probe["best"], probe["last"]
         console.print(
@@ -147,7 +147,7 @@ def print_item(item: Item, rows: Sequence[Row], console: Console | None = None) 
     console.print(" · ".join(f"{n} {verdict}" for verdict, n in counts.items() if n))
 
 
-def print_correlations(found: Correlations, tables: Tables, console: Console | None = None) -> None:
+def print_correlations(correlations: Correlations, tables: Tables, console: Console | None = None) -> None:
     """One block per measure: layer means with interval, chance and p; beside them the single tasks."""
     console = console or Console()
     facts = {k: v for k, v in tables.facts.items() if k != "model"}
@@ -155,9 +155,9 @@ def print_correlations(found: Correlations, tables: Tables, console: Console | N
         f"{k} {v}" if not isinstance(v, dict) else f"{k} {' / '.join(map(str, v.values()))}" for k, v in facts.items()
     )
     console.print(f"\n[bold]{escape(str(tables.facts['model']))}[/]  {escape(shown)}")
-    within = found.within()
-    for measure in dict.fromkeys(found.layers["measure"]):
-        mine = found.layers[found.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
+    within = correlations.within()
+    for measure in dict.fromkeys(correlations.layers["measure"]):
+        mine = correlations.layers[correlations.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
         layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
         console.print(f"\n{NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)")
         table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "beyond")
@@ -172,10 +172,10 @@ def print_correlations(found: Correlations, tables: Tables, console: Console | N
     )
     for note in tables.notes:
         console.print(f"[yellow]note[/] {escape(note)}")
-    if found.undefined:
-        one = found.undefined[0]
+    if correlations.undefined:
+        one = correlations.undefined[0]
         example = f"{one['metric']} with {one['task']}: {one['reason']}"
-        console.print(f"[yellow]undefined[/] {len(found.undefined)} pairs, such as {escape(example)}")
+        console.print(f"[yellow]undefined[/] {len(correlations.undefined)} pairs, such as {escape(example)}")
 
 
 def _cells(row: dict[Any, Any], within: Any, measure: str) -> list[str]:

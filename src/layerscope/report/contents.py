@@ -81,17 +81,17 @@ def gather(runs: Iterable[Any], live: dict[str, Any] | None = None) -> Report:
         return _gather([read(one) for one in given], live)
 
 
-def _gather(found: Sequence[Source | Choice], live: dict[str, Any] | None) -> Report:
-    curves = [one for one in found if isinstance(one, Curves)]
-    scores = [one for one in found if isinstance(one, Scores)]
-    blocks = [one for one in found if isinstance(one, Block)]
+def _gather(sources: Sequence[Source | Choice], live: dict[str, Any] | None) -> Report:
+    curves = [one for one in sources if isinstance(one, Curves)]
+    scores = [one for one in sources if isinstance(one, Scores)]
+    blocks = [one for one in sources if isinstance(one, Block)]
     if not curves and not scores and not blocks:
         raise LayerscopeError("a report needs at least one run: give the folder of a finished run.")
     for score in scores:
         if score.table.empty:
             raise LayerscopeError(f"the evaluation in {score.path} holds no scores: there is nothing to show.")
     _label(curves, scores, blocks)
-    marked = marks(curves, scores, [one for one in found if isinstance(one, Choice)], blocks)
+    marked = marks(curves, scores, [one for one in sources if isinstance(one, Choice)], blocks)
     drawn = styles([(run.family, run.model) for run in curves]) + styles([(run.family, run.model) for run in scores])
     known = {run.model: style for run, style in zip(curves, drawn, strict=False)}
     for place, score in enumerate(scores, start=len(curves)):  # an evaluation looks like the profile of its model
@@ -197,19 +197,19 @@ def _compare(metrics: Mapping[tuple[str, str], Array], target: Array) -> dict[tu
     for key, mask in used.items():
         if undefined_because(metrics[key][mask], target[mask], MIN_LAYERS) is None:
             groups.setdefault(mask.tobytes(), []).append(key)
-    found: dict[tuple[str, str], tuple[float, Chance]] = {}
+    compared: dict[tuple[str, str], tuple[float, Chance]] = {}
     for keys in groups.values():
         mask = used[keys[0]]
         xs, y = np.stack([metrics[key][mask] for key in keys]), target[mask]
         values = null_values("spearman", xs, y[None])[:, 0]
         chances = against_chance("spearman", values, xs, surrogate_curves(y))
-        found |= {key: (float(value), chance) for key, value, chance in zip(keys, values, chances, strict=True)}
+        compared |= {key: (float(value), chance) for key, value, chance in zip(keys, values, chances, strict=True)}
     # a family is every metric under one setting of the sink; metrics that know no sink are in both, and adjusted with `keep`
     for sink in ("drop", "keep"):
         has_it = {metric for metric, own in metrics if own == sink}
-        family = [key for key in found if key[1] == sink or key[0] not in has_it]
-        adjusted = holm(np.array([found[key][1].p for key in family]))
+        family = [key for key in compared if key[1] == sink or key[0] not in has_it]
+        adjusted = holm(np.array([compared[key][1].p for key in family]))
         for key, p in zip(family, adjusted, strict=True):
-            value, chance = found[key]
+            value, chance = compared[key]
             out[key] = (value, chance.limit, float(p), out[key][3])
     return out

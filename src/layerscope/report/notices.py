@@ -17,14 +17,14 @@ _COMPARED = {
     "rows": "entropies of rows prepared differently cannot be compared",
     "α": "entropies of different order cannot be compared",
     "views": "InfoNCE, LiDAR and DiME depend on the views",
-    "pooling": "pooled vectors are then of another kind",
-    "preset": "one follows another definition of the metrics",
-    "layerscope": "versions may compute differently",
+    "pooling": "the pooled vectors are not comparable",
+    "preset": "the metrics are defined differently",
+    "layerscope": "other versions may compute differently",
 }
 _COMPARED_SCORES = {
     "longest text": "texts were cut at different places",
     "length of vectors": "scores that use distances or dot products change",
-    "part of each task": "scores are of different items",
+    "part of each task": "the scores are over different items",
     "layerscope": "versions may compute differently",
 }
 

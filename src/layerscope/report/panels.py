@@ -137,13 +137,13 @@ NAMES = {
 }
 
 
-def correlation_panels(found: Correlations) -> list[Panel]:
+def correlation_panels(correlations: Correlations) -> list[Panel]:
     """One panel per measure: a bar per metric, its interval, and the chance level."""
     from layerscope.atlas.reproduce.base import Panel, Series
 
     panels = []
-    for measure in dict.fromkeys(found.layers["measure"]):
-        mine = found.layers[found.layers["measure"] == measure]
+    for measure in dict.fromkeys(correlations.layers["measure"]):
+        mine = correlations.layers[correlations.layers["measure"] == measure]
         names: Sequence[str] = [str(m).replace("_", "\n") for m in mine["metric"]]
         series = Series("one point per layer", names, mine["value"].tolist())
         whiskers = [

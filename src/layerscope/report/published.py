@@ -87,26 +87,26 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     )  # fmt: skip
 
 
-def _scores(name: str, family: str, found: pd.DataFrame) -> Scores:
-    blocks = round(float((found["layer"] / found["depth"]).dropna().iloc[-1]))
-    last = found[found["layer"] == blocks].set_index("task")["score"]
+def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
+    blocks = round(float((published["layer"] / published["depth"]).dropna().iloc[-1]))
+    last = published[published["layer"] == blocks].set_index("task")["score"]
     table = pd.DataFrame(
         {
-            "task": found["task"],
+            "task": published["task"],
             "readout": DEFAULT_READOUT,
-            "layer": found["layer"],
-            "score": found["score"],
-            "gain": found["score"] - found["task"].map(last),
+            "layer": published["layer"],
+            "score": published["score"],
+            "gain": published["score"] - published["task"].map(last),
             "ci_low": float("nan"),
             "ci_high": float("nan"),
             "tied": False,
         }
     )
-    mean_tasks = _same_tasks(found)
-    tasks = sorted(set(found["task"]))
+    mean_tasks = _same_tasks(published)
+    tasks = sorted(set(published["task"]))
     warnings = ["published scores: no intervals were published, so nothing says which layers tie."]
     if len(mean_tasks) < len(tasks):
-        layers = found["layer"].nunique()
+        layers = published["layer"].nunique()
         warnings.append(
             f"of {len(tasks)} tasks, {len(mean_tasks)} are scored wherever most are ({layers} layers have any): "
             "means are over those."
@@ -118,17 +118,17 @@ def _scores(name: str, family: str, found: pd.DataFrame) -> Scores:
         "score": "mteb's main score",
         "source": "OFSkean/information_flow",
     }
-    kinds = dict(zip(found["task"], found["task_type"], strict=True))
+    kinds = dict(zip(published["task"], published["task_type"], strict=True))
     return Scores(
         name, _family(family), blocks, table, tasks, kinds, [DEFAULT_READOUT], facts, warnings, label=name, mean_tasks=mean_tasks
     )
 
 
-def _same_tasks(found: pd.DataFrame) -> list[str]:
+def _same_tasks(table: pd.DataFrame) -> list[str]:
     """Tasks that are there at every layer that has most tasks."""
-    present = found.groupby("layer")["task"].nunique()
-    layers = present.index[present >= 0.6 * found["task"].nunique()]
-    scored = found[found["layer"].isin(layers)]
+    present = table.groupby("layer")["task"].nunique()
+    layers = present.index[present >= 0.6 * table["task"].nunique()]
+    scored = table[table["layer"].isin(layers)]
     count = scored.groupby("task")["layer"].nunique()
     return sorted(count.index[count == len(layers)])
 

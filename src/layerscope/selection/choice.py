@@ -139,9 +139,9 @@ class Choice:
                 values = json.loads(source if isinstance(source, str) and is_text else Path(source).read_text(encoding="utf-8"))
             known = {f.name for f in fields(Choice)}
             more = {name: value for name, value in values.items() if name not in known and name != "compute_saved"}
-            found = {name: value for name, value in values.items() if name in known}
-            found["extra"] = {**(found.get("extra") or {}), **more}
-            return Choice(**found)
+            own = {name: value for name, value in values.items() if name in known}
+            own["extra"] = {**(own.get("extra") or {}), **more}
+            return Choice(**own)
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             raise RunFolderError(
                 f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."

@@ -1,4 +1,4 @@
-"""Every rule on every family of the atlas. What a rule was fitted on never includes the family that it is judged on."""
+"""Every rule on every family of the atlas. No rule is fitted on the family that it is judged on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from layerscope.selection.prior import Judged, fit
 from layerscope.selection.rules import choose_by_evidence, get_rule, nearest
 
 Chosen = int | Mapping[str, int] | None
-# What a user can have without labels; the depths are those a reader of the paper might try.
+# What can be used without labels; the depths are those that a reader of the paper might try.
 DEPTHS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 PAPER_WAY = ("dime", "infonce", "dataset_entropy")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One rule on one model: what it chose, what that gained, and the interval that was promised (where one was)."""
+    """One rule on one model: what it chose, what that gained, and the interval that it forecast, if any."""
 
     rule: str
     family: str
@@ -37,7 +37,7 @@ class Case:
 
 
 def evidence_cases(models: Sequence[Judged]) -> list[Case]:
-    """Our rule, its curves and its interval refitted without each family."""
+    """Our rule, with its curves and its interval refitted without each family."""
     depths = valley_depths(list(models))
     cases = []
     for family in sorted({m.family for m in models}):
@@ -81,14 +81,14 @@ def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
         values = atlas.metric_values(model.model, dataset="mteb", metric=ATLAS_METRICS[metric])
     except LayerscopeError:
         return {}
-    found = {}
+    lowest = {}
     for task, rows in values.groupby("task"):
         if task in model.gains.index:
             scored = model.gains.loc[task].dropna().index
             rows = rows[rows["layer"].isin(scored)]
             if len(rows):
-                found[str(task)] = int(rows["layer"].to_numpy()[int(rows["value"].to_numpy().argmin())])
-    return found if len(found) >= 10 else {}
+                lowest[str(task)] = int(rows["layer"].to_numpy()[int(rows["value"].to_numpy().argmin())])
+    return lowest if len(lowest) >= 10 else {}
 
 
 def compare(models: Sequence[Judged]) -> list[Case]:
@@ -128,7 +128,7 @@ def summarize(cases: Sequence[Case], families: Sequence[str]) -> pd.DataFrame:
 
 
 def coverage(cases: Sequence[Case]) -> dict[str, float]:
-    """How often the promised 95 % interval held the gain, over models and over families, and losses against risks."""
+    """How often the 95 % interval contained the gain, over models and over families, and losses beside the stated risks."""
     promised = [c for c in cases if c.ci_low is not None and c.ci_high is not None]
     inside = {c.model: bool((c.ci_low or 0.0) <= c.gain <= (c.ci_high or 0.0)) for c in promised}
     families = sorted({c.family for c in promised})

@@ -73,10 +73,10 @@ class Evidence:
 
     def curve(self, metric: str) -> Curve | None:
         """A metric's curve if it was measured at every layer."""
-        found = self.curves.get(metric)
-        if found is None or len(found.value) != self.n_blocks + 1 or not np.isfinite(found.value).all():
+        known = self.curves.get(metric)
+        if known is None or len(known.value) != self.n_blocks + 1 or not np.isfinite(known.value).all():
             return None
-        return found
+        return known
 
     @property
     def sink_visible(self) -> bool:

@@ -14,12 +14,12 @@ from layerscope.store.atomic import write_text
 
 def valley_depths(models: tuple[Judged, ...] | list[Judged]) -> dict[str, float]:
     """The relative depth of each model's valley, on wikitext. Scores play no part in it."""
-    found = {}
+    depths = {}
     for model in models:
         curve = from_atlas(model.model).curve("prompt_entropy")
         assert curve is not None, f"the atlas has prompt entropy of {model.model} at every layer"
-        found[model.model] = float(deepest_share(curve.value))
-    return found
+        depths[model.model] = float(deepest_share(curve.value))
+    return depths
 
 
 def fit_atlas() -> Prior:

@@ -96,10 +96,10 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
     return Measured(everywhere, score, draws, paired, sorted(weight), len(counts) - len(everywhere))
 
 
-def tied_with(found: Measured, best: int) -> list[int]:
+def tied_with(measured: Measured, best: int) -> list[int]:
     """Candidates that cannot be told from the best, at 95 % for all comparisons at once."""
-    lead = found.score[best] - found.score
-    moves = found.draws[:, [best]] - found.draws
+    lead = measured.score[best] - measured.score
+    moves = measured.draws[:, [best]] - measured.draws
     error = moves.std(axis=0, ddof=1)
     moving = error > 1e-12
     if not moving.any():
@@ -109,19 +109,19 @@ def tied_with(found: Measured, best: int) -> list[int]:
     return [int(i) for i in np.flatnonzero(lead <= limit * error + 1e-12)]
 
 
-def optimism(found: Measured) -> float:
+def optimism(measured: Measured) -> float:
     """How much better than itself the best candidate looks for having been picked on the same items."""
-    resampled_scores = found.score + found.draws
+    resampled_scores = measured.score + measured.draws
     winners = resampled_scores.argmax(axis=1)
     rows = np.arange(len(winners))
-    return max(0.0, float((resampled_scores[rows, winners] - found.score[winners]).mean()))
+    return max(0.0, float((resampled_scores[rows, winners] - measured.score[winners]).mean()))
 
 
-def _optimism_of_readout(found: Measured, whole: float) -> float:
+def _optimism_of_readout(measured: Measured, whole: float) -> float:
     """The part of the optimism that picking the readout makes: how the last layer under each winner's readout moves."""
-    winners = (found.score + found.draws).argmax(axis=1)
-    lasts = {name: found.last(name) for name in {candidate[0] for candidate in found.candidates}}
-    moved = [found.draws[row, lasts[found.candidates[winner][0]]] for row, winner in enumerate(winners)]
+    winners = (measured.score + measured.draws).argmax(axis=1)
+    lasts = {name: measured.last(name) for name in {candidate[0] for candidate in measured.candidates}}
+    moved = [measured.draws[row, lasts[measured.candidates[winner][0]]] for row, winner in enumerate(winners)]
     return float(np.clip(np.mean(moved), 0.0, whole))
 
 
@@ -158,18 +158,18 @@ def choose_measured(
     if not open_to:
         name = every.candidates[fitting[0]][0]
         raise LayerscopeError(f"no readout of the evaluation in {evaluation.path} can be used: {name}: {refused[name]}.")
-    found = every.among(open_to)
-    picked = int(found.score.argmax())
-    tied = tied_with(found, picked)
-    chosen, warning = _shallower(found, picked, tied, blocks, budget, tolerance)
+    measured = every.among(open_to)
+    picked = int(measured.score.argmax())
+    tied = tied_with(measured, picked)
+    chosen, warning = _shallower(measured, picked, tied, blocks, budget, tolerance)
     warnings = [warning] if warning else []
-    own = found.candidates[chosen][0]
+    own = measured.candidates[chosen][0]
     at, same_last = open_to[chosen], every.last(own)
     assert same_last is not None, "the chosen readout has a last layer"
     default_last = every.last(DEFAULT_READOUT)
     reference = same_last if default_last is None else default_last
-    price = optimism(found) if at != reference and len(open_to) > 1 else 0.0
-    gains = _split(every, found, at, same_last, reference, price)
+    price = optimism(measured) if at != reference and len(open_to) > 1 else 0.0
+    gains = _split(every, measured, at, same_last, reference, price)
     fallback = reference if DEFAULT_READOUT in wanted - set(refused) else same_last
     risk = _risk(every, at, reference, gains[0].value) if at != reference else 0.0
     risk_kept = risk if fallback == reference else _risk(every, at, fallback, gains[2].value) if at != fallback else 0.0
@@ -181,14 +181,14 @@ def choose_measured(
         warnings.append(f"{every.left_out} layers or readouts lack a score on some task and were left out.")
     abstained = bool(at != fallback and risk_kept > MOST_RISK and budget is None and layer is None)
     names = f"{len(every.tasks)} task{'s' if len(every.tasks) != 1 else ''}"
-    many = f"best of {len(found.candidates)} on {names}; {price:.2f} points were taken off for picking it on the same items"
+    many = f"best of {len(measured.candidates)} on {names}; {price:.2f} points were taken off for picking it on the same items"
     if abstained:
         reason = (
             f"layer {every.candidates[at][1]} is {many}, and would lose to the last in {risk_kept:.0%} of resamples: "
             "the last layer is kept."
         )
         at = fallback
-        gains = _split(every, found, at, at, reference, 0.0)
+        gains = _split(every, measured, at, at, reference, 0.0)
         risk = _risk(every, at, reference, gains[0].value) if at != reference else 0.0
     elif layer is not None:
         reason = f"layer {layer} was asked for; its gain was measured on {names}."
@@ -205,7 +205,7 @@ def choose_measured(
         ci_low=whole.low,
         ci_high=whole.high,
         risk_of_loss=risk,
-        tied=tuple(sorted({found.candidates[i][1] for i in tied if found.candidates[i][0] == name} | {number})),
+        tied=tuple(sorted({measured.candidates[i][1] for i in tied if measured.candidates[i][0] == name} | {number})),
         rule="measured",
         blocks_saved=blocks - number,
         gain_readout=by_readout,
@@ -231,17 +231,17 @@ def choose_measured(
             "gain_same_readout": float(every.score[at] - every.score[same_last]),
             "optimism": price,
             "tasks": every.tasks,
-            "candidates": len(found.candidates),
-            "tied_candidates": [{"readout": found.candidates[i][0], "layer": found.candidates[i][1]} for i in tied],
+            "candidates": len(measured.candidates),
+            "tied_candidates": [{"readout": measured.candidates[i][0], "layer": measured.candidates[i][1]} for i in tied],
         },
     )
 
 
 def _split(
-    every: Measured, found: Measured, at: int, same_last: int, reference: int, price: float
+    every: Measured, measured: Measured, at: int, same_last: int, reference: int, price: float
 ) -> tuple[Interval, Interval, Interval]:
     """The whole gain, the readout's part and the layer's part; the price of picking is split as the picking was."""
-    by_readout = price if at == same_last else 0.0 if same_last == reference else _optimism_of_readout(found, price)
+    by_readout = price if at == same_last else 0.0 if same_last == reference else _optimism_of_readout(measured, price)
     readout = every.gain(same_last, reference, by_readout)
     layer = every.gain(at, same_last, price - by_readout)
     return every.gain(at, reference, price), readout, layer
@@ -264,16 +264,16 @@ def _passed_over(every: Measured, fitting: list[int], at: int, refused: dict[str
 
 
 def _shallower(
-    found: Measured, best: int, tied: list[int], blocks: int, budget: float | None, tolerance: float | None
+    measured: Measured, best: int, tied: list[int], blocks: int, budget: float | None, tolerance: float | None
 ) -> tuple[int, str | None]:
     """A budget's layer, under the best candidate's readout."""
-    own = found.candidates[best][0]
-    where = {layer: i for i, (readout, layer) in enumerate(found.candidates) if readout == own}
+    own = measured.candidates[best][0]
+    where = {layer: i for i, (readout, layer) in enumerate(measured.candidates) if readout == own}
     gain = np.full(blocks + 1, -np.inf)
     for layer, i in where.items():
-        gain[layer] = found.score[i]
-    near = tuple(found.candidates[i][1] for i in tied if found.candidates[i][0] == own)
-    layer, warning = budgets.earliest(gain, found.candidates[best][1], near, budget, tolerance)
+        gain[layer] = measured.score[i]
+    near = tuple(measured.candidates[i][1] for i in tied if measured.candidates[i][0] == own)
+    layer, warning = budgets.earliest(gain, measured.candidates[best][1], near, budget, tolerance)
     return where[layer], warning
 
 

@@ -1,5 +1,6 @@
-"""What the atlas says about depth: what a choice of layer would have gained on its models, where models with and without a
-valley gain, and how far that carries to a new family."""
+"""What the published results say about depth: how much each layer gains over the last one, for models with and without a valley,
+and how well that carries over to a new family.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ from layerscope.errors import LayerscopeError
 FILE = "prior.json"
 GROUPS = ("valley", "no_valley")
 DEPTHS = np.linspace(0.0, 1.0, 41)
-QUARTILE = 0.25  # a family speaks with the lower quartile of its models, so that one lucky checkpoint does not decide
-CLIP = 1.0  # a loss beyond the whole headroom counts as that much: one family's disaster must not outvote the others' scale
+QUARTILE = 0.25  # the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
+CLIP = 1.0  # losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
 MOST_RISK = 1 / 3  # a layer that loses more often than this is not worth it
-WINSOR = 5.0  # points; larger gains count as this much in what is promised
+WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecast is made
 _SMOOTH = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
 # Families with scores at the last layer and most others, read by mean pooling. A name stands for all models that begin with it.
 FAMILIES = ("Pythia", "bert", "mamba", "LLM2Vec")
@@ -53,7 +54,7 @@ class Judged:
     def gain(self, layer: int | Mapping[str, int]) -> float:
         """Mean gain of a layer over the tasks that were run at it, or of a layer per task (tasks it does not name are left out).
 
-        A layer at which fewer than half of the tasks were run stands for the nearest with more (the earlier of two).
+        Where fewer than half of the tasks were run at a layer, the nearest layer with more is used (the earlier of two).
         """
         return self._judge(layer)[0]
 
@@ -73,11 +74,11 @@ class Judged:
         if isinstance(layer, int):
             at = min(self.scored_layers, key=lambda k: (abs(k - layer), k))
             rows = np.flatnonzero(np.isfinite(table[:, at]))
-            found = table[rows, at]
+            gains = table[rows, at]
         else:
             rows = np.array([list(self.gains.index).index(task) for task in layer])
-            found = table[rows, list(layer.values())]
-        return float(found.mean()), float(np.nanmax(table[rows], axis=1).mean())
+            gains = table[rows, list(layer.values())]
+        return float(gains.mean()), float(np.nanmax(table[rows], axis=1).mean())
 
     @cached_property
     def _table(self) -> np.ndarray:
@@ -108,7 +109,7 @@ def judge(model: str, family: str = "") -> Judged | None:
 @lru_cache(maxsize=1)
 def judged_models() -> tuple[Judged, ...]:
     """Every model that can be judged."""
-    found = []
+    models = []
     for name in atlas.models()["model"]:
         if family_of(str(name)) is None:
             continue
@@ -117,8 +118,8 @@ def judged_models() -> tuple[Judged, ...]:
         except LayerscopeError:  # a model with metrics but no scores
             continue
         if judged is not None:
-            found.append(judged)
-    return tuple(found)
+            models.append(judged)
+    return tuple(models)
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,10 @@ class Prior:
         return mixed
 
     def forecast(self, shares: np.ndarray, widen: float = 1.0) -> Forecast:
-        """Points from shares, by what the left-out families gained; one more family that gains nothing is added to be careful."""
+        """Gains in points from shares of the headroom, calibrated on the families left out.
+
+        To be careful, one more family that gains nothing is added to them.
+        """
         families = sorted({o.family for o in self.outcomes})
         if len(families) < 2:
             return Forecast(np.where(np.isfinite(shares), 0.0, -math.inf), 1.0 * widen, 1)
@@ -234,7 +238,7 @@ def fit(models: Sequence[Judged], depth_of_valley: Mapping[str, float], outcomes
 
 def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> list[Outcome]:
     """What the curves choose and gain on each family when fitted on the others."""
-    found = []
+    results = []
     for family in sorted({m.family for m in models}):
         others = [m for m in models if m.family != family]
         if not others:
@@ -243,8 +247,8 @@ def left_out(models: Sequence[Judged], depth_of_valley: Mapping[str, float]) -> 
         for model in (m for m in models if m.family == family):
             shares = prior.shares(float(depth_of_valley[model.model] >= LEAST_SHARE), model.n_blocks)
             layer = best_layer(shares)
-            found.append(Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer)))
-    return found
+            results.append(Outcome(family, model.model, layer, float(shares[layer]), model.gain(layer)))
+    return results
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,6 @@
-"""Kernels of our own and CUDA libraries, reached without a compiler: found with torch, compiled by NVRTC, called by ctypes.
+"""CUDA kernels and libraries without a compiler: found beside torch, compiled by NVRTC, called through ctypes.
 
-Machine code is compiled once for each machine's cache and launched on torch's stream. The pieces of source at the end are what
-several kernels begin with.
+Kernels are compiled once per machine, cached, and launched on torch's stream. The source at the end is shared by several kernels.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def compiled(source: str, architecture: str) -> bytes:
 
 
 def _cached(file: Path) -> bytes | None:
-    """What a file holds, if it is whole."""
+    """The code in a cached file; None if the file is missing or damaged."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -73,7 +72,7 @@ def _cached(file: Path) -> bytes | None:
 
 
 def _keep(file: Path, code: bytes) -> None:
-    """Write under another name first: whoever reads finds all of it or nothing."""
+    """Write under another name, then rename: readers see a complete file or none."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=file.parent)
     try:

@@ -1,7 +1,7 @@
-"""How matrices are computed on: products of float32 in full precision whatever the user has set, and workers of one thread each.
+"""How matrices are computed: float32 products in full precision whatever the user has set, and single-threaded workers.
 
 Several threads inside one small matrix spin while they wait for each other; on a busy machine that makes an eigen-solve
-100 x slower (measured: 3.8 s instead of 8 ms at n = 300). Whole pieces of work side by side, one thread each, wait for no one.
+100 x slower (measured: 3.8 s instead of 8 ms at n = 300). So whole pieces of work run side by side, one thread each.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _pools: dict[tuple[str, int], ThreadPoolExecutor] = {}
 
 
 def workers_pool(purpose: str, workers: int | None = None) -> ThreadPoolExecutor:
-    """Workers that use one thread each. `purpose` keeps apart work that waits for other work: one pool would deadlock."""
+    """Workers that use one thread each. `purpose` separates work that waits for other work: a single pool would deadlock."""
     count = workers or torch.get_num_threads()
     with _lock:
         if (purpose, count) not in _pools:

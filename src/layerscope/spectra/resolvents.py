@@ -1,4 +1,4 @@
-"""Sums over the spectrum of a Gram matrix, and over those that are left without some of its rows, none of which is solved.
+"""Sums over the spectrum of a Gram matrix, and over its spectra without some rows, none of which is solved.
 
 For K (n×n) and t > 0 let φ(t) = Σ log(1 + λ/t) = log det(1 + K/t). Without the rows f, Jacobi's identity for minors says
 φ_f(t) = φ(t) + log det (t (K + t)⁻¹)[f, f]: one inverse serves every f, and a determinant is as small as what is left out. The
@@ -252,7 +252,7 @@ def _log_det(matrices: Tensor) -> Tensor:
 
 
 def _at_once(grams: Tensor) -> int:
-    """How many factors fit, with what their computation needs besides."""
+    """How many factors fit into memory, including what computing them needs."""
     if not grams.is_cuda:
         return 8
     free, _ = torch.cuda.mem_get_info(grams.device)

@@ -1,9 +1,9 @@
 """Choose a solver for a batch of symmetric matrices.
 
-On the CPU, LAPACK threads inside one small matrix fight each other: a batch is split over workers that use one thread
+On the CPU, LAPACK threads inside one small matrix slow each other down: a batch is split over workers that use one thread
 each (2 x faster at n = 128 on two cores). On CUDA: kernels of our own for small float32 matrices and for larger ones in
-batches, cuSOLVER's batched solver for the rest, and torch's call where neither can be used (said once, and named in a run's
-manifest).
+batches, cuSOLVER's batched solver for the rest, and torch's own call where neither can be used (a warning says so once, and a
+run's manifest names the solver).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
 
 
 def solve_together(batches: Sequence[Tensor]) -> list[Tensor]:
-    """Eigenvalues of several batches of different sizes; on a GPU side by side: a small one alone would leave most of it idle."""
+    """Eigenvalues of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle."""
     if not batches or not batches[0].is_cuda:
         return [eigvalsh(batch) for batch in batches]
     main = torch.cuda.current_stream(batches[0].device)

@@ -51,10 +51,10 @@ class Option:
             if isinstance(parts, (str, bytes, Mapping)) or not hasattr(parts, "__iter__"):
                 parts = [parts]
             kind = type(self.default[0]) if self.default else str
-            found = [self._read(part, kind) for part in parts]
-            if self.filled and not found:
+            values = [self._read(part, kind) for part in parts]
+            if self.filled and not values:
                 raise LayerscopeError(f"option {self.name} is an empty list: give at least one value (default: {self.shown}).")
-            return found
+            return values
         return value if self.default is None else self._read(value, type(self.default))
 
     def _read(self, value: Any, kind: type) -> Any:

@@ -77,10 +77,10 @@ class Compare(Study):
         runs = [(spec.label, profile_of(request, spec, measured, bar)) for spec in specs]
         texts = len(request.texts or ())
         valleys = [Valleys.of(run, label, request.seed, texts) for label, run in runs]
-        found = [differences(runs[0], other, texts, request.seed) for other in runs[1:]]
+        compared = [differences(runs[0], other, texts, request.seed) for other in runs[1:]]
         curves = [profile_rows(run, label, kind="value", against=None) for label, run in runs]
         depths = pd.DataFrame([row for v in valleys for row in v.rows(kind="valley", against=None)])
-        table = pd.concat([*curves, *(each.table() for each in found), depths], ignore_index=True)
+        table = pd.concat([*curves, *(each.table() for each in compared), depths], ignore_index=True)
         tokens = [token_fingerprint(request, spec) for spec in specs]
         others = [spec.label for spec, own in zip(specs, tokens, strict=True) if _differ(own, tokens[0])]
         warnings = [f"{label}: {line}" for label, run in runs for line in run.manifest["warnings"]]
@@ -99,7 +99,7 @@ class Compare(Study):
             "layers where the numbers of blocks differ",
             "valley": VALLEY,
         }
-        return Result(table, verdict(found, valleys, bool(others)), conventions, warnings)
+        return Result(table, verdict(compared, valleys, bool(others)), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Curves above, differences from the base below."""
@@ -200,11 +200,11 @@ def _values(run: Run, metric: str, normalization: str, sink: str, texts: int) ->
     return values / by[:, None]
 
 
-def verdict(found: list[Differences], valleys: list[Valleys], other_tokens: bool) -> list[str]:
+def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: bool) -> list[str]:
     """Each model against the base, then each one's valley."""
     out: list[str] = []
     short: list[str] = []
-    for pair in found:
+    for pair in compared:
         if all(not np.nan_to_num(values).any() for values in pair.values.values()):
             out.append(f"{pair.other} gives the very numbers of {pair.base} at every layer and for every prompt.")
             short.append(f"{pair.other} equals {pair.base}")

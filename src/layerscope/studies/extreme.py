@@ -168,9 +168,9 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
         if stored is not None:
             bar.advance(_count(options, condition, level) * len(prompts))
             return {sink: stored[sink] for sink in FIELDS}
-        found = _measure(meter, prompts, condition, level, request, vocabulary, bar)
-        checked.write_arrays(file, found)
-        return found
+        measured = _measure(meter, prompts, condition, level, request, vocabulary, bar)
+        checked.write_arrays(file, measured)
+        return measured
 
     plain = values_of("plain", 0.0)
     # p = 0 changes nothing: it is the plain prompt, measured once

@@ -187,9 +187,9 @@ def _fill(x: Tensor, means: Tensor, base: Base, after: Base | None, out: Tensor)
     if b - a <= _SHORTEST or base.degenerate:
         _one_by_one(x, a, b, out)
         return
-    found = _range_entropies(x, means, base, after or make_base(x, means, b, b))
-    if all(abs(float(found[n - a - 1] - _solved(x, n))) <= CLOSE for n in (b, a + max(1, (b - a) // 8))):
-        out[a:b] = found
+    entropies = _range_entropies(x, means, base, after or make_base(x, means, b, b))
+    if all(abs(float(entropies[n - a - 1] - _solved(x, n))) <= CLOSE for n in (b, a + max(1, (b - a) // 8))):
+        out[a:b] = entropies
         return
     middle = (a + b) // 2
     _fill(x, means, make_base(x, means, a, middle), None, out)

@@ -178,8 +178,8 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
         options = request.options
         for k, (kept, counts) in enumerate(((rows, lengths), (others, fewer))):
             distinct, back = np.unique(counts, return_inverse=True)
-            found = entropies_of_prefixes(kept, distinct.tolist(), options["rows"], options["center"], options["alpha"])
-            out[k, index] = found.cpu().numpy()[back]
+            entropies = entropies_of_prefixes(kept, distinct.tolist(), options["rows"], options["center"], options["alpha"])
+            out[k, index] = entropies.cpu().numpy()[back]
 
     read_prompts(model, sites, [ids], request.final_norm, follow)
     return out

@@ -126,9 +126,9 @@ class Sublayers(Study):
         limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
         ids = [row for row in model.tokenize(list(request.texts), limit).ids if len(row)]
         bar.begin("effective rank of prompts|texts", len(ids))
-        found = prompt_ranks(model, sites, ids, request.final_norm, Options(), bar)  # type: ignore[arg-type]
-        checked.write_arrays(file, found)
-        return found
+        ranks = prompt_ranks(model, sites, ids, request.final_norm, Options(), bar)  # type: ignore[arg-type]
+        checked.write_arrays(file, ranks)
+        return ranks
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A line per kind of state against depth: entropy and effective rank, with and without the sink."""

@@ -132,7 +132,7 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
     """S_2 of N prompts (x) with and without the trace, for maximal and minimal prompt entropy: the mean over draws."""
     rows, width = [], 16
     for n in _SIZES:
-        found: dict[tuple[str, str], list[float]] = {}
+        drawn_values: dict[tuple[str, str], list[float]] = {}
         for i in range(_DRAWS):
             rng = np.random.default_rng([seed, n, i])
             rotated = draw_theorem5(f"N={n}, D={width}", rng)["q"]
@@ -140,8 +140,8 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
             for name, q in (("Theorem 5", rotated), ("Theorem 6", equal)):
                 for version in ("printed", "trace divided"):
                     value = -math.log(collisions(q, divided=version == "trace divided"))
-                    found.setdefault((name, version), []).append(value)
-        for (name, version), values in found.items():
+                    drawn_values.setdefault((name, version), []).append(value)
+        for (name, version), values in drawn_values.items():
             drawn = np.random.default_rng([seed, n]).choice(values, (RESAMPLES, len(values))).mean(axis=1)
             mean = percentile_interval(float(np.mean(values)), drawn)
             rows.append(

@@ -308,10 +308,10 @@ def _spec(text: str, base: Path) -> Spec:
 
 def _located_spec(spec: Spec, base: Path) -> Spec:
     """A model that is a path in the file, as an absolute path; it is called by its folder's name."""
-    found = _located(str(spec.model), base)
-    if found == str(spec.model):
+    located = _located(str(spec.model), base)
+    if located == str(spec.model):
         return spec
-    return Spec(found, spec.label.replace(str(spec.model), Path(found).name, 1), spec.options)
+    return Spec(located, spec.label.replace(str(spec.model), Path(located).name, 1), spec.options)
 
 
 def _located(name: str, base: Path) -> str:
@@ -339,8 +339,8 @@ def _settings(given: Any, where: str, valid: list[str]) -> dict[str, Any]:
 
 
 def _parameters(function: Any, without: set[str]) -> list[str]:
-    found = inspect.signature(function).parameters.values()
-    return [each.name for each in found if each.kind is not each.VAR_KEYWORD and each.name not in without]
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name not in without]
 
 
 def _expect(value: Any, kinds: type | tuple[type, ...], where: str, wanted: str) -> Any:

@@ -157,14 +157,14 @@ def measure_layers(
 def _of_vectors(vectors: Tensor, metrics: Sequence[Metric[Any]], options: Options) -> dict[str, list[float]]:
     """Metrics of the pooled vectors (sites, texts, D): the common ones from one batch of spectra, without intervals."""
     wanted = [metric for metric in metrics if not isinstance(metric, PromptMean)]
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     if any(metric.info.name in _OF_SPECTRUM for metric in wanted):
         spectra = eigvalsh(smaller_gram(prepare_rows(vectors, options.pooled_rows))).clamp(min=0)
-        found = {name: function(spectra, options).tolist() for name, function in _OF_SPECTRUM.items()}
+        values = {name: function(spectra, options).tolist() for name, function in _OF_SPECTRUM.items()}
     for metric in wanted:
-        if metric.info.name not in found:
-            found[metric.info.name] = [metric.estimate(_rows_of(site)).value for site in vectors]
-    return found
+        if metric.info.name not in values:
+            values[metric.info.name] = [metric.estimate(_rows_of(site)).value for site in vectors]
+    return values
 
 
 def _rows_of(vectors: Tensor) -> PooledRows:

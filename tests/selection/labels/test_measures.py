@@ -6,7 +6,7 @@ import pytest
 from layerscope.core.statistics import bootstrap_weights
 from layerscope.evaluation.run import Items as Single
 from layerscope.selection.labels.measures import Pairs, Scores, make_measure
-from layerscope.selection.labels.probes import Neighbours, Probe, grams, stratified_folds
+from layerscope.selection.labels.probes import Neighbors, Probe, grams, stratified_folds
 from tests.selection.labels.support import classes, judged_pairs, scored_pairs
 
 NOWHERE = (np.arange(0), np.arange(0))
@@ -102,7 +102,7 @@ def test_neighbours_tell_classes_apart_as_counted_by_hand() -> None:
     rng = np.random.default_rng(0)
     vectors, labels = rng.normal(size=(2, 14, 5)), np.array([0, 1] * 6 + [0, 2])
     gram, among = grams(vectors).numpy(), np.arange(14) != 3
-    found = Neighbours(gram, labels).told_apart(among, among)
+    found = Neighbors(gram, labels).separation(among, among)
     part = np.flatnonzero(among)
     size = np.sqrt(gram.diagonal(axis1=1, axis2=2))
     cosines = gram / (size[:, :, None] * size[:, None, :])

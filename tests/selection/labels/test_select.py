@@ -172,7 +172,7 @@ def test_what_cannot_be_asked_for(model: LoadedModel, tmp_path: Path) -> None:
 def test_centering_is_on_the_given_texts_and_equal_vectors_are_undefined() -> None:
     vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
     vectors[1] = 1.5
-    found = prepare(vectors, centre=True, unit=True)
+    found = prepare(vectors, center=True, unit=True)
     np.testing.assert_allclose(np.linalg.norm(found[0], axis=-1), 1, rtol=1e-6)
     np.testing.assert_allclose(prepare(vectors, True, False)[0].mean(0), 0, atol=1e-6)
     assert np.isnan(found[1]).all()

@@ -16,12 +16,12 @@ __all__ = ["Item", "Panel", "Row", "find_item", "items", "reproduce"]
 @lru_cache(maxsize=1)
 def items() -> dict[str, Item]:
     """Every table and figure that can be recomputed, by name."""
-    found = {}
+    known = {}
     for module in pkgutil.iter_modules(__path__):
         home = importlib.import_module(f"{__name__}.{module.name}")
         own = (getattr(home, "ITEM", None), *getattr(home, "ITEMS", ()))
-        found.update({item.name: item for item in own if isinstance(item, Item)})
-    return dict(sorted(found.items(), key=lambda pair: (pair[0][:3] != "tab", len(pair[0]), pair[0])))
+        known.update({item.name: item for item in own if isinstance(item, Item)})
+    return dict(sorted(known.items(), key=lambda pair: (pair[0][:3] != "tab", len(pair[0]), pair[0])))
 
 
 def find_item(name: str) -> Item:

@@ -55,11 +55,11 @@ def beyond_chance(table: pd.DataFrame) -> tuple[int, str]:
 def bars(model: str, convention: str, measure: str, title: str) -> Panel:
     """One bar per metric, its interval, and what chance gives."""
     table = layer_correlations(model, convention, (measure,) if measure == "dcor" else ("spearman", "kendall", "dcor"))
-    found = [pick(table, metric, measure) for metric in ORDER]
+    chosen = [pick(table, metric, measure) for metric in ORDER]
     names = [SHORT.get(metric, metric) for metric in ORDER]
-    series = Series(f"{model}, {convention}", names, [float(row["value"]) for row in found])
-    whiskers = [(float(row["ci_low"]), float(row["ci_high"])) for row in found]
-    level = max(float(row["null_95"]) for row in found)
+    series = Series(f"{model}, {convention}", names, [float(row["value"]) for row in chosen])
+    whiskers = [(float(row["ci_low"]), float(row["ci_high"])) for row in chosen]
+    level = max(float(row["null_95"]) for row in chosen)
     return Panel(
         title, "", "", [series], bars=True, whiskers=whiskers, level=(level, "95 % of unrelated smooth curves lie below")
     )
@@ -72,29 +72,29 @@ STRONGEST_3 = {"curvature", "dime", "infonce"}
 def _fig3_rows(convention: str) -> list[Row]:
     """Six correlations, and the two claims about their order."""
     table = layer_correlations(MODEL_3, convention, ("dcor",))
-    found = []
+    rows = []
     for metric in ORDER:
         row = pick(table, metric, "dcor")
         strong = bool(row["p_adjusted"] < 0.05)
         note = described(row) + "; claim: strong, judged as beyond chance"
-        found.append(_fig3_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
+        rows.append(_fig3_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
     count, note = beyond_chance(table)
     note += "; claim: all of them"
-    found.append(_fig3_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
+    rows.append(_fig3_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
     ranked = table.sort_values("value", ascending=False)
     first, second = ranked.iloc[0], ranked.iloc[1]
     margin = float(pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max())
     leaders = f"{first['metric']} ({first['value']:.4f}), then {second['metric']} ({second['value']:.4f})"
     note = f"DiME − the best other; the order is {leaders}: a difference far inside the intervals"
-    found.append(_fig3_row("dcor: DiME ahead by", margin, None, convention, judge(margin > 0), note))
+    rows.append(_fig3_row("dcor: DiME ahead by", margin, None, convention, judge(margin > 0), note))
     top = set(ranked["metric"].iloc[:3])
     note = f"of curvature, DiME and InfoNCE among the first three, which are {', '.join(ranked['metric'].iloc[:3])}"
-    found.append(
+    rows.append(
         _fig3_row(
             "dcor: named ones in the top 3", float(len(top & STRONGEST_3)), None, convention, judge(top == STRONGEST_3), note
         )
     )
-    return found
+    return rows
 
 
 def _fig3_row(column: str, ours: float, tasks: int | None, convention: str, verdict: str, note: str) -> Row:
@@ -122,7 +122,7 @@ MEASURES = ("spearman", "kendall", "dcor")
 def _fig8_rows(convention: str) -> list[Row]:
     """Eighteen correlations: the signs are the claim. A sign within what chance gives supports nothing."""
     table = layer_correlations(MODEL_8, convention, MEASURES)
-    found = []
+    rows = []
     for measure in MEASURES:
         for metric in ORDER:
             row = pick(table, metric, measure)
@@ -138,8 +138,8 @@ def _fig8_rows(convention: str) -> list[Row]:
                 claim += "" if beyond else ", but within what chance gives"
             note = f"{described(row)}; {claim}"
             ours, tasks = float(row["value"]), int(row["tasks"])
-            found.append(Row("fig8", MODEL_8, f"{measure} {metric}", None, ours, tasks, convention, judge(bool(holds)), note))
-    return found
+            rows.append(Row("fig8", MODEL_8, f"{measure} {metric}", None, ours, tasks, convention, judge(bool(holds)), note))
+    return rows
 
 
 def _fig8_panels(convention: str) -> list[Panel]:
@@ -165,28 +165,28 @@ MODERATE = 0.4  # the usual lower limit of a "moderate" rank correlation
 def _fig9_rows(convention: str) -> list[Row]:
     """Distance correlations, which two lead, and the other measures."""
     table = layer_correlations(MODEL_9, convention, MEASURES)
-    found = []
+    rows = []
     for metric in ORDER:
         row = pick(table, metric, "dcor")
         note = described(row) + "; claim: strong, judged as beyond chance"
         strong = bool(row["p_adjusted"] < 0.05)
-        found.append(_fig9_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
+        rows.append(_fig9_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
     count, note = beyond_chance(table[table["measure"] == "dcor"])
     note += "; claim: all of them"
-    found.append(_fig9_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
+    rows.append(_fig9_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
     ranked = table[table["measure"] == "dcor"].sort_values("value", ascending=False)["metric"].tolist()
     named = float(len(STRONGEST_9 & set(ranked[:2])))
     note = f"of LiDAR and dataset entropy among the first two, which are {ranked[0]} and {ranked[1]}"
-    found.append(_fig9_row("dcor: named ones in the top 2", named, None, convention, judge(set(ranked[:2]) == STRONGEST_9), note))
+    rows.append(_fig9_row("dcor: named ones in the top 2", named, None, convention, judge(set(ranked[:2]) == STRONGEST_9), note))
     for measure in ("spearman", "kendall"):
         mine = table[table["measure"] == measure]
         largest = float(mine["value"].abs().max())
         found_some = bool((mine["p_adjusted"] < 0.05).any())
         note = f"largest of the six in size; {'some' if found_some else 'none'} with Holm p < 0.05; claim: moderate to strong"
-        found.append(
+        rows.append(
             _fig9_row(f"{measure}, largest", largest, int(mine["tasks"].iloc[0]), convention, judge(largest >= MODERATE), note)
         )
-    return found
+    return rows
 
 
 def _fig9_row(column: str, ours: float, tasks: int | None, convention: str, verdict: str, note: str) -> Row:

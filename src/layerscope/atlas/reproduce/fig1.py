@@ -34,7 +34,7 @@ def fair(model: str, convention: str) -> pd.DataFrame:
 
 def rows(convention: str) -> list[Row]:
     """Per model: best, last, where the best lies, on how many tasks an inner layer wins; then the printed range of gains."""
-    found: list[Row] = []
+    out: list[Row] = []
     gains = {}
     for title, model in MODELS.items():
         drawn, same = as_drawn(model, convention), fair(model, convention)
@@ -75,13 +75,13 @@ def rows(convention: str) -> list[Row]:
                 "tasks where some inner layer beats the last; claim: nearly every one",
             ),
         ]
-        found += [Row("fig1", title, column, None, ours, n, convention, verdict, note) for column, ours, n, verdict, note in add]
+        out += [Row("fig1", title, column, None, ours, n, convention, verdict, note) for column, ours, n, verdict, note in add]
     low, high = min(g for g, _ in gains.values()), max(g for g, _ in gains.values())
     relative = max(r for _, r in gains.values())
     note = f"in points; relative to the last layer's score the largest is {relative:.1f} %"
     smallest = judge(low >= 1.5)
-    found.append(Row("fig1", "all", "largest gain", 16.0, high, None, convention, judge(abs(high - 16) <= 0.5), note))
-    found.append(
+    out.append(Row("fig1", "all", "largest gain", 16.0, high, None, convention, judge(abs(high - 16) <= 0.5), note))
+    out.append(
         Row(
             "fig1",
             "all",
@@ -94,7 +94,7 @@ def rows(convention: str) -> list[Row]:
             "in points, the four models above; ≥ 1.5 rounds to 2",
         )
     )
-    return found
+    return out
 
 
 def _inner_wins(model: str, convention: str) -> tuple[float, int]:

@@ -44,39 +44,39 @@ def width(model: str) -> float:
 
 def rows(convention: str) -> list[Row]:
     """Accuracy peaks, entropies, and the claim that all models share one shape."""
-    found = []
+    out = []
     for model in PROBED:
         values = accuracies(model)
         peak = int(values.argmax()) + 1
         behind = float(values.max() - values[-1])
         if model == "aim":
             note = f"best {values.max():.1f} at label {peak} of 24, last {values[-1]:.1f}; claim: a peak at inner layers"
-            found.append(_row("aim", "best − last accuracy", behind, judge(peak < 24 and behind > 1), note))
+            out.append(_row("aim", "best − last accuracy", behind, judge(peak < 24 and behind > 1), note))
             continue
         falls = int((np.diff(values) <= 0).sum())
         note = f"steps (of 23) that do not rise; claim: strictly increasing; best at label {peak}, {behind:.1f} above the last"
         if model != "aimv2":
             note += "; by the code label 24 is block 23: the last block was never probed"
-        found.append(_row(model, "falls in accuracy", float(falls), judge(falls == 0), note))
+        out.append(_row(model, "falls in accuracy", float(falls), judge(falls == 0), note))
     at, depth = valley(curve(AIM, "entropy_prompt", "imagenet"))
     pythia = valley(curve("Pythia-410m", "entropy_prompt"))[1]
     note = (
         f"nats below the lower shoulder, at block {at + 1} of 24: early and shallow beside Pythia-410m's ({pythia:.2f}, wikitext)"
     )
-    found.append(_row("aim", "valley of entropy_prompt", depth, judge(depth > 0.1), note))
+    out.append(_row("aim", "valley of entropy_prompt", depth, judge(depth > 0.1), note))
     for model in BIDIRECTIONAL:
         values = curve(f"{model}-large", "entropy_dataset", "imagenet")
         if model == "beit":
             at, depth = valley(values)
             note = f"at layer {at}; claim: the exception, with a substantial dip"
-            found.append(_row(model, "valley of entropy_dataset", depth, judge(depth > 0.5), note))
+            out.append(_row(model, "valley of entropy_dataset", depth, judge(depth > 0.5), note))
         else:
             slope = trend(values.tolist())
             note = "Spearman with the layer; claim: steadily increasing; judged as at least 0.9"
-            found.append(_row(model, "entropy_dataset: trend", slope, judge(slope >= 0.9), note))
-    found.append(_row("aimv2", "valley of entropy_prompt", None, UNCHECKED, "no metrics of aimv2 were published"))
+            out.append(_row(model, "entropy_dataset: trend", slope, judge(slope >= 0.9), note))
+    out.append(_row("aimv2", "valley of entropy_prompt", None, UNCHECKED, "no metrics of aimv2 were published"))
     for model in (AIM, "vit-large"):
-        found.append(
+        out.append(
             _row(
                 model,
                 "width",
@@ -85,7 +85,7 @@ def rows(convention: str) -> list[Row]:
                 "claim: all are 24-layer ViT-L, whose width is 1024",
             )
         )
-    return found
+    return out
 
 
 def _row(model: str, column: str, ours: float | None, verdict: str, note: str) -> Row:

@@ -48,7 +48,7 @@ def best_with_all_tasks(means: pd.DataFrame) -> tuple[int, float]:
 
 def rows(convention: str) -> list[Row]:
     """Ten cells. Under `authors` the digits are judged; under `english`, whose digits must differ, what the cell says."""
-    found = []
+    out = []
     for title, model in MODELS.items():
         printed = PRINTED[title]
         means = score_means(model, convention)
@@ -58,8 +58,8 @@ def rows(convention: str) -> list[Row]:
         if int(top["layer"]) != layer:
             note += f", which lacks {means['tasks'].max() - int(top['tasks'])} task; with all tasks {whole:.2f} at layer {layer}"
         inner = whole > float(last["score"])
-        found.append(_row(title, "best", float(top["score"]), int(top["tasks"]), convention, inner, note))
-        found.append(
+        out.append(_row(title, "best", float(top["score"]), int(top["tasks"]), convention, inner, note))
+        out.append(
             _row(title, "last", float(last["score"]), int(last["tasks"]), convention, inner, f"layer {int(last['layer'])}")
         )
         for column, metric in RULES.items():
@@ -67,8 +67,8 @@ def rows(convention: str) -> list[Row]:
             gain = rule.value - rule.last
             same_side = (gain > 0) == (printed[column] > printed["last"])
             note = f"{gain:+.2f} over the last layer on the same tasks ({rule.last:.2f}); per-task best {rule.best:.2f}"
-            found.append(_row(title, column, rule.value, rule.tasks, convention, same_side, note))
-    return found
+            out.append(_row(title, column, rule.value, rule.tasks, convention, same_side, note))
+    return out
 
 
 def _row(model: str, column: str, ours: float, tasks: int, convention: str, conclusion: bool, note: str) -> Row:
@@ -81,14 +81,14 @@ def _row(model: str, column: str, ours: float, tasks: int, convention: str, conc
 
 def panels(convention: str) -> list[Panel]:
     """Mean score by layer, and each rule's mean as a bar."""
-    found = []
+    out = []
     for title in MODELS:
         mine = [row for row in rows(convention) if row.model == title]
         names = [row.column.replace("min_", "lowest\n").replace("entropy_dataset", "dataset\nentropy") for row in mine]
         ours = Series(f"recomputed, {convention}", names, [float(row.ours or 0) for row in mine])
         printed = Series("printed", names, [float(row.printed or 0) for row in mine])
-        found.append(Panel(title, "", "mean MTEB score", [printed, ours], bars=True))
-    return found
+        out.append(Panel(title, "", "mean MTEB score", [printed, ours], bars=True))
+    return out
 
 
 ITEM = Item(

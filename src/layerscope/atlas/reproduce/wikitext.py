@@ -13,7 +13,7 @@ METRICS_2 = ["entropy_prompt", "curvature", "lidar"]
 
 def _rows_2(convention: str) -> list[Row]:
     """How far each metric moves over the layers, and the entropy's valley and level."""
-    found = []
+    out = []
     for metric in METRICS_2:
         moves = {model: spread(curve(model, metric)) for model in MODELS_2}
         for model, move in moves.items():
@@ -23,7 +23,7 @@ def _rows_2(convention: str) -> list[Row]:
             else:
                 verdict = judge(move > moves["bert-base"])
                 note = f"claim: moves more than BERT ({moves['bert-base']:.2f})"
-            found.append(_row_2(model, f"range of {metric}", move, verdict, note + "; highest − lowest before the last layer"))
+            out.append(_row_2(model, f"range of {metric}", move, verdict, note + "; highest − lowest before the last layer"))
     entropy = {model: curve(model, "entropy_prompt") for model in MODELS_2}
     level = {model: float(values.mean()) for model, values in entropy.items()}
     for model, values in entropy.items():
@@ -33,15 +33,15 @@ def _rows_2(convention: str) -> list[Row]:
         ]
         said = {"Pythia-410m": "a strong dip", "mamba-370m": "a milder one than Pythia's", "bert-base": "none"}[model]
         where = f"deepest at layer {at} of {len(values) - 1}"
-        found.append(
+        out.append(
             _row_2(
                 model, "valley of entropy_prompt", depth, judge(claim), f"claim: {said}; nats below the lower shoulder, {where}"
             )
         )
     between = level["Pythia-410m"] < level["mamba-370m"] < level["bert-base"]
     note = f"claim: between Pythia ({level['Pythia-410m']:.2f}) and BERT ({level['bert-base']:.2f}); it falls at the end"
-    found.append(_row_2("mamba-370m", "mean of entropy_prompt", level["mamba-370m"], judge(between), note))
-    return found
+    out.append(_row_2("mamba-370m", "mean of entropy_prompt", level["mamba-370m"], judge(between), note))
+    return out
 
 
 def _row_2(model: str, column: str, ours: float, verdict: str, note: str) -> Row:
@@ -71,12 +71,12 @@ EARLY_4 = 5  # layers 1 to 4: the first sixth
 
 def _rows_4(convention: str) -> list[Row]:
     """Where training changes the metrics, and in which direction."""
-    found = []
+    out = []
     for metric in METRICS_4:
         values = np.stack([curve(name, metric) for name in NAMES_4])
         change = np.abs(values[-1] - values[0])
         ratio = float(middle(change).mean() / _elsewhere(change).mean())
-        found.append(
+        out.append(
             _row_4(
                 f"{metric}: change, middle / elsewhere",
                 ratio,
@@ -89,21 +89,21 @@ def _rows_4(convention: str) -> list[Row]:
         note = (
             "step 1000 to the end, layers 1–4 against the middle third; claim: early layers hardly change; judged as below 0.25"
         )
-        found.append(_row_4(f"{metric}: late change, early / middle", early, judge(early < 0.25), note))
+        out.append(_row_4(f"{metric}: late change, early / middle", early, judge(early < 0.25), note))
     entropy, bend, lidar = (np.stack([curve(name, m) for name in NAMES_4]) for m in METRICS_4)
     falls = trend([float(middle(v).mean()) for v in entropy])
     first, second, last = (float(middle(entropy[i]).mean()) for i in (0, 1, -1))
     levels = f"{first:.2f} at step 1, {second:.2f} at 1000, {last:.2f} at the end; claim: it falls"
-    found.append(_row_4("entropy_prompt: trend in the middle", falls, judge(falls <= -0.9), f"Spearman with the step; {levels}"))
+    out.append(_row_4("entropy_prompt: trend in the middle", falls, judge(falls <= -0.9), f"Spearman with the step; {levels}"))
     bends = trend([float(middle(v).mean()) for v in bend])
     levels = f"{middle(bend[0]).mean():.2f} at step 1, {middle(bend[-1]).mean():.2f} at the end"
     note = f"Spearman with the step; {levels}; claim: it becomes smoother (falls)"
-    found.append(_row_4("curvature: trend in the middle", bends, judge(bends < 0), note))
+    out.append(_row_4("curvature: trend in the middle", bends, judge(bends < 0), note))
     lowest = int(np.argmin(lidar[-1])) / (lidar.shape[1] - 1)
-    found.append(
+    out.append(
         _row_4("lidar: depth of the lowest", lowest, judge(1 / 3 <= lowest <= 2 / 3), "claim: lowest in the middle layers")
     )
-    return found
+    return out
 
 
 def _elsewhere(values: Array) -> Array:
@@ -139,11 +139,11 @@ MODELS_12 = [f"Pythia-{size}" for size in SIZES_12]
 
 def _rows_12(convention: str) -> list[Row]:
     """Each size's valley, curvature and LiDAR, and their trend with size."""
-    found = []
+    out = []
     dips = [valley(curve(model, "entropy_prompt"))[1] for model in MODELS_12]
     for i, (model, dip) in enumerate(zip(MODELS_12, dips, strict=True)):
         verdict = judge(i == 0 or dip > dips[i - 1])
-        found.append(
+        out.append(
             _row_12(
                 model,
                 "valley of entropy_prompt",
@@ -154,9 +154,9 @@ def _rows_12(convention: str) -> list[Row]:
         )
     larger = valley(curve(f"Pythia-{LARGER_12}", "entropy_prompt"))[1]
     note = f"beyond the figure: shallower than 1b's {dips[-1]:.2f}, so the trend does not continue"
-    found.append(_row_12(f"Pythia-{LARGER_12}", "valley of entropy_prompt", larger, judge(larger > dips[-1]), note))
+    out.append(_row_12(f"Pythia-{LARGER_12}", "valley of entropy_prompt", larger, judge(larger > dips[-1]), note))
     rises = trend(dips)
-    found.append(
+    out.append(
         _row_12("14m to 1b", "valley: trend with size", rises, judge(rises >= 0.9), "Spearman; claim: larger models dip more")
     )
     for metric, sign, said in (("curvature", -1, "lower"), ("lidar", 1, "higher")):
@@ -164,8 +164,8 @@ def _rows_12(convention: str) -> list[Row]:
         slope = trend(means)
         shown = ", ".join(f"{size} {mean:.2f}" for size, mean in zip(SIZES_12, means, strict=True))
         note = f"Spearman; claim: {said} in larger models; means over layers: {shown}"
-        found.append(_row_12("14m to 1b", f"{metric}: trend with size", slope, judge(sign * slope > 0), note))
-    return found
+        out.append(_row_12("14m to 1b", f"{metric}: trend with size", slope, judge(sign * slope > 0), note))
+    return out
 
 
 def _row_12(model: str, column: str, ours: float, verdict: str, note: str) -> Row:
@@ -196,7 +196,7 @@ TUNED_13 = {"LLM2Vec-mntp-unsup-simcse": "higher", "LLM2Vec-mntp-supervised": "l
 
 def _rows_13(convention: str) -> list[Row]:
     """Each fine-tuned model's difference from the base, mean over layers."""
-    found = []
+    out = []
     for model, said in TUNED_13.items():
         for metric, sign, claim in (
             ("lidar", 1, "better invariance: higher LiDAR"),
@@ -207,8 +207,8 @@ def _rows_13(convention: str) -> list[Row]:
             difference = (curve(model, metric) - curve(BASE_13, metric))[1:]
             mean, share = float(difference.mean()), float((sign * difference > 0).mean())
             note = f"claim: {claim} than {BASE_13}; mean over layers, true at {share:.0%} of them"
-            found.append(Row("fig13", model, f"{metric} − base", None, mean, None, NO_SCORES, judge(sign * mean > 0), note))
-    return found
+            out.append(Row("fig13", model, f"{metric} − base", None, mean, None, NO_SCORES, judge(sign * mean > 0), note))
+    return out
 
 
 def _panels_13(convention: str) -> list[Panel]:

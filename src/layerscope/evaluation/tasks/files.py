@@ -26,7 +26,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class SplitFile:
-    """The file of one split; `stand_in` is what its name adds to the split's, or empty."""
+    """The file of one split; `stand_in` is the suffix of a file that stands in for it, or empty."""
 
     path: Path
     stand_in: str = ""
@@ -56,7 +56,7 @@ def find_files(folder: Path, info: TaskInfo) -> dict[str, dict[str, SplitFile]] 
     for subset in info.subsets:
         place = folder / subset if (folder / subset).is_dir() else folder
         if place == folder and len(info.subsets) > 1:
-            continue  # one flat file cannot say which subset it is
+            continue  # a single file does not say which subset it holds
         by_split = {split: file for split in info.needed_splits if (file := find_split(place, split)) is not None}
         if not set(by_split) & set(info.splits):
             continue
@@ -121,7 +121,7 @@ def own_task_info(name: str, folder: Path) -> TaskInfo | None:
     if task_type is None:
         layouts = "; ".join(f"{kind}: {', '.join(needed)}" for kind, needed in _LAYOUTS.items())
         raise DataError(
-            f"{file.path} has the columns {', '.join(sorted(columns)) or 'none'}, which are no known layout. Valid: {layouts}."
+            f"{file.path} has the columns {', '.join(sorted(columns)) or 'none'}, which match no known layout. Valid: {layouts}."
         )
     return TaskInfo(name, task_type, train_split="train" if task_type == "Classification" else None)
 
@@ -230,7 +230,7 @@ def _unpacked(row: Mapping[str, Any], path: Path) -> Rows:
     lists = {name: values for name, values in row.items() if isinstance(values, list)}
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{path}: the lists of its one row differ in length ({lengths}). They must go pair by pair.")
+        raise DataError(f"{path}: the lists of its one row differ in length ({lengths}). They must have one entry for each pair.")
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
 
 

@@ -136,10 +136,10 @@ def new_task(info: TaskInfo) -> Any:
 
 
 def reseed(task: Any) -> None:
-    """Put a task's random state back to where it was when the task was made.
+    """Reset a task's random state to what it was when the task was created.
 
     mteb's newer clustering tasks draw their documents from a generator that moves on with every evaluation. Without
-    this, the second layer that one task object scores would be scored on other documents than the first.
+    this reset, a task object would score the second layer on other documents than the first.
     """
     fresh = type(task)(seed=task.seed)
     task.rng_state, task.np_rng = fresh.rng_state, fresh.np_rng

@@ -101,7 +101,7 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
 
 
 def _located(name: str, data_dir: Path | None, offline: bool, limit: int | None, seed: int) -> tuple[TaskSpec | None, str]:
-    """The spec of one task; or, where its data are out of reach, where they were looked for."""
+    """The spec of one task, or the places that were searched where its data cannot be found."""
     if name in catalogue.tasks():
         if offline and not catalogue.TASKS.is_cached(name):
             return None, f"not in {catalogue.TASKS.get(name).path}; run `layerscope fetch {name}`"
@@ -123,14 +123,14 @@ def _located(name: str, data_dir: Path | None, offline: bool, limit: int | None,
 
 
 def _folder(name: str, data_dir: Path | None) -> Path | None:
-    """The task's folder; a name with a path in it is no task name."""
+    """The task's folder; a name that contains a path is not a task's name."""
     if data_dir is None or Path(name).name != name or name in (".", ".."):
         return None
     return data_dir / name if (data_dir / name).is_dir() else None
 
 
 def _in_hub_cache(name: str) -> bool:
-    """Whether the hub's cache holds a task's dataset (in some revision: loading it will tell)."""
+    """Whether the hub's cache holds a task's dataset (in some revision; loading it shows which)."""
     from datasets import config
 
     repo = str(text_tasks()[name].metadata.dataset["path"]).replace("/", "___")

@@ -32,7 +32,7 @@ def check_limit(limit: int | None) -> None:
 
 
 def draw(total: int, count: int, seed: int, labels: Sequence[Hashable] | None = None, cover: int = 0) -> list[int]:
-    """`count` of `total` positions in ascending order, among them at least `cover` different labels (where there are)."""
+    """`count` of `total` positions in ascending order, with at least `cover` different labels where there are as many."""
     order = sorted(range(total), key=lambda i: hashlib.sha256(f"{seed}|{i}".encode()).digest())
     chosen: dict[int, None] = {}
     if labels is not None:
@@ -229,7 +229,7 @@ class TaskSpec:
 
     def _load_local(self) -> tuple[Any, dict[str, Any]]:
         info, files = self._local()
-        # Some tasks have several scored splits or subsets, of which some may be given: what is not there is not scored.
+        # Some tasks have several scored splits or subsets. Not all need be given: what is missing is not scored.
         splits = [split for split in info.splits if all(split in by_split for by_split in files.values())]
         if not splits:
             raise DataError(f"the subsets in {self.path} have no scored split in common. Scored: {', '.join(info.splits)}.")
@@ -259,7 +259,7 @@ class TaskSpec:
         with hub_offline(self.offline):
             try:
                 task.load_data()
-            except Exception as error:  # of many kinds: the hub's, the network's and the builders' own
+            except Exception as error:  # errors of many kinds: the hub's, the network's and the dataset builders'
                 raise self._explained(task, error) from error
         for subset in task.hf_subsets:
             missing = set(task.eval_splits) - set(task.dataset.get(subset, task.dataset))
@@ -278,7 +278,7 @@ class TaskSpec:
 
 
 def _list_columns(task: Any) -> None:
-    """Let the datasets of a loaded classification task give columns as plain lists; rows, their order and scores stay the same.
+    """Make the datasets of a loaded classification task return columns as plain lists. Rows, order and scores stay the same.
 
     A column of `datasets` looks each value up in its table anew. mteb reads the labels one by one for every training draw
     and every metric, which makes these look-ups nearly all of the time that scoring one layer takes.

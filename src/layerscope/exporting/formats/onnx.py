@@ -40,13 +40,13 @@ class Pipeline(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """The finished vectors and the tokens' states."""
         given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask, "modality": "text"}
-        found = self.pooling(self.transformer(given))
-        vector = found["sentence_embedding"]
+        pooled = self.pooling(self.transformer(given))
+        vector = pooled["sentence_embedding"]
         if self.mean is not None:
             vector = vector - self.mean
         if self.unit:
             vector = nn.functional.normalize(vector, dim=1)
-        return vector, found["token_embeddings"]
+        return vector, pooled["token_embeddings"]
 
 
 def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, Any]]:
@@ -157,8 +157,8 @@ def _facts(
     def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
 
-    found, speed = _measure(run, batches)
-    distances = cosine_distances(wanted, found)
+    vectors, speed = _measure(run, batches)
+    distances = cosine_distances(wanted, vectors)
     return {
         "file": f"onnx/{file.name}",
         "bytes": sum(part.stat().st_size for part in file.parent.glob(f"{file.stem}.*")),
@@ -176,9 +176,9 @@ def _measure(
     """All vectors, and texts per second, tokenization not counted."""
     run(*batches[0])
     start = time.perf_counter()
-    found = [run(*batch) for batch in batches]
+    outputs = [run(*batch) for batch in batches]
     seconds = time.perf_counter() - start
-    return np.concatenate(found), sum(len(ids) for ids, _ in batches) / seconds
+    return np.concatenate(outputs), sum(len(ids) for ids, _ in batches) / seconds
 
 
 class OnnxFormat(ExportFormat):

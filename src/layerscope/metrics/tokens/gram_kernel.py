@@ -187,9 +187,9 @@ def usable(index: int) -> bool:
         rows, facts = far_token(device)
         gram = (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)  # not a product, which may be rounded to TF32
         out = torch.empty_like(gram), torch.empty_like(gram)
-        found = measure_gram(gram, facts, Options(), out)
+        measured = measure_gram(gram, facts, Options(), out)
         unit = rows[:4] / torch.linalg.vector_norm(rows[:4], dim=-1, keepdim=True)
-        right = abs(float(found.curvature[1, 0]) - math.pi / 2) < 1e-6 and float(found.flat[0]) == 0
+        right = abs(float(measured.curvature[1, 0]) - math.pi / 2) < 1e-6 and float(measured.flat[0]) == 0
         return right and torch.allclose(out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6)
     except (UnusableError, OSError, AttributeError, RuntimeError):
         return False

@@ -181,11 +181,11 @@ def usable(index: int) -> bool:
         rows, facts = far_token(device)
         want = {"keep": rows - rows.mean(0), "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])])}
         for made, close in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
-            found = measure_rows(rows.unsqueeze(0), facts, Options(), made)
-            if abs(float(found.curvature[1, 0]) - math.pi / 2) > 1e-6 or int(found.flat[0]) != 0:
+            measured = measure_rows(rows.unsqueeze(0), facts, Options(), made)
+            if abs(float(measured.curvature[1, 0]) - math.pi / 2) > 1e-6 or int(measured.flat[0]) != 0:
                 return False
             for name, some in want.items():
-                if not torch.allclose(found.rows[name][0].float(), torch.nn.functional.normalize(some, dim=-1), atol=close):
+                if not torch.allclose(measured.rows[name][0].float(), torch.nn.functional.normalize(some, dim=-1), atol=close):
                     return False
         return True
     except (UnusableError, OSError, AttributeError, RuntimeError):

@@ -93,7 +93,7 @@ class AimConfig:
 
     @property
     def num_channels(self) -> int:
-        """Colours of a pixel."""
+        """Colors of a pixel."""
         return self.channels
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,9 +107,9 @@ class AimConfig:
         inner = facts["config"] if isinstance(facts.get("config"), Mapping) else facts
         given: dict[str, Any] = {}
         for name, keys in _PUBLISHED.items():
-            found = next((inner[key] for key in keys if key in inner), None)
-            if found is not None:
-                given[name] = found[0] if isinstance(found, list) else found
+            value = next((inner[key] for key in keys if key in inner), None)
+            if value is not None:
+                given[name] = value[0] if isinstance(value, list) else value
         given["attention"] = attention or inner.get("attention", "bidirectional")
         given["prefix"] = prefix if prefix is not None else inner.get("prefix")
         return cls(**given)
@@ -319,9 +319,9 @@ def read_aim(
     with torch.device("meta"):
         model = AimModel(config)
     wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    found = {key: tuple(value.shape) for key, value in state.items()}
-    if wanted != found:
-        raise ModelError(f"{folder} does not hold the AIM that its config.json describes: {_difference(wanted, found)}.")
+    shapes = {key: tuple(value.shape) for key, value in state.items()}
+    if wanted != shapes:
+        raise ModelError(f"{folder} does not hold the AIM that its config.json describes: {_difference(wanted, shapes)}.")
     if dtype is not None:
         state = {key: value.to(dtype) for key, value in state.items()}
     model.load_state_dict(state, assign=True)
@@ -341,14 +341,14 @@ def write_aim(model: AimModel, folder: str | Path) -> Path:
     return target
 
 
-def _difference(wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> str:
-    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+def _difference(wanted: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]]) -> str:
+    missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if missing:
         return f"{len(missing)} weights are missing, such as {missing[0]}"
     if extra:
         return f"{len(extra)} weights have no place in it, such as {extra[0]}"
-    key = next(key for key in sorted(wanted) if wanted[key] != found[key])
-    return f"{key} is {found[key]}, not {wanted[key]}"
+    key = next(key for key in sorted(wanted) if wanted[key] != given[key])
+    return f"{key} is {given[key]}, not {wanted[key]}"
 
 
 class AimPixelHead(nn.Module):

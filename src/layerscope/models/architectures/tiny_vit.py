@@ -90,7 +90,7 @@ class Stem(nn.Module):
 
 
 class ConvBlock(nn.Module):
-    """A convolution block of the first stage: wider, by neighbourhood, narrower again."""
+    """A convolution block of the first stage: wider, by neighborhood, narrower again."""
 
     def __init__(self, width: int, ratio: int) -> None:
         super().__init__()

@@ -29,16 +29,15 @@ def from_probes(run: ProbeRun) -> Block:
     """Accuracy by layer: a chart per metric with a line per probe, and what the validation items choose."""
     m = run.manifest
     model, c, counts = m["model"], m["conventions"], m["counts"]
-    found = run.summary()["probes"]
+    by_probe = run.summary()["probes"]
     charts = []
     for metric in dict.fromkeys(run.table["metric"]):
         lines = []
         for probe in run.probes:
             if _holds(run, probe, metric):
                 curve = run.curve(probe, metric)
-                note = (
-                    (found[probe]["chosen_layer"], f"chosen: layer {found[probe]['chosen_layer']}") if metric == "top1" else None
-                )
+                chosen = by_probe[probe]["chosen_layer"]
+                note = (chosen, f"chosen: layer {chosen}") if metric == "top1" else None
                 value, low, high = (list(100 * curve[name]) for name in ("value", "ci_low", "ci_high"))
                 title = _PROBES.get(probe, f"{probe} probe")
                 lines.append(Line(title, list(curve["layer"]), value, low, high, model["n_blocks"], note))
@@ -146,16 +145,16 @@ def print_probes(run: ProbeRun, console: Console | None = None) -> None:
 
 def sentence(run: ProbeRun, probe: str) -> str:
     """What one kind of probe found: the layer that the validation items choose, judged on the test items."""
-    found = run.summary()["probes"][probe]
-    chosen, last = found["chosen_layer"], found["last_layer"]
-    highest = f"highest at layer {found['best_layer']} ({_percent(found['best'])})"
+    summary = run.summary()["probes"][probe]
+    chosen, last = summary["chosen_layer"], summary["last_layer"]
+    highest = f"highest at layer {summary['best_layer']} ({_percent(summary['best'])})"
     if chosen == last:
-        return f"{highest}; the validation items choose the last layer: {_percent(found['last'])}."
-    low, high = found["gain_ci"]
+        return f"{highest}; the validation items choose the last layer: {_percent(summary['last'])}."
+    low, high = summary["gain_ci"]
     sure = "better than" if low > 0 else "worse than" if high < 0 else "not surely better than"
     return (
-        f"{highest}; the validation items choose layer {chosen}: {_percent(found['chosen'])}, {sure} the last layer's "
-        f"{_percent(found['last'])} ({100 * found['gain']:+.1f}, {100 * low:+.1f} to {100 * high:+.1f})."
+        f"{highest}; the validation items choose layer {chosen}: {_percent(summary['chosen'])}, {sure} the last layer's "
+        f"{_percent(summary['last'])} ({100 * summary['gain']:+.1f}, {100 * low:+.1f} to {100 * high:+.1f})."
     )
 
 

@@ -1,8 +1,8 @@
 """From what the labeled examples say about every layer under every readout to a decision.
 
-With hundreds of candidates on a few dozen examples the best one owes part of its score to chance. What a choice is worth is
-therefore judged by examples that had no part in it: in every round a third of the examples is set aside, the choice is made anew
-with the others, and its gain is measured on those set aside. Where a probe is trained, it is trained without them, too.
+With hundreds of candidates and a few dozen examples, the best candidate owes part of its score to chance. So its gain is measured
+on examples that took no part in the choice: each round sets a third of the examples aside, chooses again with the rest, and
+measures the gain on those set aside. Probes are trained without them, too.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ def gather(
 
 
 def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
-    """The readout that is computed in its place: a probe does not see centering, unless it comes before scaling to length 1."""
+    """The readout that gives the same scores: a probe does not see centering, unless vectors are then scaled to length 1."""
     return replace(readout, centering="none") if labeled.kind == "classification" and not unit else readout
 
 
 def assemble(
-    labeled: Labeled, measure: LabelMeasure, found: Mapping[Readout, Contributions], layers: Sequence[int]
+    labeled: Labeled, measure: LabelMeasure, contributions: Mapping[Readout, Contributions], layers: Sequence[int]
 ) -> LabelEvidence:
     """Contributions under several readouts, put together in the readouts' order."""
-    every = list(found.values())
+    every = list(contributions.values())
     rounds = [one.rounds for one in every if one.rounds is not None]
     right = [one.accuracy.mean(-1) for one in every if one.accuracy is not None]
     return LabelEvidence(
-        tuple(found),
+        tuple(contributions),
         tuple(layers),
         np.stack([one.judged for one in every]),
         measure,
@@ -144,7 +144,7 @@ def weigh(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> Weighed
 
 
 def smooth(scores: np.ndarray) -> np.ndarray:
-    """Scores (readouts, layers, draws) averaged over neighbouring layers; less far where there are fewer layers."""
+    """Scores (readouts, layers, draws) averaged over neighboring layers; over fewer of them in models with few layers."""
     return smooth_layers(scores, WIDTH * (scores.shape[1] - 1) / 30)
 
 
@@ -188,8 +188,8 @@ def _without_tested(evidence: LabelEvidence) -> np.ndarray:
 def _score(evidence: LabelEvidence, items: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(readouts, layers, draws) from (readouts, layers, n) and (draws, n)."""
     flat = items.reshape(-1, items.shape[-1])
-    found = evidence.measure.score(flat, weights).reshape(*items.shape[:2], len(weights))
-    return np.where(evidence.defined[..., None], found, np.nan)
+    scores = evidence.measure.score(flat, weights).reshape(*items.shape[:2], len(weights))
+    return np.where(evidence.defined[..., None], scores, np.nan)
 
 
 RISK = 0.5
@@ -207,8 +207,8 @@ class Decision:
     """Places (readout, layer) of what was chosen and of the best, and what the choice is worth, as scores from 0 to 1.
 
     `gain` is judged by examples that had no part in the choice, and is the sum of `by_readout` (at the last layer) and `by_layer`
-    (under the chosen readout). `tied` (readouts, layers) marks what the examples do not tell from the best. `weak` says why
-    the best was not chosen, if so; `judged` is its gain and risk all the same.
+    (under the chosen readout). `tied` (readouts, layers) marks what the examples cannot tell from the best. `weak` says why the
+    best candidate was not chosen, if it was not; `judged` holds its gain and risk anyway.
     """
 
     chosen: tuple[int, int]
@@ -223,12 +223,12 @@ class Decision:
 
     @property
     def abstained(self) -> bool:
-        """Whether the reference stays for want of evidence."""
+        """Whether the reference was kept because the evidence is too weak."""
         return bool(self.weak)
 
 
 def decide(evidence: LabelEvidence, weighed: Weighed, budget: float | None = None, tolerance: float | None = None) -> Decision:
-    """Choose. `budget` is the largest share of the blocks to run; `tolerance` (a score) takes the earliest so near."""
+    """Choose. `budget` is the largest share of the blocks to run; `tolerance` (a score) takes the earliest within it."""
     budgets.check(budget, None if tolerance is None else 100 * tolerance)
     if budget is not None and tolerance is None:
         tolerance = budgets.TOLERANCE / 100
@@ -287,7 +287,7 @@ def _allowed(evidence: LabelEvidence, budget: float | None) -> np.ndarray:
 
 
 def _pick(value: np.ndarray, allowed: np.ndarray, tolerance: float | None) -> tuple[int, int]:
-    """The largest value; with a tolerance the earliest layer that comes so near, and its best readout."""
+    """The largest value; with a tolerance, the earliest layer within it and the best readout there."""
     values = np.where(allowed & np.isfinite(value), value, -np.inf)
     if tolerance:
         first = int(np.flatnonzero((values >= values.max() - tolerance - 1e-12).any(0))[0])
@@ -297,10 +297,10 @@ def _pick(value: np.ndarray, allowed: np.ndarray, tolerance: float | None) -> tu
 
 
 def tied_with_best(weighed: Weighed, allowed: np.ndarray, level: float = 0.95) -> np.ndarray:
-    """What cannot be told from the best, all candidates compared at once.
+    """Candidates that cannot be told from the best, all compared at once.
 
-    In every draw the scores err by some amount. A candidate is ruled out when it lies further behind the best than, in 95 % of
-    the draws, it falls behind whichever candidate errs most in its own favour: the largest error of hundreds, not that of one.
+    Every draw moves all scores. A candidate is ruled out if it trails the best by more than, in 95 % of the draws, it trails the
+    candidate that the draw favors most: that is the largest error among hundreds of candidates, not the error of one.
     """
     known = allowed & np.isfinite(weighed.value)
     values, drawn = weighed.value[known], weighed.drawn_value[known]

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from layerscope.core.statistics import average_precision, spearman
-from layerscope.selection.labels.probes import Neighbours, Probe, grams, stratified_folds, tested_in_rounds, told_apart
+from layerscope.selection.labels.probes import Neighbors, Probe, grams, separation, stratified_folds, tested_in_rounds
 from layerscope.selection.labels.read import Labeled
 
 
@@ -79,22 +79,22 @@ class Classes:
         self.weights = (len(targets) / (counts > 0).sum()) / counts[targets]
 
     def items(self, vectors: np.ndarray) -> Contributions:
-        """How surely each example is told from those of other classes, with all examples and in every round."""
+        """How well each example is separated from those of other classes, with all examples and in every round."""
         chosen = vectors[:, self.rows]
         known = np.isfinite(chosen).all((1, 2))
         judged = np.full((len(vectors), len(self.targets)), np.nan)
         right, rounds = judged.copy(), np.repeat(judged[None], len(self.tested), 0)
         if known.any():
             gram = grams(chosen[known])
-            probe, near = Probe(gram, self.goal, self.weights), Neighbours(gram.numpy(), self.targets)
+            probe, near = Probe(gram, self.goal, self.weights), Neighbors(gram.numpy(), self.targets)
             predicted, every = probe.left_out(self.splits), np.ones(len(self.targets), dtype=bool)
             right[known] = (predicted.argmax(-1) == self.targets).mean(0)
-            judged[known] = _both(told_apart(predicted, self.targets), near.told_apart(every, every))
+            judged[known] = _both(separation(predicted, self.targets), near.separation(every, every))
             for i, test in enumerate(self.tested):
                 splits = stratified_folds(self.targets[~test], self.folds, 1, self.seed + i)
                 inner, outer = probe.without(test, splits)
-                rounds[i][np.ix_(known, ~test)] = _both(told_apart(inner, self.targets[~test]), near.told_apart(~test, ~test))
-                rounds[i][np.ix_(known, test)] = _both(told_apart(outer[None], self.targets[test]), near.told_apart(test, every))
+                rounds[i][np.ix_(known, ~test)] = _both(separation(inner, self.targets[~test]), near.separation(~test, ~test))
+                rounds[i][np.ix_(known, test)] = _both(separation(outer[None], self.targets[test]), near.separation(test, every))
         return Contributions(judged, rounds, right)
 
     def score(self, judged: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -102,7 +102,7 @@ class Classes:
         return weighted_mean(judged, weights)
 
     def chance(self, weights: np.ndarray) -> np.ndarray:
-        """As often before as after."""
+        """One half: vectors that know nothing rank an example above another class as often as below."""
         return np.full(len(weights), 0.5)
 
 

@@ -1,4 +1,4 @@
-"""A ridge probe in closed form, cross-validated for all layers at once, and how surely it tells classes apart.
+"""A ridge probe in closed form, cross-validated for all layers at once, and how well it separates classes.
 
 With n examples a linear probe lives in the n × n matrix of inner products. From the inverse of that matrix plus the penalty,
 the predictions for any part that was left out follow without fitting again, so that repeated cross-validation of thousands of
@@ -65,7 +65,7 @@ class Probe:
 
     def __init__(self, gram: Tensor, targets: np.ndarray, weights: np.ndarray, penalties: Sequence[float] = PENALTIES) -> None:
         self.goal, self.shares = torch.from_numpy(targets).to(gram.dtype), torch.from_numpy(weights).to(gram.dtype)
-        # the constant is an intercept that is penalised like any feature
+        # the constant is an intercept that is penalized like any feature
         self._inverses = [_inverse(gram + 1.0 + torch.diag(penalty / self.shares)) for penalty in penalties]
 
     def left_out(self, splits: Sequence[np.ndarray]) -> np.ndarray:
@@ -96,7 +96,7 @@ def _inverse(matrix: Tensor) -> Tensor:
 
 
 def _best(inverses: Sequence[Tensor], goal: Tensor, shares: Tensor) -> Tensor:
-    """Per layer, which of the penalties has the least leave-one-out error."""
+    """Which penalty has the smallest leave-one-out error, per layer."""
     errors = []
     for inverse in inverses:
         residual = (inverse @ goal) / inverse.diagonal(dim1=1, dim2=2)[..., None]
@@ -123,7 +123,7 @@ def _cross_validated(inverse: Tensor, goal: Tensor, splits: Sequence[np.ndarray]
     return out
 
 
-def told_apart(predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def separation(predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """(layers, n) from predictions (repetitions, layers, n, k): the share of the examples of other classes that have less of an
     example's class than it has itself."""
     different = targets[:, None] != targets[None, :]
@@ -136,7 +136,7 @@ def told_apart(predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return total / len(predicted)
 
 
-class Neighbours:
+class Neighbors:
     """Each example's neighbors by cosine, from inner products (layers, n, n), sorted once for any part of the examples."""
 
     def __init__(self, gram: np.ndarray, targets: np.ndarray) -> None:
@@ -144,7 +144,7 @@ class Neighbours:
         cosines = (gram / (size[:, :, None] * size[:, None, :])).astype(np.float32)
         self.targets, self._order = targets, np.argsort(cosines, axis=-1, kind="stable")
 
-    def told_apart(self, anchors: np.ndarray, among: np.ndarray) -> np.ndarray:
+    def separation(self, anchors: np.ndarray, among: np.ndarray) -> np.ndarray:
         """(layers, anchors): the share of pairs, one of the anchor's class and one of another, in which the former is nearer.
 
         The pairs are `among` some examples. An anchor alone in its class has none: it takes the others' mean, and so decides

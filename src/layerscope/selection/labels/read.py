@@ -86,11 +86,11 @@ def build(
 ) -> Labeled:
     """Examples (texts, target) checked, each once, in canonical order."""
     counted = Counter[str]() if dropped is None else dropped
-    found: dict[tuple[str, ...], list[Any]] = {}
+    values_by_text: dict[tuple[str, ...], list[Any]] = {}
     for texts, value in examples:
-        found.setdefault(texts, []).append(value)
+        values_by_text.setdefault(texts, []).append(value)
     usable: list[tuple[tuple[str, ...], Any]] = []
-    for texts, values in found.items():
+    for texts, values in values_by_text.items():
         if kind == "scores":
             usable.append((texts, sum(values) / len(values)))
         elif len(set(values)) > 1:
@@ -128,7 +128,7 @@ def _scored(sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: li
 
 def _check_classes(kind: Kind, classes: Sequence[str], counts: Counter[str], warnings: list[str], where: str) -> None:
     if len(classes) < 2:
-        raise DataError(f"all examples of {where} have the one label {classes[0]!r}: give examples of at least two classes.")
+        raise DataError(f"all examples of {where} have the same label {classes[0]!r}: give examples of at least two classes.")
     if kind == "pairs":
         if min(counts.values()) < 2:
             raise DataError(f"{where} has one example only of a label ({dict(counts)}): give at least two of each.")

@@ -139,8 +139,8 @@ def _accuracies(evidence: LabelEvidence, decision: Decision) -> dict[str, Any]:
     """For classes, how often the cross-validated probe is right; the chosen one's flatters, since these examples chose it."""
     if evidence.accuracy is None:
         return {}
-    found = {"accuracy": evidence.accuracy[decision.chosen], "reference_accuracy": evidence.accuracy[evidence.reference]}
-    return {name: 100 * float(value) for name, value in found.items()}
+    accuracies = {"accuracy": evidence.accuracy[decision.chosen], "reference_accuracy": evidence.accuracy[evidence.reference]}
+    return {name: 100 * float(value) for name, value in accuracies.items()}
 
 
 def score_rows(evidence: LabelEvidence, weighed: Weighed, decision: Decision) -> pd.DataFrame:
@@ -220,10 +220,10 @@ def label_free_answer(run: Path | None) -> dict[str, Any] | None:
     if run is None or not (run / "profile.parquet").is_file():
         return None
     try:
-        found = choose(run)
+        choice = choose(run)
     except LayerscopeError as error:
         return {"layer": None, "reason": str(error)}
-    return {name: getattr(found, name) for name in ("layer", "rule", "expected_gain", "ci_low", "ci_high", "abstained")}
+    return {name: getattr(choice, name) for name in ("layer", "rule", "expected_gain", "ci_low", "ci_high", "abstained")}
 
 
 def select_with_labels(

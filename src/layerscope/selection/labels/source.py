@@ -81,14 +81,14 @@ class StoredVectors:
         return prepare(whole, readout.centering == "corpus", self.unit)
 
 
-def prepare(vectors: np.ndarray, centre: bool, unit: bool) -> np.ndarray:
+def prepare(vectors: np.ndarray, center: bool, unit: bool) -> np.ndarray:
     """Vectors (sites, texts, D) centered over the texts, then scaled to length 1, as asked; NaN where all are the same.
 
     The last token of a template is the same for every text at layer 0: nothing can be scored there.
     """
     mean = vectors.mean(1, keepdims=True, dtype=np.float64)
     same = np.abs(vectors - mean).max((1, 2)) <= 1e-6 * np.maximum(1e-30, np.abs(vectors).max((1, 2)))
-    out = (vectors - mean).astype(np.float32) if centre else vectors.copy()
+    out = (vectors - mean).astype(np.float32) if center else vectors.copy()
     if unit:
         out /= np.maximum(np.linalg.norm(out, axis=-1, keepdims=True), 1e-30)
     out[same] = np.nan
@@ -100,7 +100,7 @@ DEFAULT_MAX_LENGTH = 256
 
 @dataclass
 class Opened:
-    """A model that may not be loaded yet: where a run's vectors of all texts are in the store, it need not be."""
+    """A model, loaded or not: where the store holds the vectors of all texts, it need not be loaded."""
 
     identity: dict[str, Any]
     max_length: int
@@ -125,8 +125,8 @@ class Opened:
         spec, revision = self.name, self.identity.get("revision")
         if self.identity.get("source") not in ("catalogue", "hub"):
             raise ModelError(
-                f"{self.run} was made with {self.name!r}, a model on disk or in memory whose place it does not know, and the "
-                "store does not hold the vectors of these examples. Give the model itself in place of the run."
+                f"{self.run} was made with {self.name!r}, a local model whose location it did not record, and the store "
+                "does not hold the vectors of these examples. Give the model itself instead of the run."
             )
         options = {"revision": revision} if self.identity["source"] == "hub" and revision else {}
         dtype, both = str(self.identity.get("dtype", "float32")), bool(self.identity.get("bidirectional"))
@@ -148,8 +148,8 @@ class Opened:
             model = self.loaded(offline)
             has_cls = bool(model.identity["bidirectional"]) and getattr(model.tokenizer, "cls_token_id", None) is not None
             has_norm = model.anatomy.final_norm is not None
-        found = all_readouts(has_cls=has_cls, has_norm=has_norm) if given is None else parse_readouts(given, has_cls, has_norm)
-        return list(dict.fromkeys([Readout(), *found]))
+        wanted = all_readouts(has_cls=has_cls, has_norm=has_norm) if given is None else parse_readouts(given, has_cls, has_norm)
+        return list(dict.fromkeys([Readout(), *wanted]))
 
     def layers(self, given: Sequence[int] | None) -> list[int]:
         """The layers to compare, the last one always among them."""
@@ -180,7 +180,7 @@ class Opened:
 
 
 def open_source(source: str | Path | LoadedModel, max_length: int | None, offline: bool) -> Opened:
-    """Find out what was given; a model named is loaded, a run's is not yet."""
+    """What was given. A model is loaded; the model of a run is loaded only when it is needed."""
     if isinstance(source, LoadedModel):
         return _of_model(source, max_length)
     folder = Path(source)
@@ -193,7 +193,7 @@ def open_source(source: str | Path | LoadedModel, max_length: int | None, offlin
         return _of_model(load(source, offline=offline), max_length)
     manifest = RunFolder(folder).manifest() or {}
     if manifest.get("status") != "complete" or "model" not in manifest:
-        raise RunFolderError(f"the run in {folder} is not finished. Run the same command again: it goes on where it stopped.")
+        raise RunFolderError(f"the run in {folder} is not finished. Run the same command again: it resumes.")
     conventions = manifest.get("conventions", {})
     identity = manifest["model"]
     length = max_length or Reading.of(conventions).max_length or DEFAULT_MAX_LENGTH

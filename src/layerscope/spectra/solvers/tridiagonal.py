@@ -52,7 +52,7 @@ class PanelVariant(NamedTuple):
 
 
 def variant(n: int, shared: int) -> PanelVariant:
-    """The fastest found for matrices of n rows, with so many bytes of shared memory: half of each matrix is read, if they do."""
+    """The fastest variant for n rows that fits into so many bytes of shared memory, if possible one that reads half of each."""
     if n <= 128:
         return PanelVariant(128, 8, 4)
     whole = PanelVariant(256, 2, 8) if n <= 256 else PanelVariant(512, 1, 8)

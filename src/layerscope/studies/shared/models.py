@@ -99,10 +99,10 @@ def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
     >>> [spec.label for spec in read_specs(["a/b", "a/b?bidirectional=true", "a/b"])]
     ['a/b', 'a/b bidirectional', 'a/b (2)']
     """
-    found = [read_spec(model) for model in models]
+    specs = [read_spec(model) for model in models]
     seen: dict[str, int] = {}
     out = []
-    for spec in found:
+    for spec in specs:
         seen[spec.label] = seen.get(spec.label, 0) + 1
         label = spec.label if seen[spec.label] == 1 else f"{spec.label} ({seen[spec.label]})"
         out.append(Spec(spec.model, label, spec.options))
