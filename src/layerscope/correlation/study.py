@@ -172,7 +172,7 @@ def correlate(
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
     layers = [row for name in metrics["metric"].unique() for row in job.layer_means(name, metrics, scores)]
-    tasks = scores["task"].unique() if within else []
+    tasks: Iterable[str] = scores["task"].unique() if within else []
     rows = [row for task in tasks for row in job.one_task(task, metrics, scores)]
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
     return Correlations(_adjusted(layers, holm), _adjusted(rows, benjamini_hochberg), job.undefined, {**facts, **settings})

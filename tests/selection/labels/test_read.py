@@ -87,7 +87,7 @@ def test_errors_of_content(tmp_path: Path) -> None:
     def labeled(labels: list[str], count: int = 40) -> Path:
         return write_csv(tmp_path / "l.csv", ("text", "label"), zip(TEXTS[:count], labels, strict=False))
 
-    with pytest.raises(DataError, match="the one label 'a'"):
+    with pytest.raises(DataError, match="the same label 'a'"):
         read_labels(labeled(["a"] * 40))
     with pytest.raises(DataError, match=f"holds 10 usable examples; at least {LEAST}"):
         read_labels(labeled(["a", "b"] * 5, 10))
