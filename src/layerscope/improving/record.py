@@ -13,7 +13,7 @@ import numpy as np
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.sites import site_of
 from layerscope.improving.centering import Centered
-from layerscope.improving.choose import Decision
+from layerscope.improving.choose import SECOND, TIE, Decision
 from layerscope.improving.judging import Panel
 from layerscope.improving.reading import Reader, Sample
 from layerscope.models import LoadedModel
@@ -162,7 +162,8 @@ def manifest_of(
             "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
             "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
             "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
-            "tied": "within one standard error of the best, on the same resampled texts",
+            "choice": f"the judge chooses the template; among its layers and norms recognizing texts by their parts counts {SECOND}",
+            "tied": f"within {TIE} standard errors of the best, on the same resampled texts",
             "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
             "max_length": reader.max_length,
             "seed": settings.seed,
