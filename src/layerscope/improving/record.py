@@ -162,7 +162,7 @@ def manifest_of(
             "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
             "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
             "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
-            "choice": f"the judge chooses the template; among its layers and norms recognizing texts by their parts counts {SECOND}",
+            "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
             "tied": f"within {TIE} standard errors of the best, on the same resampled texts",
             "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
             "max_length": reader.max_length,
