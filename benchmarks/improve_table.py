@@ -10,6 +10,7 @@ other tasks, and all of Gemma, are reported with them.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -214,12 +215,37 @@ def _by_template(tasks: Sequence[Measured]) -> None:
         )
 
 
+def rows_of(name: str, tasks: Sequence[Measured]) -> list[dict[str, float | str]]:
+    """One row per task: today, the choice, and the best, in points."""
+    rows = []
+    for task in tasks:
+        sets, judgment = sets_of(task.readouts), task.judgment("judge")
+        one, eight = (task.row(judgment, sets[offered]) for offered in ("default", "--max-cost 8"))
+        best, own = float(np.nanmax(task.scores)), float(task.arrays["judge_layers"][-1])
+        values = (task.default, float(one["chosen"]), float(eight["chosen"]), best, own)
+        names = ("today", "one pass", "eight passes", "best", "judge")
+        rows.append(
+            {"model": name, "task": task.name, **{key: round(value, 2) for key, value in zip(names, values, strict=True)}}
+        )
+    return rows
+
+
 def main() -> None:
     """Tables of every folder given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
-    for folder in parser.parse_args().folders:
-        show(*read(folder))
+    parser.add_argument("--csv", type=Path, help="write today's score, the choice and the best of every task here")
+    args = parser.parse_args()
+    rows: list[dict[str, float | str]] = []
+    for folder in args.folders:
+        name, tasks = read(folder)
+        show(name, tasks)
+        rows += rows_of(name, tasks)
+    if args.csv is not None:
+        with args.csv.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 if __name__ == "__main__":

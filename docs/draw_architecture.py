@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - the floors read as a table
 """Draws docs/images/architecture.png: the rooms of the house, floor by floor, and the way of the data.
 
-    python docs/draw_architecture.py
+python docs/draw_architecture.py
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def draw() -> None:
         width = 9.2 / len(rooms)
         for i, (name, says) in enumerate(rooms):
             left = 2.1 + i * width
-            box = FancyBboxPatch((left, bottom + 0.1), width - 0.15, 0.72, boxstyle="round,pad=0.02", fc=color, ec="#777777", lw=0.8)
+            box = FancyBboxPatch(
+                (left, bottom + 0.1), width - 0.15, 0.72, boxstyle="round,pad=0.02", fc=color, ec="#777777", lw=0.8
+            )
             axes.add_patch(box)
             middle = left + (width - 0.15) / 2
             axes.text(middle, bottom + 0.57, name, ha="center", va="center", fontsize=11, weight="bold", color="#222222")

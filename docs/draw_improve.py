@@ -1,0 +1,57 @@
+"""Draw docs/images/improve.png from benchmarks/results/improve.csv: `python docs/draw_improve.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+OTHERS = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions", "FreeSolvSmiles", "SolubilitySmiles")
+NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma 3 270M"}
+COLORS = {"today": "#9aa0a6", "one pass": "#1f6feb", "eight passes": "#0b2e6f"}
+SHORT = {"Classification": "", "Clustering": "", "_reranking": "", "2015": ""}
+
+
+def draw() -> Path:
+    """One panel per model, one row per task: today, the choice without labels, and the best that labels know of."""
+    table = pd.read_csv(ROOT / "benchmarks/results/improve.csv")
+    table = table[~table["task"].isin(OTHERS)]
+    order = table[table["model"] == "smollm2-135m"].assign(gain=lambda t: t["one pass"] - t["today"]).sort_values("gain")["task"]
+    figure, panels = plt.subplots(1, 2, figsize=(11, 5.2), sharey=True, layout="constrained")
+    for panel, (model, name) in zip(panels, NAMES.items(), strict=True):
+        rows = table[table["model"] == model].set_index("task").loc[order]
+        for y, (_, row) in enumerate(rows.iterrows()):
+            panel.plot([row["today"], row["one pass"]], [y, y], color="#c9d8f5", lw=5, solid_capstyle="round", zorder=1)
+            panel.plot([row["best"]] * 2, [y - 0.3, y + 0.3], color="#d97706", lw=1.6, zorder=2)
+        for column, color in COLORS.items():
+            panel.scatter(rows[column], range(len(rows)), color=color, s=34, zorder=3, label=column)
+        mean = rows[["today", "one pass", "eight passes", "best"]].mean()
+        panel.set_title(f"{name}: mean {mean['today']:.1f} → {mean['one pass']:.1f}", loc="left", fontsize=11, weight="bold")
+        panel.set_yticks(range(len(rows)), [_short(task) for task in rows.index])
+        panel.set_xlabel("score by labels that the choice never saw")
+        panel.grid(axis="x", color="#eeeeee")
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.tick_params(axis="y", length=0)
+    marks, _ = panels[0].get_legend_handles_labels()
+    best = plt.Line2D([], [], color="#d97706", lw=1.6)
+    labels = ["today (last layer, mean)", "improve, one pass", "improve --max-cost 8", "best of all, known to labels alone"]
+    figure.legend([*marks, best], labels, loc="outside lower center", ncols=4, frameon=False)
+    path = ROOT / "docs/images/improve.png"
+    figure.savefig(path, dpi=130)
+    return path
+
+
+def _short(task: str) -> str:
+    for long, short in SHORT.items():
+        task = task.replace(long, short)
+    return task
+
+
+if __name__ == "__main__":
+    print(draw())
