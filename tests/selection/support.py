@@ -45,7 +45,8 @@ def profile(curves: dict[str, list[float]], half: float = 0.01, final_norm: str 
         "status": "complete",
         "model": {"name": "made", "n_blocks": blocks, "weights_sha256": "w", **model},
         "conventions": {"final_norm": final_norm, "final_norm_module": "LayerNorm"},
-        "counts": {"prompts": 100},
+        "counts": {"prompts": 100, "undefined": {}},
+        "warnings": [],
     }
     return Run(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
 
