@@ -18,7 +18,7 @@ import csv
 from pathlib import Path
 
 from layerscope.catalogue import Installed
-from layerscope.evaluation.tasks.catalogue.entry import TaskEntry
+from layerscope.evaluation.tasks.catalogue import TaskEntry
 
 
 def read(folder):

@@ -14,8 +14,8 @@ from layerscope import Run
 from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.report import write_report
 from layerscope.report.contents import gather
-from layerscope.report.page.html import inert_json, payload
-from layerscope.report.page.html import page as make_page
+from layerscope.report.page import inert_json, payload
+from layerscope.report.page import page as make_page
 from layerscope.report.write import format_of
 from tests.report.synthetic import READOUTS, large_pair, synthetic_evaluation, synthetic_run
 
@@ -141,7 +141,7 @@ def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_published_models(tmp_path: Path) -> None:
-    from layerscope.report.published import from_atlas
+    from layerscope.report.sources import from_atlas
 
     parts = from_atlas("Pythia-410m")
     report = gather(parts)

@@ -55,7 +55,7 @@ def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
         if not runs:
             raise LayerscopeError("give folders of finished runs, or --atlas with names of published models.")
         return []
-    from layerscope.report.published import from_atlas
+    from layerscope.report.sources import from_atlas
 
     return [part for name in words(atlas) or [] for part in from_atlas(name)]
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from layerscope.catalogue import File, Published
-from layerscope.data.images.sets import ImageSetEntry, fashion_mnist
+from layerscope.data.images.imageset import ImageSetEntry
+from layerscope.data.images.sets import FASHION_MNIST, read_idx
 from layerscope.errors import DataError, DownloadError
 from layerscope.packages import Package, extract_members, fetch_package
 
@@ -65,7 +66,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Small:
     path.write_bytes(data)
     debian = Package("some", "1", hashlib.sha256(data).hexdigest(), urls=((tmp_path / "gone.deb").as_uri(), path.as_uri()))
     found = tuple(File.inside(debian, f"{INSIDE}/{name}", hashlib.sha256(c).hexdigest()) for name, c in files.items())
-    return Small(replace(fashion_mnist.ENTRY, origin=Published(found)), debian, arrays, path)
+    return Small(replace(FASHION_MNIST, origin=Published(found)), debian, arrays, path)
 
 
 def test_fetched_checked_and_kept(small: Small) -> None:
@@ -99,4 +100,4 @@ def test_what_is_not_expected_is_refused(small: Small, tmp_path: Path) -> None:
     other = tmp_path / "other.gz"
     other.write_bytes(gzip.compress(b"not idx"))
     with pytest.raises(DataError, match="not an idx file"):
-        fashion_mnist.read_idx(other)
+        read_idx(other)

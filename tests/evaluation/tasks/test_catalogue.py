@@ -12,8 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from layerscope.catalogue import Published
 from layerscope.errors import OfflineError, UnknownNameError
 from layerscope.evaluation.tasks import TaskSpec, catalogued_tasks, fetch_task, resolve_tasks
-from layerscope.evaluation.tasks.catalogue import TASKS
-from layerscope.evaluation.tasks.catalogue.entry import hash_split
+from layerscope.evaluation.tasks.catalogue import TASKS, hash_split
 from tests.evaluation.tasks.support import score
 
 

@@ -10,7 +10,7 @@ import pytest
 import layerscope
 from layerscope.improving import Improved
 from layerscope.report.contents import gather
-from layerscope.report.page.html import payload
+from layerscope.report.page import payload
 from layerscope.report.sections.improve import from_improvement, neighbors_side_by_side
 from tests.improving.test_improve import some_texts
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run

@@ -1,5 +1,286 @@
-"""The report as one HTML file that needs nothing else: no network, no library, works from disk."""
+"""The report as one HTML file: style and script inside it, its data as inert JSON."""
 
-from layerscope.report.page.html import page
+from __future__ import annotations
 
-__all__ = ["page"]
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+
+from layerscope.core.sites import part_of
+from layerscope.metrics import in_reading_order, metrics
+from layerscope.report.contents import Report
+from layerscope.report.drawing import ON_DARK, ON_LIGHT
+from layerscope.report.notices import convention_rows
+from layerscope.report.sources import Block, Curves, Scores, Source
+from layerscope.version import VERSION
+
+# In reading order: later files use what earlier ones define.
+SCRIPTS = (
+    "dom",
+    "state",
+    "scale",
+    "shapes",
+    "chart",
+    "controls",
+    "curves",
+    "scores",
+    "heatmap",
+    "scatter",
+    "blocks",
+    "tables",
+    "main",
+)
+
+
+def page(report: Report) -> str:
+    """The report as HTML."""
+    style = _asset("style.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
+    # only this style and this script may run, and nothing may be fetched from anywhere
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    values = {
+        "title": escape(_title(report)),
+        "policy": escape(policy, quote=True),
+        "refresh": _refresh(report.live),
+        "style": style,
+        "script": script,
+        "lead": escape(report.headline.lead),
+        "data": inert_json(payload(report)),
+    }
+    text = _asset("page.html")
+    parts = text.split("{{")
+    out = [parts[0]]
+    for part in parts[1:]:
+        name, _, rest = part.partition("}}")
+        out += [values[name.strip()], rest]
+    return "".join(out)
+
+
+def inert_json(value: Any) -> str:
+    """JSON that cannot end the element it stands in, whatever the texts in it are."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign in ("<", ">", "&", "\u2028", "\u2029"):
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _title(report: Report) -> str:
+    return f"{', '.join(report.models[:4])}{' …' if len(report.models) > 4 else ''} · layerscope"
+
+
+def _refresh(live: dict[str, Any] | None) -> str:
+    """Without the script, a running page still reloads."""
+    if live is None or live.get("done"):
+        return ""
+    return f'<noscript><meta http-equiv="refresh" content="{int(live.get("every", 5))}"></noscript>'
+
+
+def _asset(name: str) -> str:
+    return files("layerscope.report.page").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def payload(report: Report) -> dict[str, Any]:
+    """Everything the page shows."""
+    measured = list(dict.fromkeys(m for c in report.curves for m in c.table["metric"]))
+    n = len(report.curves)
+    return {
+        "layerscope": VERSION,
+        "made": report.made,
+        "live": report.live,
+        "models": report.models,
+        "headline": {"lead": report.headline.lead, "points": report.headline.points},
+        "notices": [vars(notice) for notice in report.notices],
+        "conventions": {"runs": [_run_name(run) for run in report.runs], "rows": convention_rows(report.runs)},
+        "palette": {"light": ON_LIGHT, "dark": ON_DARK},
+        "metrics": [_metric(name) for name in in_reading_order(measured)],
+        "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
+        "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
+        "blocks": [_block(block) for block in report.blocks],
+        "marks": [vars(mark) for mark in report.marks],
+        "correlations": [
+            {
+                "curves": c.curves,
+                "scores": c.scores,
+                "says": c.says,
+                **_correlations(c.table),
+            }
+            for c in report.correlations
+        ],
+    }
+
+
+def _run_name(run: Source) -> str:
+    if isinstance(run, Block):
+        return run.label
+    return f"{run.label} ({'profile' if isinstance(run, Curves) else 'scores'})"
+
+
+def _block(block: Block) -> dict[str, Any]:
+    """A study, probes, a sweep, or what another package shows."""
+    charts = [
+        {
+            "title": chart.title,
+            "unit": chart.unit,
+            "says": chart.says,
+            "lines": [
+                {
+                    "name": line.name,
+                    "layers": [int(k) for k in line.layers],
+                    "blocks": line.blocks if line.blocks is not None else max(line.layers, default=0),
+                    "v": _numbers(line.values),
+                    "lo": None if line.low is None else _numbers(line.low),
+                    "hi": None if line.high is None else _numbers(line.high),
+                    "note": line.note,
+                }
+                for line in chart.lines
+            ],
+        }
+        for chart in block.charts
+    ]
+    return {
+        "kind": block.kind,
+        "title": block.title,
+        "label": block.label,
+        "words": block.words,
+        "charts": charts,
+        "figures": [f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures],
+        "chosen": block.choice is not None,
+        "tables": [{"title": title, "inline": title in block.inline, **_columns(table)} for title, table in block.tables.items()],
+    }
+
+
+def _columns(table: pd.DataFrame) -> dict[str, Any]:
+    """A table as columns; a column of numbers stays one, everything else is text."""
+    columns = []
+    for name in table.columns:
+        values = table[name]
+        numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+        columns.append(_numbers(values) if numeric else ["" if _missing(value) else str(value) for value in values])
+    return {"head": [str(name) for name in table.columns], "columns": columns}
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _metric(name: str) -> dict[str, Any]:
+    known = metrics().get(name)
+    if known is None:  # a published table may hold metrics that layerscope does not compute
+        return {"name": name, "title": name, "unit": "", "level": "other", "higher": "", "main": False, "log": False}
+    info = known.info
+    return {
+        "name": name,
+        "title": info.title,
+        "unit": info.unit,
+        "level": info.level,
+        "higher": info.higher_means,
+        "main": info.main,
+        "log": info.log_scale,
+    }
+
+
+def _curves(curves: Curves) -> dict[str, Any]:
+    table = curves.table
+    valley = curves.valley
+    inside = table["site"].map(lambda site: part_of(str(site)) or "")
+    parts = {}
+    for part in dict.fromkeys(inside):
+        own = table[inside == part]
+        sites = own.drop_duplicates("site")
+        order = {site: i for i, site in enumerate(sites["site"])}
+        series = [
+            {"metric": metric, "norm": norm, "sink": sink, **_series(rows, order)}
+            for (metric, norm, sink), rows in own.groupby(["metric", "normalization", "sink"], sort=False)
+        ]
+        layers = [int(k) for k in sites["layer"]]
+        parts[part] = {"sites": list(order), "layer": layers, "depth": _numbers(sites["depth"]), "series": series}
+    return {
+        "model": curves.model,
+        "label": curves.label,
+        "blocks": curves.n_blocks,
+        "norm": curves.final_norm,
+        "parts": parts,
+        "valley": None
+        if valley is None
+        else {"layer": valley.layer, "value": _number(valley.value), "sink": valley.is_sink, "text": valley.sentence()},
+    }
+
+
+def _series(rows: pd.DataFrame, order: dict[str, int]) -> dict[str, list[Any]]:
+    placed = rows.assign(place=rows["site"].map(order)).drop_duplicates("place").set_index("place").reindex(range(len(order)))
+    columns = {"v": "value", "lo": "ci_low", "hi": "ci_high", "n": "n"}
+    out = {short: _numbers(placed[name]) for short, name in columns.items() if name in placed}
+    return {short: values for short, values in out.items() if any(value is not None for value in values) or short == "v"}
+
+
+def _scores(scores: Scores) -> dict[str, Any]:
+    layers = sorted({int(k) for k in scores.table["layer"]})
+    blocks = []
+    for readout in scores.readouts:
+        rows = scores.table[scores.table["readout"] == readout]
+        by = {
+            name: rows.pivot(index="layer", columns="task", values=name).reindex(layers)
+            for name in ("score", "gain", "ci_low", "ci_high", "tied")
+        }
+        scored = set(by["score"].columns)
+        tasks = [t for t in scores.tasks if t in scored]
+        blocks.append(
+            {
+                "readout": readout,
+                "tasks": [scores.tasks.index(t) for t in tasks],
+                "score": [_numbers(100 * by["score"][t]) for t in tasks],
+                "gain": [_numbers(100 * by["gain"][t]) for t in tasks],
+                "lo": [_numbers(100 * by["ci_low"][t]) for t in tasks],
+                "hi": [_numbers(100 * by["ci_high"][t]) for t in tasks],
+                "mean": _numbers(100 * scores.mean(readout).reindex(layers)) if len(tasks) > 1 else None,
+                "tied": [[i for i, value in enumerate(by["tied"][t]) if value is True or value == 1] for t in tasks],
+            }
+        )
+    return {
+        "model": scores.model,
+        "label": scores.label,
+        "blocks": scores.n_blocks,
+        "layers": layers,
+        "tasks": [{"name": t, "type": scores.task_types.get(t, "")} for t in scores.tasks],
+        "readouts": blocks,
+        "reference": scores.reference,
+    }
+
+
+def _correlations(table: pd.DataFrame) -> dict[str, Any]:
+    """Names once, numbers as columns."""
+    out: dict[str, Any] = {}
+    for name in ("readout", "task", "metric", "sink"):
+        words = list(dict.fromkeys(table[name]))
+        place = {word: i for i, word in enumerate(words)}
+        out[name] = {"words": words, "at": [place[word] for word in table[name]]}
+    out["rho"] = [None if value is None else round(value, 3) for value in _numbers(table["rho"])]
+    out["chance"] = [None if value is None else round(value, 3) for value in _numbers(table["chance"])]
+    out["p"] = _numbers(table["p"])
+    out["n"] = [int(k) for k in table["n"]]
+    return out
+
+
+def _number(value: Any) -> float | int | None:
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+def _numbers(values: Iterable[Any]) -> list[float | int | None]:
+    return [_number(float(value)) if value is not None and value == value else None for value in values]

@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 from layerscope.data.catalogue import GENSIM, corpora
-from layerscope.evaluation.tasks.catalogue.entry import Splits, TaskEntry, files_of
+from layerscope.evaluation.tasks.catalogue import Splits, TaskEntry, files_of
 
 _SHA256 = {
     "lee.cor": "a878f9a58f6743c32985c56c2f2f75988386216b38a4023a01fd3bcf7884d93e",

