@@ -16,6 +16,10 @@ _HARMFUL = {
 }
 
 
+# (kind, what people write) -> what they mean, where another name is nearer in its letters
+USUALLY_MEANT = {("metric", "entropy"): "prompt_entropy", ("metric", "rank"): "effective_rank", ("metric", "sink"): "sink_ratio"}
+
+
 def printable(text: str) -> str:
     """A text without what a terminal obeys: names from files may hold escapes that move, hide or color what is printed."""
     return text.translate(_HARMFUL)
@@ -39,7 +43,9 @@ class UnknownNameError(LayerscopeError):
     def __init__(self, kind: str, given: str, valid: Iterable[str], hint: str = "") -> None:
         names = sorted(valid)
         near = difflib.get_close_matches(given.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
-        match = next((n for n in names if near and n.lower() == near[0]), None)
+        match = USUALLY_MEANT.get((kind, given.lower()))
+        if match not in names:
+            match = next((n for n in names if near and n.lower() == near[0]), None)
         text = f"unknown {kind} {given!r}."
         if match:
             text += f" Did you mean {match!r}?"

@@ -131,3 +131,24 @@ def test_verify(cli: Cli, tmp_path: Path) -> None:
     assert cli("verify", "store").out == "0 files: none\n"
     assert_refused(cli("verify", tmp_path / "nothing"), "is no folder")
     assert_refused(cli("verify", tmp_path / "cache"), "is no folder")
+
+
+@pytest.mark.parametrize("word", ["embed", "auto", "optimize"])
+def test_what_people_type_who_want_better_embeddings(cli: Cli, word: str) -> None:
+    ended = cli(word, "gpt2")
+    assert ended.code == 2
+    assert "Did you mean 'improve'?" in " ".join(ended.err.replace("│", " ").split())
+
+
+def test_a_missing_file_is_told_before_a_model_is_fetched(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched(*_: object, **__: object) -> None:
+        raise AssertionError("a model was asked for")
+
+    monkeypatch.setattr("layerscope.profiling.job.pin_model", fetched)
+    monkeypatch.setattr("layerscope.probing.job.kind_read_by", fetched)
+    assert_refused(cli("profile", "org/model", "--data", "reviews.csv"), "no file 'reviews.csv'")
+    assert_refused(cli("probe", "org/model", "--data", "reviews.csv"), "no file 'reviews.csv'")
+
+
+def test_entropy_suggests_prompt_entropy(cli: Cli, model_folder: Path, data: Path) -> None:
+    assert_refused(cli("profile", model_folder, "--data", data, "--metrics", "entropy"), "Did you mean 'prompt_entropy'?")

@@ -89,3 +89,26 @@ def test_bench(cli: Cli, model_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert asked[0][2]["lengths"] == [16]
     assert json.loads(cli("bench", model_folder, "--against", model_folder, "--lengths", "16", "--json").out)["threads"] == 1
     assert_refused(cli("bench", model_folder, "--against", model_folder, "--lengths", "many"), "--lengths takes whole numbers")
+
+
+def test_center_on_a_column(cli: Cli, model_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "reviews.csv").write_text("id,review,reply\n1,a good book,thank you\n2,a bad book,sorry\n")
+    words = ("--layer", 1, "--readout", "plain/mean/raw/keep/corpus", "--max-length", 64)
+    ended = cli("export", model_folder, *words, "--center-on", "reviews.csv", "--column", "review", "--out", "x", "--json")
+    assert ended.code == 0, ended
+    assert json.loads(ended.out)["centered_on"] == "the 2 texts of reviews.csv"
+    assert_refused(cli("export", model_folder, *words, "--column", "review", "--out", "y"), "--center-on")
+
+
+def test_bench_knows_the_base_of_an_export(tmp_path: Path, cli: Cli) -> None:
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    assert_refused(cli("bench", folder), "not an export", "--against")
+    for base, name in (
+        ({"name": "smollm2-135m", "source": "catalogue"}, "smollm2-135m"),
+        ({"name": "org/model", "source": "hub", "revision": "abc"}, "org/model@abc"),
+    ):
+        (folder / "layerscope.json").write_text(json.dumps({"kind": "export", "base": base}))
+        assert benching.base_of(folder) == name
+    (folder / "layerscope.json").write_text(json.dumps({"base": {"name": "mine", "source": "folder"}}))
+    assert_refused(cli("bench", folder), "cut from mine", "--against")

@@ -204,3 +204,13 @@ def test_ctrl_c_keeps_what_is_finished(cli: Cli, model_folder: Path, data: Path,
     assert sorted(path.name for path in (tmp_path / "run" / "shards").iterdir()) == ["000000.pooled.npy", "000000.values.npz"]
     assert cli(*words, "-q").code == 0
     assert Run.load(tmp_path / "run").manifest["seconds"]["resumed_prompts"] == 4
+
+
+def test_runs_of_different_size_do_not_meet_in_the_default_folder(cli: Cli, model_folder: Path, data: Path) -> None:
+    short = ("--metrics", "prompt_entropy", "--max-length", 16)
+    for count in (5, 6):
+        ended = cli("profile", model_folder, "--data", data, *short, "-n", count)
+        assert ended.code == 0, ended.err
+        assert f"runs/tiny-llama--texts.txt--applied--n{count}:" in ended.err
+    again = cli("profile", model_folder, "--data", data, *short, "-n", 6, "--out", "runs/tiny-llama--texts.txt--applied--n5")
+    assert_refused(again, "the texts or images (others, or another number of them)", "--overwrite")

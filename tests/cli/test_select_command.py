@@ -38,3 +38,17 @@ def test_refusals_are_one_line(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("select", "--atlas", "Pythia-410m", "--rule", "evidense"), "evidence")
     assert_refused(cli("select", "--atlas", "Pythia-410m", "--budget", "3"), "share of the blocks")
     assert_refused(cli("select", "--atlas", "Pythia-410m", "--labels", "x.csv"), "--labels takes one model")
+
+
+def test_a_model_is_told_to_be_profiled_first(cli: Cli, model_folder: Path) -> None:
+    assert_refused(cli("select", model_folder), "is a model", "profile it first", f"layerscope profile {model_folder}")
+    assert_refused(cli("select", "smollm2-135m"), "is a model", "layerscope profile smollm2-135m")
+    assert_refused(cli("select", "org/model"), "holds no run", "profile it first")
+
+
+def test_why_prompt_entropy_behind_the_final_norm_is_not_enough(cli: Cli, tmp_path: Path) -> None:
+    profile({"prompt_entropy": valley_curve(), "anisotropy": [0.8] * 21}, final_norm="applied").save(tmp_path / "run")
+    reason = json.loads(cli("select", "run", "--json").out)["reason"]
+    assert "neither prompt entropy" not in reason
+    assert "hides its valley" in reason
+    assert "--metrics prompt_entropy,sink_ratio" in reason

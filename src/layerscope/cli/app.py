@@ -46,8 +46,24 @@ RENAMED = {
 EXAMPLES: dict[str, str] = {}
 
 
+# What people type who look for a command by what it does.
+USUALLY_MEANT = {
+    "improve": ("embed", "embeddings", "auto", "optimize", "optimise", "tune", "fit", "best"),
+    "profile": ("run", "measure", "analyze", "metric"),
+    "report": ("html", "page"),
+    "evaluate": ("eval", "score", "mteb"),
+}
+
+
 class StoryGroup(TyperGroup):
     """Commands in the order of the story; a command that the story does not name comes last."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command, or an error that names the one that is usually meant."""
+        meant = next((name for name, words in USUALLY_MEANT.items() if args and args[0].lower() in words), None)
+        if meant is not None and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}? `layerscope {meant} --help` says what it does.")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Every command, in order."""

@@ -56,7 +56,7 @@ def evaluate_command(
     if running.workers is not None and running.engine == "local":  # what --workers meant until now
         print("layerscope: --workers is now the workers of --engine ray; use --scoring-workers for scoring.", file=sys.stderr)
         scoring_workers, running.workers = scoring_workers if scoring_workers is not None else running.workers, None
-    folder = out or default_folder(model, tasks)
+    folder = out or default_folder(model, tasks, limit=limit)
     with running.open() as engine:
         run = evaluate(
             model,

@@ -32,6 +32,7 @@ def export_command(
         help="Folder of an evaluation or a profile, or a choice from `select --json`: it chooses and gives the evidence.",
     ),
     center_on: str | None = option(None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."),
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in a --center-on file with several."),
     max_length: int | None = option(
         None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: the run's, or 256)"
     ),
@@ -67,6 +68,7 @@ def export_command(
         out=out,
         from_run=from_run,
         center_on=center_on,
+        column=column,
         max_length=max_length,
         normalize=normalize,
         formats=formats,
@@ -97,10 +99,12 @@ def _layer(text: str | None) -> int | None:
         raise LayerscopeError(f"--layer takes a whole number, or auto with --from-run, not {text!r}.") from None
 
 
-@command("bench", "layerscope bench exports/small --against smollm2-135m --texts 8 --rounds 1")
+@command("bench", "layerscope bench exports/small --texts 8 --rounds 1")
 def bench_command(
     folder: Path = typer.Argument(..., help="Exported folder (or any sentence-transformers folder)."),
-    against: str = option(..., "--against", panel=MODELS, help="Model to compare with: catalogue name, hub id or folder."),
+    against: str | None = option(
+        None, "--against", panel=MODELS, help="Model to compare with: name, hub id or folder. (default: the one it was cut from)"
+    ),
     lengths: str = option("32,128", "--lengths", panel=DATA, help="Tokens per text, comma-separated."),
     texts: int = option(32, "--texts", panel=DATA, help="Texts per measurement."),
     rounds: int = option(3, "--rounds", panel=DATA, help="Measurements of each, in turns."),
@@ -111,8 +115,9 @@ def bench_command(
     quiet: bool = shared.QUIET,
 ) -> None:
     """Measure throughput, latency, memory and size of a folder and a model, side by side on the CPU."""
-    from layerscope.exporting.bench import DEFAULT_LENGTHS, bench, print_bench
+    from layerscope.exporting.bench import DEFAULT_LENGTHS, base_of, bench, print_bench
 
+    against = against or base_of(folder)
     wanted = whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
     measured = bench(
         folder, against, lengths=wanted, texts=texts, rounds=rounds, batch_size=batch_size, threads=threads, offline=offline

@@ -80,7 +80,7 @@ def probe_command(
     from layerscope.probing.training import ProbeRecipe
 
     rates = [rate for part in words(learning_rates) or [] if (rate := real(part, "learning-rates")) is not None]
-    folder = out or default_folder(model, data or "data", "probe")
+    folder = out or default_folder(model, data or "data", "probe", limit=limit)
     with running.open() as engine:
         run = run_probes(
             model,

@@ -57,14 +57,19 @@ def profile_command(
         "default", "--preset", panel=METRICS, help="default, paper (as printed) or released (the authors' code)."
     ),
     out: Path | None = typer.Option(
-        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the run. (default: runs/MODEL--DATA--NORM)"
+        None,
+        "--out",
+        "-o",
+        rich_help_panel=RESULT,
+        help="Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)",
     ),
     live: bool = option(False, "--live", panel=RESULT, help="Keep a page of the results so far in RUN/live.html."),
 ) -> None:
     """Measure every layer of a model on some texts or images, in one pass. The same command again resumes or returns at once."""
     from layerscope.profiling import PRESETS, profile
 
-    folder = out or default_folder(model, data, final_norm or PRESETS.get(preset, {}).get("final_norm", "applied"))
+    norm = final_norm or PRESETS.get(preset, {}).get("final_norm", "applied")
+    folder = out or default_folder(model, data, norm, limit=limit)
     model_options = loading.as_dict() | ({} if attention is None else {"attention": attention})
     if live and not output.quiet:
         print(f"Open {(folder / 'live.html').absolute()} to watch the run.", file=sys.stderr)

@@ -70,9 +70,13 @@ def size(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
-def default_folder(*parts: str) -> Path:
-    """Where a run goes when the user names no folder: `runs/` and what it is about."""
-    return Path("runs") / "--".join(folder_name(part) for part in parts)
+def default_folder(*parts: str, limit: int | None = None) -> Path:
+    """Where a run goes when the user names no folder: `runs/` and what it is about; runs of different size do not meet there.
+
+    >>> default_folder("gpt2", "lee", limit=50).name
+    'gpt2--lee--n50'
+    """
+    return Path("runs") / "--".join([*map(folder_name, parts), *([] if limit is None else [f"n{limit}"])])
 
 
 DATA, MODELS, METRICS, TRAINING, ENGINES, RESULT = "Data", "Model", "Metrics", "Training", "Engine", "Output"

@@ -50,7 +50,7 @@ def study_command(
 
     chosen = get_study(name)
     parts = [name, *(each.partition("?")[0] for each in given[:3]), *([data] if chosen.texts else [])]
-    folder = out or default_folder(*parts)
+    folder = out or default_folder(*parts, limit=limit if chosen.texts else None)
     with running.open() as engine:
         run = study(
             name,

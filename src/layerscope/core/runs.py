@@ -217,7 +217,10 @@ def _sweep_without_manifest(folder: Path) -> dict[str, Any] | None:
 
 def _no_run(folder: Path) -> str:
     if not exists(folder):
-        return f"{folder} holds no run: there is no such folder. Give a folder that a layerscope command wrote."
+        return (
+            f"{folder} holds no run: there is no such folder. Give a folder that a layerscope command wrote. "
+            "If it is a model, profile it first: `layerscope profile MODEL --data YOUR_TEXTS`."
+        )
     inside = sorted(child.name for child in folder.iterdir() if (child / MANIFEST).exists())
     if inside:
         shown = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")

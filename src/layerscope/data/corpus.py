@@ -270,6 +270,19 @@ def _refuse_folder(path: Path) -> None:
     raise DataError(f"{path} is a folder. Give one file of texts ({', '.join(SUFFIXES)}).{files}")
 
 
+def refuse_missing(data: Any) -> None:
+    """An error for a file of texts that is not there: it is told before a model is fetched."""
+    if not isinstance(data, str | os.PathLike) or not str(data).lower().removesuffix(".gz").endswith(SUFFIXES):
+        return
+    path = Path(data).expanduser()
+    try:
+        there, folder = path.exists(), path.parent.is_dir()
+    except (OSError, ValueError):  # too long or too odd for a path: the reader says what is wrong with it
+        return
+    if not there and not str(data).startswith(("hub:", "http:", "https:")):
+        raise _missing(str(data), path, folder)
+
+
 def _missing(text: str, path: Path, folder: bool) -> DataError | UnknownNameError:
     names = list(catalogue.corpora())
     is_path = path.suffix != "" or os.sep in text or text.startswith("~")

@@ -20,6 +20,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from layerscope.catalogue import MARKER
+from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
 from layerscope.exporting import bench_child
 from layerscope.exporting.draft import beyond
@@ -91,6 +93,20 @@ def bench(
                     child.latency(length)
         models = [child.facts(lengths) for child in running]
     return Bench(models, list(lengths), count, f"{platform.machine()}, {os.cpu_count()} cores")
+
+
+def base_of(folder: str | Path) -> str:
+    """The model from which an export was cut, as a name that can be loaded."""
+    file = Path(folder) / MARKER
+    if not file.is_file():
+        raise ExportError(f"{folder} is not an export of layerscope, so its base is not known: name a model with --against.")
+    base = read_json(file, error=ExportError).get("base", {})
+    name, source, revision = (base.get(key) for key in ("name", "source", "revision"))
+    if source not in ("catalogue", "hub") or not name:
+        raise ExportError(
+            f"{folder} was cut from {name or 'a model'}, which was given as a {source or 'module'}: name it with --against."
+        )
+    return f"{name}@{revision}" if source == "hub" and revision and "@" not in str(name) else str(name)
 
 
 def print_bench(measured: Bench) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout, get_template
 from layerscope.core.runs import folder_name
+from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
@@ -79,6 +80,7 @@ def export(
     texts: Sequence[str] | None = None,
     brief: bool = False,
     center_on: str | Path | Sequence[str] | None = None,
+    column: str | None = None,
     mean: tuple[np.ndarray, str] | None = None,
     max_length: int | None = None,
     normalize: bool | None = None,
@@ -98,9 +100,9 @@ def export(
     `from_run` gives the layer and readout where they are left out, as `layerscope.select` chooses them, and the evidence in the
     model card. It is the folder of a profile or an evaluation, or a choice: a file that `layerscope select --json` wrote, or the
     choice itself. An evaluation also gives the length and scaling of texts and the mean for centering. `center_on` names other
-    texts to center on (a file or corpus, or texts); `mean` is their mean, and what it is the mean of, where it is known. `texts`
-    are verified on besides the built-in ones, of which `brief` takes the short ones. `normalize` scales vectors to length 1
-    (None: as the run, or the model's own pipeline, does).
+    texts to center on (a file, whose `column` may be named, a corpus, or texts); `mean` is their mean, and what it is the mean
+    of, where it is known. `texts` are verified on besides the built-in ones, of which `brief` takes the short ones. `normalize`
+    scales vectors to length 1 (None: as the run, or the model's own pipeline, does).
 
     `out` is the folder to write, `exports/` and the model's name where it is left out. An export is a folder: unlike a run it
     cannot be in memory alone, and it replaces an earlier one only with `overwrite`.
@@ -115,6 +117,9 @@ def export(
     place = default_place(model) if out is None else Path(out)
     check_free(place, overwrite)
     wanted = _readout(readout)
+    if column is not None and center_on is None:
+        raise ExportError("--column names a column of the --center-on file: give that file too.")
+    refuse_missing(center_on)
     loaded = open_model(model, tokenizer, offline, model_options or {})
     evidence = None if from_run is None else Evidence.load(from_run)
     chosen = None if layer is None else _layer(loaded, layer)
@@ -132,7 +137,7 @@ def export(
     with published(place) as folder:
         draft = prepare(
             loaded, chosen, plan, folder, texts=texts, brief=brief, max_length=length, extend=max_length is None, unit=unit,
-            center=lambda ids_of: mean or _mean(loaded, chosen, plan, evidence, center_on, store, offline, ids_of),
+            center=lambda ids_of: mean or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
         )  # fmt: skip
         facts = {
             **describe(draft, verify([draft])[0]),
@@ -250,16 +255,17 @@ def _mean(
     layer: int,
     readout: Readout,
     evidence: Evidence | None,
-    center_on: str | Path | Sequence[str] | None,
+    center_on: tuple[str | Path | Sequence[str] | None, str | None],
     store: str | Path | None,
     offline: bool,
     ids_of: Any,
 ) -> tuple[np.ndarray, str]:
-    """The mean to subtract, and over what."""
-    if center_on is not None:
+    """The mean to subtract, and over what. `center_on` are the texts to center on, where some were named, and their column."""
+    named, column = center_on
+    if named is not None:
         from layerscope.data import load_corpus
 
-        corpus = load_corpus(center_on, offline=offline)
+        corpus = load_corpus(named, column=column, offline=offline)
         vectors = pooled_vectors(model, ids_of(list(corpus.texts)), layer, readout)
         return vectors.mean(0, dtype=np.float64), f"the {len(corpus)} texts of {corpus.name}"
     if evidence is not None and (known := evidence.center_texts()) is not None:

@@ -17,6 +17,7 @@ import torch
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.core.options import take_renamed
 from layerscope.core.reading import Reading
+from layerscope.data.corpus import refuse_missing
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
@@ -109,6 +110,7 @@ def probe(
     open_engine(engine, address)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
     named = isinstance(data, (str, Path))
+    refuse_missing(data)
     kind = known_as or (kind_read_by(model, offline, model_options) if named else "")
     examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
     loaded = open_model(model, tokenizer, offline, model_options or {})

@@ -19,6 +19,7 @@ from layerscope.capture.reduce import compute_dtype
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.reading import Reading
 from layerscope.core.runs import view
+from layerscope.data.corpus import refuse_missing
 from layerscope.data.items import Items, is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine, driver_options, engine_in_use, make_recipe, open_engine
@@ -205,6 +206,7 @@ def profile(
         **options,
     )  # fmt: skip
     config = make_config(**settings)
+    refuse_missing(data)
     model, loading = pin_model(model, offline, loading)
     kind = "images" if as_images else _kind_of(model, data, loading, offline)
     if kind != "texts":

@@ -41,6 +41,22 @@ def number(value: float) -> str:
     return f"{value:.3f}" if size >= 0.01 else f"{value:.1e}"
 
 
+def at_slashes(name: str, width: int) -> str:
+    """A readout's name on as many lines as it needs, broken behind slashes and not inside a word.
+
+    >>> at_slashes("one-word/last/raw/keep/none", 16)
+    'one-word/last/\\nraw/keep/none'
+    """
+    lines = [""]
+    parts = name.split("/")
+    for place, part in enumerate(parts):
+        piece = part + "/" * (place < len(parts) - 1)
+        if lines[-1] and len(lines[-1]) + len(piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
+
+
 def sparkline(values: Any) -> str:
     """A curve in one line of text; gaps where a value is undefined.
 

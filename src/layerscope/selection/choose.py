@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ import numpy as np
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.core.runs import load_run
+from layerscope.core.runs import MANIFEST, load_run
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
@@ -170,6 +171,7 @@ def _sort(sources: tuple[Any, ...]) -> tuple[list[Run], list[Evaluation], list[C
     for given in sources:
         source = given
         if isinstance(given, str | Path):
+            refuse_model(given)
             source = Choice.from_json(Path(given)) if Path(given).is_file() else load_run(given)
         if isinstance(source, Run):
             profiles.append(source)
@@ -184,6 +186,22 @@ def _sort(sources: tuple[Any, ...]) -> tuple[list[Run], list[Evaluation], list[C
         else:
             raise LayerscopeError(f"expected the folder of a run, a Run, an Evaluation or a Choice, not {type(given).__name__}.")
     return profiles, evaluations, choices
+
+
+def refuse_model(given: str | Path) -> None:
+    """An error for a model where a run is meant: it says how to make one."""
+    path, name = Path(given), str(given)
+    is_model = (path / "config.json").is_file() and not (path / MANIFEST).is_file()
+    if not is_model and not path.exists():
+        from layerscope.models.catalogue import catalogue  # loads torch, which a choice from a folder does not need
+
+        is_model = name in catalogue()
+    if is_model or name.endswith(".gguf"):
+        word = shlex.quote(name)
+        raise LayerscopeError(
+            f"{name} is a model, and a choice rests on what was measured: profile it first (`layerscope profile {word} --data "
+            f"YOUR_TEXTS`) and give the run's folder. `layerscope improve {word} --data YOUR_TEXTS` does it all at once."
+        )
 
 
 def _check_same(profile: Run, evaluation: Evaluation) -> None:

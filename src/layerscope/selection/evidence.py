@@ -166,4 +166,9 @@ def read_valley(evidence: Evidence) -> tuple[float | None, str, bool]:
         # a sink around the limit may or may not have made a valley: odds of 1 at the limit, 9 at twice, 1/9 at half of it
         odds = (largest / SINK_RATIO) ** np.log2(9)
         return float(odds / (1 + odds)), f"one token reaches {largest:.0f} × the median norm", False
+    if valley is not None:
+        seen = "prompt entropy was measured behind the final norm, which hides its valley, and the sink was not measured"
+        return None, f"{seen} (profile with --final-norm hf, or with --metrics prompt_entropy,sink_ratio)", False
+    if "prompt_entropy" in evidence.curves:
+        return None, "prompt entropy was not measured at every layer, and the sink not at all", False
     return None, "neither prompt entropy nor the sink was measured at every layer", False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -258,7 +259,20 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
             if old.get(key) != new.get(key)
             for line in _differences(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
         ]
+    if _is_digest(old) and _is_digest(new):  # two digests say nothing to a reader
+        return [_CONTENTS.get(name, f"the content of {name}")]
     return [f"{name}: {_short(old)} there, {_short(new)} here"]
+
+
+_CONTENTS = {
+    "corpus": "the texts or images (others, or another number of them)",
+    "model.weights_sha256": "the model's weights",
+    "model.settings_sha256": "the model's settings",
+}
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value) is not None
 
 
 def _short(value: Any) -> str:

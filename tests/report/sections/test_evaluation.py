@@ -146,3 +146,12 @@ def test_no_interval_and_nothing_at_all() -> None:
 )
 def test_ranges(layers: list[int], text: str) -> None:
     assert ", ".join(layer_ranges(layers)) == text
+
+
+def test_readouts_break_at_slashes_in_a_narrow_terminal() -> None:
+    text = printed(evaluation([*ONE, "step-by-step/weighted/applied/keep/corpus"]), 80)
+    for line in text.splitlines():
+        for word in ("step-by-step", "weighted", "applied", "corpus"):
+            start = line.lstrip().split(" ")[0]
+            assert not any(start.startswith(word[k:] + "/") for k in range(1, len(word)) if word[k] not in "-"), line
+    assert "step-by-step/" in text

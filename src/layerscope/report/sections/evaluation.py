@@ -17,7 +17,7 @@ from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, r
 from layerscope.core.sites import layer_ranges
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
 from layerscope.report.sources import Scores, Section, weights_text
-from layerscope.report.text import sparkline
+from layerscope.report.text import at_slashes, sparkline
 from layerscope.selection.choice import readout_word
 
 if TYPE_CHECKING:
@@ -140,6 +140,9 @@ def draw_readouts(figure: Any, score: Scores) -> None:
     quiet(axis)
 
 
+_NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers
+
+
 def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
     """Print an evaluation for a person. Scores are MTEB's main scores × 100."""
     console = console or Console()
@@ -150,7 +153,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         f"{'vectors of length 1 · ' if m['conventions'].get('unit_length') else ''}scores × 100"
     )
     console.print(_best(run, wide=console.width >= 120))
-    console.print(_readouts(run, width=31 if console.width >= 100 else 24))
+    console.print(_readouts(run, width=31 if console.width >= 100 else 24, names=max(20, console.width - 50)))
     for line in m["undefined"][:3]:
         console.print(f"[yellow]undefined[/] {escape(line)}")
     if len(m["undefined"]) > 3:
@@ -197,7 +200,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
             gained += f"\n[dim]{parts}[/]"
         tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
         if many and not wide:
-            table.add_row(f"{name}\n[dim]{readout}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
+            table.add_row(f"{name}\n[dim]{at_slashes(readout, _NARROW)}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
         else:
             table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
     if against:
@@ -206,7 +209,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
     return table
 
 
-def _readouts(run: Evaluation, width: int) -> Table:
+def _readouts(run: Evaluation, width: int, names: int) -> Table:
     """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("mean over tasks", overflow="fold")
@@ -222,7 +225,9 @@ def _readouts(run: Evaluation, width: int) -> Table:
     for name, layers, means in sorted(known, key=lambda line: -float(np.nanmax(line[2])))[:12]:
         at = int(np.nanargmax(means))
         last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
-        table.add_row(escape(name), sparkline(_narrowed(means, width)), f"{100 * means[at]:.2f} @ {layers[at]}", last)
+        table.add_row(
+            escape(at_slashes(name, names)), sparkline(_narrowed(means, width)), f"{100 * means[at]:.2f} @ {layers[at]}", last
+        )
     return table
 
 
