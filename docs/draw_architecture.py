@@ -15,7 +15,7 @@ OUT = Path(__file__).parent / "images" / "architecture.png"
 
 # floor by floor from the top; each room with what it is for
 FLOORS = [
-    ("What people use", "#dbe7f5", [("cli", "one file per command"), ("layerscope", "the Python names"), ("sweeps", "plans of many runs")]),
+    ("What people use", "#dbe7f5", [("cli", "the commands"), ("layerscope", "the Python names"), ("sweeps", "plans of many runs")]),
     ("What people see", "#dbe7f5", [("studies", "the paper's experiments"), ("report", "terminal, figures, page")]),
     ("What comes of it", "#e3f1e4", [("improving", "one command"), ("exporting", "verified folder"), ("selection", "the one chooser, judges")]),
     ("What is compared", "#e3f1e4", [("atlas", "published results"), ("correlation", "metrics against scores")]),
@@ -23,7 +23,7 @@ FLOORS = [
     ("One reader", "#fbf0d9", [("reading", "tokenize → batch → capture → reduce"), ("engines", "here, or a Ray cluster")]),
     ("Models and items", "#f6e3e3", [("models", "load, families"), ("capture", "hooks, reduction"), ("data", "texts, images, views")]),
     ("Maths and disk", "#ece6f3", [("metrics", "pure functions"), ("spectra", "eigenvalues"), ("store", "run folders, embeddings"), ("catalogue", "fetch, verify")]),
-    ("Ground", "#eeeeee", [("core", "Readout, ModelIdentity, Site, Valley, Interval, statistics, registries")]),
+    ("Ground", "#eeeeee", [("core", "Readout, Reading, ModelIdentity, Site, Valley, Interval, statistics, registries")]),
 ]  # fmt: skip
 
 

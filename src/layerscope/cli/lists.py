@@ -81,7 +81,7 @@ def images_command(as_json: bool = shared.AS_JSON) -> None:
         for name, entry in image_sets().items()
     ]
     also = "Also: a folder of class folders, a .parquet file with a column of images, or a hub dataset org/name[:config][/split]."
-    _show(rows, also, "layerscope probe MODEL --images NAME", as_json)
+    _show(rows, also, "layerscope probe MODEL --data NAME", as_json)
 
 
 @command("metrics", "layerscope metrics")

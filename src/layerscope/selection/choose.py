@@ -83,7 +83,7 @@ def choose(
     if profiles and "image_tokens" in profiles[0].manifest["conventions"]:
         raise LayerscopeError(
             f"{profiles[0].name} is an image model, and rules without labels rest on scores of language models: they say nothing "
-            "about it. Measure its layers with `layerscope probe MODEL --images DATA`."
+            "about it. Measure its layers with `layerscope probe MODEL --data DATA`."
         )
     evidence = from_atlas(atlas) if atlas is not None else from_run(profiles[0])
     return choose_label_free(
