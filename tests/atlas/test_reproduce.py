@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 
+import numpy as np
 import pytest
 
 from layerscope import atlas
 from layerscope.atlas.reproduce import Row, items, reproduce
+from layerscope.atlas.reproduce.appendix_b import logdet_entropy, shannon, wide_angle
 from layerscope.atlas.reproduce.base import score_means
 from layerscope.atlas.reproduce.table2 import MODELS, RULES, best_with_all_tasks, lowest_metric
 from layerscope.errors import UnknownNameError
@@ -116,7 +119,25 @@ def test_the_numbers_above_are_the_expected_ones() -> None:
             assert {column: given[name][model][column]["value"] for column in cells} == cells
 
 
-@pytest.mark.parametrize("name", ["table2", "fig1", "fig2", "fig3", "fig4", "fig8", "fig9", "fig12", "fig13", "fig14"])
+NAMES = [
+    "table2",
+    "fig1",
+    "fig2",
+    "fig3",
+    "fig4",
+    "fig8",
+    "fig9",
+    "fig10",
+    "fig11",
+    "fig12",
+    "fig13",
+    "fig14",
+    "appendixB",
+    "talk",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_item_gives_whole_rows(name: str) -> None:
     rows = recomputed(name)
     assert rows
@@ -133,8 +154,8 @@ def test_every_item_gives_whole_rows(name: str) -> None:
 
 
 def test_there_are_no_other_items() -> None:
-    assert list(items()) == ["table2", "fig1", "fig2", "fig3", "fig4", "fig8", "fig9", "fig12", "fig13", "fig14"]
-    with pytest.raises(UnknownNameError, match="Did you mean 'fig1'"):
+    assert list(items()) == NAMES
+    with pytest.raises(UnknownNameError, match="Did you mean 'fig11'"):
         reproduce("fig11x")
     with pytest.raises(UnknownNameError, match="both"):
         reproduce("table2", "neither")
@@ -175,3 +196,80 @@ def test_valley_depth_by_hand() -> None:
     values = atlas.metric_values("Pythia-410m", "wikitext", "entropy_prompt")["value"].to_numpy()
     deep = by_cell(recomputed("fig2"))["Pythia-410m", "valley of entropy_prompt"].ours
     assert deep == pytest.approx(min(values[:12].max(), values[13:].max()) - values[12])
+
+
+def test_a_dip_that_is_no_valley_is_not_called_one() -> None:
+    rows = by_cell(recomputed("fig2"))
+    mamba = rows["mamba-370m", "valley of entropy_prompt"]
+    assert mamba.ours is not None
+    assert mamba.ours < 0.02
+    assert mamba.verdict == "not supported"
+    assert "too little for a valley" in mamba.note
+    assert rows["Pythia-410m", "valley of entropy_prompt"].verdict == "supported"
+    assert rows["bert-base", "no valley of entropy_prompt"].verdict == "supported"
+    assert ("bert-base", "valley of entropy_prompt") not in rows
+
+
+def test_figure_10_by_hand() -> None:
+    rows = by_cell(recomputed("fig10"))
+    for metric in ("entropy_prompt", "lidar"):
+        reach = {}
+        for model in ("Pythia-410m", "mamba-370m"):
+            values = atlas.metric_values(model, "wikitext", metric)["value"].to_numpy()[:-1]
+            reach[model] = values.max() - values.min()
+        row = rows["Pythia-410m", f"range of {metric}"]
+        assert row.ours == pytest.approx(reach["Pythia-410m"])
+        assert (row.verdict == "supported") == (reach["Pythia-410m"] > reach["mamba-370m"])
+    # the entropies and curvature move more in Pythia, the metrics of invariance in Mamba
+    assert rows["Pythia-410m", "metrics that move more"].ours == 3
+    assert rows["Pythia-410m", "metrics that move more"].verdict == "not supported"
+
+
+def test_figure_11_repeats_figure_4_and_adds_three_metrics() -> None:
+    shared = by_cell(recomputed("fig4"))
+    more = by_cell(recomputed("fig11"))
+    for metric in ("entropy_prompt", "curvature", "lidar"):
+        key = "Pythia-410m", f"{metric}: change, middle / elsewhere"
+        assert more[key].ours == shared[key].ours
+    assert {column.split(":")[0] for _, column in more} >= {"entropy_dataset", "infonce", "dime"}
+
+
+def test_the_talk_on_a_model_done_by_hand() -> None:
+    scores = atlas.select_scores("Pythia-410m", "english").groupby("layer")["score"].mean()  # all 32 tasks at every layer
+    for metric, name in (("entropy_prompt", "prompt"), ("entropy_dataset", "dataset")):
+        values = atlas.metric_values("Pythia-410m", "wikitext", metric).set_index("layer")["value"]
+        gain = 100 * (scores[values.idxmin()] / scores.iloc[-1] - 1)
+        row = by_cell(recomputed("talk"))["Pythia-410m", f"lowest {name} entropy: gain in %"]
+        assert row.ours == pytest.approx(gain)
+        assert (row.verdict == "supported") == (gain >= 5)
+    for (model, column), row in by_cell(recomputed("talk")).items():
+        if model == "all":
+            assert "it depends on the model" in row.note, column
+    assert by_cell(recomputed("talk"))["bert-base", "depth of the best mean"].verdict == "not supported"
+
+
+def test_logdet_does_not_bound_the_entropy_as_printed() -> None:
+    rows = recomputed("appendixB")
+    assert rows[0].ours == pytest.approx(math.log(100) - math.log(2) - math.log(2))  # K = 10·I₂
+    assert rows[0].verdict == "not supported"
+    rng = np.random.default_rng(0)
+    for _ in range(50):  # with trace 1 it always holds, below −log 2
+        p = rng.dirichlet(np.ones(5))
+        assert logdet_entropy(p) <= -math.log(2) < 0 <= shannon(p)
+    assert rows[2].verdict == "not supported"  # larger α weighs small eigenvalues less
+
+
+def test_the_tail_of_proposition_1_is_exact_and_allowed() -> None:
+    special = pytest.importorskip("scipy.special")
+    for dimension in (3, 8, 64):
+        for epsilon in (0.1, 0.4, 0.8):
+            wanted = 1 - special.betainc(0.5, (dimension - 1) / 2, epsilon**2)
+            assert wide_angle(dimension, epsilon) == pytest.approx(wanted, rel=1e-4, abs=1e-12)
+    row = recomputed("appendixB")[-1]
+    assert row.verdict == "supported"
+    assert 0.3 < (row.ours or 0) < 1
+
+
+def test_every_item_at_once() -> None:
+    rows = reproduce("all", "english")
+    assert list(dict.fromkeys(row.item for row in rows)) == NAMES

@@ -139,7 +139,7 @@ def compare(names: Sequence[str], convention: str = "english", overlays: Sequenc
         row |= {"valley": None, "valley_layer": None}
         curve = _entropy(name, models, runs)
         if curve is not None and len(curve) > 2:
-            at, deep = valley(curve)
+            at, deep, _ = valley(curve)
             row |= {"valley": deep, "valley_layer": at}
         rows.append(row)
     return rows

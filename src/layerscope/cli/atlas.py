@@ -10,6 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import EXAMPLES, app
+from layerscope.errors import LayerscopeError
 
 atlas = typer.Typer(
     help="Published results of the paper: what is there, one model, several models, and its figures.",
@@ -93,29 +94,32 @@ def compare_command(
 
 @atlas.command("reproduce", epilog="Example:\n\nlayerscope atlas reproduce table2")
 def reproduce_command(
-    item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8, fig9, fig12, fig13 or fig14."),
+    item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, appendixB, or all."),
     convention: str = typer.Option("both", "--convention", help="authors, english or both."),
     out: Path | None = OUT,
     as_json: bool = shared.AS_JSON,
 ) -> None:
     """Recompute a table or figure of the paper from the raw results, with a verdict per number."""
-    from layerscope.atlas.reproduce import find_item, reproduce
+    from layerscope.atlas.reproduce import ALL, find_item, items, reproduce
 
-    found = find_item(item)
+    chosen = list(items().values()) if item == ALL else [find_item(item)]
+    if out is not None and item == ALL:
+        raise LayerscopeError("`all` is not one figure: leave --out away, or name a table or figure to draw.")
     rows = reproduce(item, convention)
     if as_json:
         shared.print_json([row.as_dict() for row in rows])
     else:
         from layerscope.report.atlas import print_item
 
-        print_item(found, rows)
+        for found in chosen:
+            print_item(found, [row for row in rows if row.item == found.name])
         shared.next_step("layerscope study list")
     if out is not None:
         from layerscope.report.drawing import save_figure
         from layerscope.report.panels import plot_panels
 
-        drawn = found.panels("english" if convention == "both" else convention)
-        _told(save_figure(plot_panels(drawn, found.title), out))
+        drawn = chosen[0].panels("english" if convention == "both" else convention)
+        _told(save_figure(plot_panels(drawn, chosen[0].title), out))
 
 
 def _draw(out: Path | None, models: list[str], convention: str, overlays: list[Any]) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.core.statistics import Array, spearman
-from layerscope.core.valley import find_valley
+from layerscope.core.valley import LEAST_SHARE, find_valley
 
 SUPPORTED, NOT_SUPPORTED, UNCHECKED = "supported", "not supported", "cannot be checked"
 NO_SCORES = "none: uses no scores"
@@ -135,11 +135,19 @@ def spread(values: Array) -> float:
     return float(np.ptp(values[:-1]))
 
 
-def valley(values: Array) -> tuple[int, float]:
-    """The layer of the deepest dip, and how far it lies below the lower of its two shoulders (0: there is no dip)."""
+def valley(values: Array) -> tuple[int, float, bool]:
+    """The layer of the deepest dip, how far it lies below the lower of its two shoulders, and whether that is a valley."""
     found = find_valley(values)
     assert found is not None, "the atlas has every layer of these curves"
-    return found.place, found.depth.value
+    return found.place, found.depth.value, found.clear
+
+
+def valley_words(values: Array) -> str:
+    """The dip in words: how deep as a share of its shoulder, and where."""
+    found = find_valley(values)
+    assert found is not None, "the atlas has every layer of these curves"
+    called = "" if found.clear else f", too little for a valley (at least {LEAST_SHARE:.0%})"
+    return f"nats below the lower shoulder: {found.share:.1%} of it{called}; deepest at layer {found.place} of {len(values) - 1}"
 
 
 def middle(values: Array) -> Array:

@@ -58,7 +58,7 @@ def rows(convention: str) -> list[Row]:
         if model != "aimv2":
             note += "; by the code label 24 is block 23: the last block was never probed"
         out.append(_row(model, "falls in accuracy", float(falls), judge(falls == 0), note))
-    at, depth = valley(curve(AIM, "entropy_prompt", "imagenet"))
+    at, depth, _ = valley(curve(AIM, "entropy_prompt", "imagenet"))
     pythia = valley(curve("Pythia-410m", "entropy_prompt"))[1]
     note = (
         f"nats below the lower shoulder, at block {at + 1} of 24: early and shallow beside Pythia-410m's ({pythia:.2f}, wikitext)"
@@ -67,7 +67,7 @@ def rows(convention: str) -> list[Row]:
     for model in BIDIRECTIONAL:
         values = curve(f"{model}-large", "entropy_dataset", "imagenet")
         if model == "beit":
-            at, depth = valley(values)
+            at, depth, _ = valley(values)
             note = f"at layer {at}; claim: the exception, with a substantial dip"
             out.append(_row(model, "valley of entropy_dataset", depth, judge(depth > 0.5), note))
         else:
