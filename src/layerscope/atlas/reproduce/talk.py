@@ -77,8 +77,8 @@ def rows(convention: str) -> list[Row]:
     note = f"of {len(MODELS)} models have their best mean at depth 0.2 to 0.7; it depends on the model: see the rows above"
     out.append(_row("all", "best mean at 0.2 to 0.7: models", float(within), None, convention, within == len(MODELS), note))
     note = (
-        f"of {len(MODELS)} models are better there on average than at the last layer; it depends on the model, and the range does "
-        "not say which of its layers"
+        f"of {len(MODELS)} models are better there on average than at the last layer; it depends on the model, and the range "
+        "does not say which of its layers"
     )
     out.append(_row("all", "0.2 to 0.7 beats the last: models", float(ahead), None, convention, ahead == len(MODELS), note))
     return out
