@@ -122,7 +122,7 @@ def headline(
     curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = (), blocks: Sequence[Block] = ()
 ) -> Headline:
     """A sentence per model: an improvement first, then the largest clear gain; the valley is told where a profile shows one."""
-    improved = {block.model: block for block in blocks if block.choice is not None and block.words}
+    improved = {block.model: block for block in blocks if block.choice is not None and block.lead}
     models = list(dict.fromkeys([*improved, *(s.model for s in scores), *(c.model for c in curves)]))
     several = len(models) > 1
     said: list[tuple[float, list[str]]] = []
@@ -134,7 +134,7 @@ def headline(
         weight = 0.0
         if model in improved:
             # what the page is about; the scores measure that choice, and the profile explains it
-            parts = [text.removesuffix(".") for text in improved[model].words]
+            parts = [text.removesuffix(".") for text in improved[model].lead]
             if own_scores and chosen is not None:
                 parts += measured_words(own_scores[0], chosen)
             said.append((math.inf, parts + _valley_words(own_curves, with_numbers=False)))
@@ -162,7 +162,7 @@ def headline(
 
 def _block_words(block: Block, alone: bool) -> str:
     """The answer of a study, of probes or of a sweep; what it is about stands before it where there is more than one."""
-    first = block.words[0].removesuffix(".")
+    first = [*block.lead, *block.words][0].removesuffix(".")
     return first if alone else f"{block.title}: {first}"
 
 

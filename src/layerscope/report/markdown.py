@@ -35,7 +35,13 @@ def markdown(report: Report) -> str:
     for score in report.scores:
         parts += ["", f"## Scores of {plain(score.label)}", "", *_scores(score)]
     for block in report.blocks:
-        parts += ["", f"## {plain(block.title)}", "", *(f"- {plain(text)}" for text in block.words), *_block(block)]
+        parts += [
+            "",
+            f"## {plain(block.title)}",
+            "",
+            *(f"- {plain(text)}" for text in block.told(report.headline.lead)),
+            *_block(block),
+        ]
     for pair in report.correlations:
         score = report.scores[pair.scores]
         own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]

@@ -106,8 +106,9 @@ class Chart:
 class Block:
     """A part of a report that speaks for itself: sentences (the answer first), charts, tables and drawn figures (PNG).
 
-    A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts. Tables
-    named in `inline` are shown in the block itself; all can be chosen at the end of the page.
+    A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts; `lead` is
+    what the page's headline then says, and `words` need not say again. Tables named in `inline` are shown in the block itself;
+    all can be chosen at the end of the page.
     """
 
     kind: str
@@ -123,7 +124,12 @@ class Block:
     label: str = ""
     family: str = ""
     choice: Choice | None = None
+    lead: list[str] = field(default_factory=list)
     inline: list[str] = field(default_factory=list)
+
+    def told(self, headline: str) -> list[str]:
+        """What the block itself says under a headline."""
+        return self.words if self.lead and headline.startswith(self.lead[0].removesuffix(".")) else [*self.lead, *self.words]
 
 
 Source = Curves | Scores | Block

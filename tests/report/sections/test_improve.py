@@ -59,7 +59,20 @@ def test_an_improvement_alone_is_marked_and_shown_before_the_charts(improved: Im
     assert [mark.layer for mark in report.marks] == [2]
     (block,) = payload(report)["blocks"]
     assert block["chosen"]
+    assert block["words"][0] == improved.choice.reason  # the headline is not said again
     assert [table["inline"] for table in block["tables"]] == [True, False]
+
+
+def test_a_model_that_is_left_as_it_is_says_so_once(improved: Improved) -> None:
+    evidence = {**improved.manifest["evidence"], "kept_default": True}
+    choice = replace(improved.choice, layer=3, readout=READOUTS[0], abstained=True, reason="The texts do not show it.")
+    kept = replace(improved, choice=choice, manifest={**improved.manifest, "evidence": evidence})
+    report = gather([kept, synthetic_run(improved.model, blocks=3)])
+    assert report.headline.lead == "tiny-llama is left as it is: The texts do not show it"
+    assert [mark.layer for mark in report.marks] == [3]
+    (block,) = payload(report)["blocks"]
+    assert block["title"].startswith("No better readout was found: tiny-llama on ")
+    assert block["words"] == ["The texts do not show it."]
 
 
 def test_what_is_true_of_all_runs_of_a_model_is_noted_once(improved: Improved) -> None:
@@ -76,6 +89,6 @@ def test_the_page_shows_the_choice_and_the_neighbors(tmp_path: Path) -> None:
     assert len(wide) == 15
     assert list(wide.columns) == ["text", "rank", "nearest today", "nearest now"]
     block = from_improvement(run)
-    assert block.words[0].startswith("tiny-llama")
+    assert block.lead[0].startswith("tiny-llama")
     page = layerscope.write_report([run], tmp_path / "report.html")
     assert run.model in page.read_text(encoding="utf-8")

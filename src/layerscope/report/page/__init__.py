@@ -109,7 +109,7 @@ def payload(report: Report) -> dict[str, Any]:
         "metrics": [_metric(name) for name in in_reading_order(measured)],
         "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
-        "blocks": [_block(block) for block in report.blocks],
+        "blocks": [_block(block, report.headline.lead) for block in report.blocks],
         "marks": [vars(mark) for mark in report.marks],
         "correlations": [
             {
@@ -129,7 +129,7 @@ def _run_name(run: Source) -> str:
     return f"{run.label} ({'profile' if isinstance(run, Curves) else 'scores'})"
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _block(block: Block, headline: str) -> dict[str, Any]:
     """A study, probes, a sweep, or what another package shows."""
     charts = [
         {
@@ -155,7 +155,7 @@ def _block(block: Block) -> dict[str, Any]:
         "kind": block.kind,
         "title": block.title,
         "label": block.label,
-        "words": block.words,
+        "words": block.told(headline),
         "charts": charts,
         "figures": [f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures],
         "chosen": block.choice is not None,

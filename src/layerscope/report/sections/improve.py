@@ -15,23 +15,26 @@ _NEIGHBORS = "Five of the texts, drawn at random, with their nearest neighbors"
 
 def from_improvement(run: Any) -> Block:
     """The choice first, then five of the texts with their nearest neighbors today and now."""
-    tables = {}
-    if not run.manifest["evidence"]["kept_default"]:
+    tables, better = {}, not run.manifest["evidence"]["kept_default"]
+    if better:
         tables[_NEIGHBORS] = neighbors_side_by_side(run.neighbors)
     if len(run.table):
         tables[f"The best {_SHOWN} layers and readouts"] = run.table.head(_SHOWN)
     facts = {"kind": "improve", "texts": run.manifest["texts"]["name"], "layerscope": run.manifest.get("layerscope")}
-    facts |= {name: value for name, value in score_lines(run) if name != "judged"}
+    lines = dict(score_lines(run))
+    facts |= {name: value for name, value in lines.items() if name != "judged"}
+    details = [f"{name.capitalize()}: {lines[name]}." for name in ("cost per text", "centered on") if name in lines]
     return Block(
         "improve",
-        f"A better readout: {run.name}",
+        f"{'A better readout' if better else 'No better readout was found'}: {run.name}",
         run.model,
-        page_words(run),
+        [run.choice.reason, *details],
         tables=tables,
         facts=facts,
         warnings=[str(warning) for warning in run.warnings],
         path=None if run.path is None else str(run.path),
         choice=run.choice,
+        lead=page_words(run),
         inline=[_NEIGHBORS],
     )
 
