@@ -13,6 +13,7 @@ from layerscope import load, profile
 from layerscope.data import load_corpus
 from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError
 from layerscope.models.source import resolve
+from layerscope.sweeps.run import sweep
 from tests.faults.conftest import LINES
 from tests.faults.hub import Hub, Request
 
@@ -139,6 +140,19 @@ def test_offline_asks_nobody(hub: Hub) -> None:
         load("org/tiny", offline=True)
     with pytest.raises(OfflineError):
         load_corpus("org/texts", offline=True)
+    assert hub.log == []
+
+
+def test_a_sweep_without_the_network(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(LINES))
+    plan = {
+        "models": ["org/tiny"], "corpora": [str(tmp_path / "texts.txt")],
+        "profile": {"metrics": ["prompt_entropy"], "max_length": 16},
+        "evaluate": {"tasks": "STS13", "limit": 5},
+    }  # fmt: skip
+    done = sweep(plan, out=tmp_path / "out", offline=True)
+    assert [one["job"] for one in done.failed] == ["org-tiny--texts", "org-tiny--tasks"]
+    assert all("downloads are off" in one["reason"] for one in done.failed)
     assert hub.log == []
 
 

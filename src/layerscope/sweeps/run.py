@@ -15,6 +15,7 @@ from layerscope.cache import cache_dir
 from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
+from layerscope.data.hub import hub_offline
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import Advance, Work, nothing
 from layerscope.errors import LayerscopeError, RunFolderError
@@ -107,25 +108,26 @@ def sweep(
         done.jobs; done.table; done.failed
     """
     plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, device=device)
-    open_engine(engine, address)  # connects to nothing yet
-    stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
-    folder = Path(out or plan.out or Path("runs") / folder_name(stem))
-    if folder.exists() and not folder.is_dir():
-        raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another --out.")
-    corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
-    _check_settings(plan.steps)
-    estimates = estimate_all(plan, corpora, folder)
-    if on_estimate is not None:
-        on_estimate(estimates)
-    if estimate_only:
-        return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running"))
-    place = RunFolder(folder)
-    with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
-        results = _run(plan, corpora, folder, estimates, used, bar, on_step)
-        table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
-        place.write_table("sweep", table)
-        manifest = place.write_manifest(_manifest(plan, results, "complete"))  # last: it says that the rest is there
-    return Sweep(folder, _state(plan.steps, results), table, estimates, manifest)
+    with hub_offline(plan.offline):  # whatever library a step uses, it asks nobody
+        open_engine(engine, address)  # connects to nothing yet
+        stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
+        folder = Path(out or plan.out or Path("runs") / folder_name(stem))
+        if folder.exists() and not folder.is_dir():
+            raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another --out.")
+        corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
+        _check_settings(plan.steps)
+        estimates = estimate_all(plan, corpora, folder)
+        if on_estimate is not None:
+            on_estimate(estimates)
+        if estimate_only:
+            return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running"))
+        place = RunFolder(folder)
+        with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
+            results = _run(plan, corpora, folder, estimates, used, bar, on_step)
+            table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
+            place.write_table("sweep", table)
+            manifest = place.write_manifest(_manifest(plan, results, "complete"))  # last: it says that the rest is there
+        return Sweep(folder, _state(plan.steps, results), table, estimates, manifest)
 
 
 def _run(

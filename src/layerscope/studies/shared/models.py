@@ -159,7 +159,7 @@ def profile_of(
     """The profile of one model, from the study's work folder if it is finished there."""
     folder = request.work / folder_name(spec.label)
     manifest = RunFolder(folder).manifest()
-    if manifest is not None and manifest.get("status") == "complete":
+    if manifest is not None and manifest.get("status") == "complete" and RunFolder(folder).is_whole():
         return Run.load(folder)  # the folder belongs to this very study: its key was checked before
     assert request.texts is not None
     remote = runs_elsewhere(request)
