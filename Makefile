@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test lint format bench clean
+.PHONY: help setup browser demo test faults audit lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,14 @@ test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
+
+FAULTS ?= 1500
+faults: $(STAMP) ## hours of faults: FAULTS mutated inputs and damaged files of each kind, 100 kills of each command, races
+	LAYERSCOPE_FAULTS=$(FAULTS) $(BIN)/pytest -n $(TEST_PROCESSES) --dist load tests/faults
+
+audit: $(STAMP) ## known vulnerabilities of what is installed
+	$(BIN)/pip install -q pip-audit
+	$(BIN)/pip-audit --skip-editable
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
