@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import layerscope.catalogue as module
-from layerscope.catalogue import ACCEPT_VARIABLE, Catalogue, Converted, Entry, File, LicenseError, Part, Published
+from layerscope.catalogue import ACCEPT_VARIABLE, Catalogue, Converted, Entry, File, LicenseError, PackageMember, Published
 from layerscope.core.plugins import PluginError
 from layerscope.errors import DownloadError, OfflineError
 from layerscope.packages import Package
@@ -20,7 +20,7 @@ from layerscope.packages import Package
 PARTS = {"one": b"first half, ", "two": b"second half"}
 WHOLE = hashlib.sha256(b"first half, second half").hexdigest()
 ONE, TWO = (Package(name, "1.0", "0" * 64) for name in PARTS)
-JOINED = File("whole.bin", WHOLE, (Part(ONE, "one/data.part"), Part(TWO, "two/data.part")))
+JOINED = File("whole.bin", WHOLE, (PackageMember(ONE, "one/data.part"), PackageMember(TWO, "two/data.part")))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from layerscope.capture import Anatomy, Batch
 from layerscope.data.items import Items, content_key
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
-from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewRows, ViewSettings
+from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.profiling import profile
 from tests.tiny import tiny_model
 
@@ -58,14 +58,14 @@ class SeriesReader(ItemReader):
     def read(self, numbers: Any) -> Sequence[Row]:
         return [self.items.rows[int(i)] for i in numbers]  # type: ignore[attr-defined]
 
-    def read_views(self, numbers: Any, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+    def read_views(self, numbers: Any, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         random = [np.random.default_rng([views.seed, int(self.items.keys[int(i)])]) for i in numbers]
         noisy = [
             (np.asarray(row) + rng.normal(size=len(row)) / 10).astype(np.float32)
             for row, rng in zip(rows, random, strict=True)
             for _ in range(views.count)
         ]
-        return ViewRows(list(noisy))
+        return ViewInputs(list(noisy))
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         return {"tokens": "the values of a series"}

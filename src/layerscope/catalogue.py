@@ -123,7 +123,7 @@ def license_accepted(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
+class PackageMember:
     """A file inside a package. Split files have several parts, in several packages."""
 
     package: Package
@@ -139,12 +139,12 @@ class File:
 
     filename: str
     sha256: str | None
-    parts: tuple[Part, ...]
+    parts: tuple[PackageMember, ...]
 
     @classmethod
     def inside(cls, package: Package, member: str, sha256: str | None = None, filename: str | None = None) -> File:
         """The usual case: one member of one package."""
-        return cls(filename or member.rpartition("/")[2], sha256, (Part(package, member),))
+        return cls(filename or member.rpartition("/")[2], sha256, (PackageMember(package, member),))
 
 
 def fetch_files(files: Iterable[File], into: Path) -> None:
@@ -154,7 +154,7 @@ def fetch_files(files: Iterable[File], into: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=into) as scratch:
         unpacked = Path(scratch) / "unpacked"
         unpacked.mkdir()
-        places: dict[Part, Path] = {}
+        places: dict[PackageMember, Path] = {}
         # One download serves every file of a package.
         for package in dict.fromkeys(part.package for file in files for part in file.parts):
             archive = fetch_package(package, Path(scratch))

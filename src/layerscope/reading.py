@@ -22,7 +22,7 @@ from torch import Tensor
 from layerscope.capture import Batch, Capture, FinalNorm, Site, run_batches, token_budget
 from layerscope.errors import DataError
 from layerscope.models import LoadedModel
-from layerscope.models.inputs import ItemReader, Part, Row, ViewRows, ViewSettings
+from layerscope.models.inputs import ItemReader, Part, Row, ViewInputs, ViewSettings
 
 
 class BatchRunner:
@@ -239,7 +239,7 @@ class Prefetcher:
         self._order: dict[int, int] = {}
         self._shards: list[np.ndarray] = []
         self._rows: dict[int, Future[Sequence[Row]]] = {}
-        self._views: dict[int, Future[ViewRows]] = {}
+        self._views: dict[int, Future[ViewInputs]] = {}
         self._views_requested = self._views_given = 0
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"layerscope-prefetch-{what}") for what in ("items", "views")]
         if views.count:
@@ -278,7 +278,7 @@ class Prefetcher:
             self._views[index] = self._threads[1].submit(self._read_views, index)
         self._views_requested = max(self._views_requested, upto)
 
-    def _read_views(self, index: int) -> ViewRows:
+    def _read_views(self, index: int) -> ViewInputs:
         return self.reader.read_views(self._shards[index], self._rows_of(index), self.view_settings)
 
     def rows(self, shard: np.ndarray) -> Sequence[Row]:
@@ -296,7 +296,7 @@ class Prefetcher:
         pending = self._views.get(self._order[int(shard[0])])
         return pending is not None and pending.done()
 
-    def views(self, shard: np.ndarray) -> ViewRows:
+    def views(self, shard: np.ndarray) -> ViewInputs:
         """The rows of a shard's views; the shard is forgotten after this."""
         index = self._order[int(shard[0])]
         self._views_given = max(self._views_given, index + 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
-from layerscope.evaluation.run import Items, gains, resampled, same_items, tied_best
+from layerscope.evaluation.run import ItemScores, gains, resampled, same_items, tied_best
 
 
 def some_pairs(seed: int, count: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -26,31 +26,31 @@ def some_pairs(seed: int, count: int, ties: bool) -> tuple[np.ndarray, np.ndarra
 def test_spearman_and_average_precision(seed: int, count: int, ties: bool) -> None:
     values, gold = some_pairs(seed, count, ties)
     if len(set(values)) > 1 and len(set(gold)) > 1:
-        assert Items("spearman", values, gold).score() == pytest.approx(spearmanr(values, gold).statistic, abs=1e-12)
+        assert ItemScores("spearman", values, gold).score() == pytest.approx(spearmanr(values, gold).statistic, abs=1e-12)
     labels = (gold > 2).astype(float)
     if labels.any():
-        assert Items("ap", values, labels).score() == pytest.approx(average_precision_score(labels, values), abs=1e-12)
+        assert ItemScores("ap", values, labels).score() == pytest.approx(average_precision_score(labels, values), abs=1e-12)
     chosen = np.random.default_rng(seed).integers(0, count, count)  # a resample repeats items: ties in any case
-    assert Items("mean", values).score(chosen) == pytest.approx(values[chosen].mean())
+    assert ItemScores("mean", values).score(chosen) == pytest.approx(values[chosen].mean())
     if labels[chosen].any():
-        drawn = Items("ap", values, labels).score(chosen)
+        drawn = ItemScores("ap", values, labels).score(chosen)
         assert drawn == pytest.approx(average_precision_score(labels[chosen], values[chosen]), abs=1e-12)
 
 
 def test_what_has_no_score_has_none() -> None:
-    assert math.isnan(Items("spearman", np.ones(4), np.arange(4.0)).score())
-    assert math.isnan(Items("ap", np.arange(4.0), np.zeros(4)).score())
+    assert math.isnan(ItemScores("spearman", np.ones(4), np.arange(4.0)).score())
+    assert math.isnan(ItemScores("ap", np.arange(4.0), np.zeros(4)).score())
 
 
-def layers_of(noise: dict[int, float], count: int = 300, seed: int = 0) -> dict[int, Items]:
+def layers_of(noise: dict[int, float], count: int = 300, seed: int = 0) -> dict[int, ItemScores]:
     """Layers that share most of their errors, as layers of one model do, and differ in a little more noise each."""
     rng = np.random.default_rng(seed)
     gold = rng.normal(size=count)
     shared = gold + rng.normal(size=count)
-    return {layer: Items("spearman", shared + size * rng.normal(size=count), gold) for layer, size in noise.items()}
+    return {layer: ItemScores("spearman", shared + size * rng.normal(size=count), gold) for layer, size in noise.items()}
 
 
-def scored(items: dict[int, Items]) -> dict[int, float]:
+def scored(items: dict[int, ItemScores]) -> dict[int, float]:
     return {layer: item.score() for layer, item in items.items()}
 
 
@@ -84,7 +84,7 @@ def test_an_interval_covers_the_truth() -> None:
     for seed in range(60):
         rng = np.random.default_rng(seed)
         base = rng.normal(size=120)
-        items = {0: Items("mean", base + 0.1 + rng.normal(size=120) * 0.4), 1: Items("mean", base)}
+        items = {0: ItemScores("mean", base + 0.1 + rng.normal(size=120) * 0.4), 1: ItemScores("mean", base)}
         gain = gains(scored(items), resampled(items, resamples=200), 1)[0]
         held += gain.low <= 0.1 <= gain.high
     assert 51 <= held <= 60
@@ -103,5 +103,5 @@ def test_ties_hold_the_best_and_what_noise_cannot_tell_from_it() -> None:
 
 
 def test_only_the_same_items_are_paired() -> None:
-    assert same_items([Items("mean", np.zeros(3)), Items("mean", np.ones(3))])
-    assert not same_items([Items("mean", np.zeros(3)), Items("mean", np.ones(4))])
+    assert same_items([ItemScores("mean", np.zeros(3)), ItemScores("mean", np.ones(3))])
+    assert not same_items([ItemScores("mean", np.zeros(3)), ItemScores("mean", np.ones(4))])

@@ -11,9 +11,9 @@ import pytest
 from layerscope import load
 from layerscope.studies.shared.models import read_spec
 from layerscope.sweeps.estimate import (
-    Estimate,
-    Machine,
+    MachineSpeed,
     Shape,
+    StepEstimate,
     UnknownShapeError,
     estimate_all,
     seconds_per_token,
@@ -29,13 +29,13 @@ def test_shapes_from_configs(home: Path) -> None:
     found, real = shape_of(read_spec(str(home / "step-20"))), load(home / "step-20")
     assert found.parameters == sum(p.numel() for p in real.module.parameters())
     assert (found.blocks, found.width) == (real.n_blocks, real.width)
-    assert 0 < seconds_per_token(found, "float32", "cpu", 24, Machine("cpu")) < 0.1
+    assert 0 < seconds_per_token(found, "float32", "cpu", 24, MachineSpeed("cpu")) < 0.1
 
 
 def test_a_catalogue_model_that_is_not_there_yet() -> None:
     shape = shape_of(read_spec("smollm2-135m"))  # the tests' cache is empty
     assert shape == Shape(134_515_008, 30, 576)
-    assert 0 < seconds_per_token(shape, "float32", "cpu", 24, Machine("cpu")) < 1
+    assert 0 < seconds_per_token(shape, "float32", "cpu", 24, MachineSpeed("cpu")) < 1
 
 
 def test_a_model_of_which_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_model_of_which_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_is_done_where_only_the_estimate_is_wanted(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
-    told: list[list[Estimate]] = []
+    told: list[list[StepEstimate]] = []
     asked = {**wanted, "profile": {**wanted["profile"], "views": 3, "metrics": ["infonce"]}}
     done = sweep(asked, out=tmp_path / "out", estimate_only=True, on_estimate=told.append)
     assert not (tmp_path / "out").exists()
@@ -65,7 +65,7 @@ def test_nothing_is_done_where_only_the_estimate_is_wanted(home: Path, wanted: d
 
 
 def test_the_sum_is_shared_among_workers() -> None:
-    some = [Estimate("a", seconds=10.0), Estimate("b", seconds=30.0), Estimate("c"), Estimate("d", seconds=0.0)]
+    some = [StepEstimate("a", seconds=10.0), StepEstimate("b", seconds=30.0), StepEstimate("c"), StepEstimate("d", seconds=0.0)]
     assert total_seconds(some, 1) == 40
     assert total_seconds(some, 4) == 30  # no less than the longest
     assert total_seconds([], 2) == 0
@@ -89,7 +89,7 @@ def test_studies_are_estimated_by_arithmetic_where_only_their_models_sizes_are_k
             ],
         }
     )
-    one, two = estimate_all(plan, {}, machine=Machine("cpu", {"float32": 1e9, "bfloat16": 2e9}, {64: 1e-3}))
+    one, two = estimate_all(plan, {}, machine=MachineSpeed("cpu", {"float32": 1e9, "bfloat16": 2e9}, {64: 1e-3}))
     work = 100 * 64 * (2 * 1_000_000 + 4 * 4 * 64 * 64)
     eigen = 2 * 100 * 5 * 1e-3
     assert one.unknown == ("org/unknown",)
@@ -109,7 +109,7 @@ def test_a_folder_of_checkpoints_is_one_shape(home: Path) -> None:
 
 def test_the_papers_recipe_can_be_estimated_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("asked the network"))
-    machine = Machine("cuda", {"bfloat16": 4e14, "float32": 5e13}, {256: 1e-5, 512: 6e-5, 1024: 4e-4})
+    machine = MachineSpeed("cuda", {"bfloat16": 4e14, "float32": 5e13}, {256: 1e-5, 512: 6e-5, 1024: 4e-4})
     costs = estimate_all(read_plan("paper"), {}, machine=machine)
     assert not [name for cost in costs for name in cost.unknown]
     by_name = {cost.job: cost for cost in costs}

@@ -109,7 +109,7 @@ MAX_LENGTH_HELP = "Cut texts to this many tokens."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
 
 
-class OptionGroup:
+class CommandOptions:
     """Options that go together. A command with a parameter of such a class has its options, and gets an object of values."""
 
     fields: ClassVar[dict[str, Any]]
@@ -126,7 +126,7 @@ class OptionGroup:
             setattr(self, name, value)
 
 
-class Loading(OptionGroup):
+class Loading(CommandOptions):
     """How a model is loaded."""
 
     dtype: str = DTYPE
@@ -150,7 +150,7 @@ class SafeLoading(Loading):
     allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Let weights be unpickled.")
 
 
-class Cluster(OptionGroup):
+class Cluster(CommandOptions):
     """Where work runs."""
 
     engine: str = ENGINE
@@ -172,7 +172,7 @@ class Running(Cluster):
     batch_size: int | None = BATCH_SIZE
 
 
-class Output(OptionGroup):
+class Output(CommandOptions):
     """What is printed, and whether an earlier result may be replaced."""
 
     overwrite: bool = OVERWRITE
@@ -199,7 +199,7 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
     """The function as typer reads it: an option group stands for its options, and options are in the order of their panels."""
     hints = get_type_hints(function)
     signature = inspect.signature(function)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, OptionGroup)}
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, CommandOptions)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         members, kinds = {name: parameter.default}, hints

@@ -20,7 +20,7 @@ from layerscope.version import VERSION
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ItemOutcome:
     """What a worker answers: `result`, unless there is a `reason`. An exception itself may not survive the way.
 
     `refused` names the error's class where trying again would change nothing."""
@@ -38,14 +38,14 @@ class Outcome:
         return error
 
 
-def attempt(function: Callable[..., Any], *given: Any) -> Outcome:
+def attempt(function: Callable[..., Any], *given: Any) -> ItemOutcome:
     """Call a function; whatever it raises becomes part of the outcome."""
     try:
-        return Outcome(function(*given))
+        return ItemOutcome(function(*given))
     except LayerscopeError as error:
-        return Outcome(reason=str(error), refused=type(error).__name__)
+        return ItemOutcome(reason=str(error), refused=type(error).__name__)
     except Exception as error:
-        return Outcome(reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+        return ItemOutcome(reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Actor:
         self.preparing = threading.Lock()  # a tokenizer serves one thread at a time
         self.done: dict[int, int] = {}  # units of the items that are inside
 
-    def open(self) -> Outcome:
+    def open(self) -> ItemOutcome:
         """Get ready; the answer says where this worker is."""
         outcome = attempt(self._open)
         return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
@@ -81,7 +81,7 @@ class Actor:
         common = self.work.open()
         return {"node": _node(), "pid": os.getpid(), "torch": torch.__version__, "common": common}
 
-    def run(self, index: int, item: Any, common: Any) -> Outcome:
+    def run(self, index: int, item: Any, common: Any) -> ItemOutcome:
         """The outcome of an item: its result, and how many units it was."""
         self.done[index] = 0
         try:
@@ -286,7 +286,7 @@ class Dispatch:
         if member is None:  # its worker was found dead a moment ago
             return None
         try:
-            outcome: Outcome = self.ray.get(reference)
+            outcome: ItemOutcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             self._replace_worker(member, _first_line(error))
             return None
@@ -307,7 +307,7 @@ class Dispatch:
         self.units += units
         return index, result
 
-    def _opened(self, member: Member, outcome: Outcome) -> None:
+    def _opened(self, member: Member, outcome: ItemOutcome) -> None:
         if outcome.reason is not None:
             log.debug("%s", outcome.trace)
             self._replace_worker(member, outcome.reason)

@@ -23,7 +23,7 @@ Rule = Literal["mean", "spearman", "ap"]
 
 
 @dataclass(frozen=True)
-class Items:
+class ItemScores:
     """Per-item contributions (n,) and, where the rule needs one, the gold value of each item."""
 
     rule: Rule
@@ -47,14 +47,14 @@ class Items:
         checked.write_arrays(file, arrays)
 
     @classmethod
-    def load(cls, file: Path) -> Items:
+    def load(cls, file: Path) -> ItemScores:
         """Read items back."""
         arrays = checked.read_arrays(file)
         gold = arrays["gold"].astype(np.float64) if "gold" in arrays else None
         return cls(str(arrays["rule"]), arrays["values"].astype(np.float64), gold)  # type: ignore[arg-type]
 
 
-def resampled(items: Mapping[int, Items], seed: int = 0, resamples: int = RESAMPLES) -> dict[int, np.ndarray]:
+def resampled(items: Mapping[int, ItemScores], seed: int = 0, resamples: int = RESAMPLES) -> dict[int, np.ndarray]:
     """Scores of every layer on the same resamples of items: {layer: (resamples,)}."""
     count = len(next(iter(items.values())).values)
     draws = bootstrap_rows(count, resamples, [seed, count])
@@ -79,12 +79,12 @@ def tied_best(scores: Mapping[int, float], drawn: Mapping[int, np.ndarray]) -> l
     return sorted(layer for layer in known if np.nanquantile(drawn[best] - drawn[layer], 0.025) <= 0)
 
 
-def same_items(items: Sequence[Items]) -> bool:
+def same_items(items: Sequence[ItemScores]) -> bool:
     """Whether layers were scored on the same items, so that they can be paired."""
     return len({len(item.values) for item in items}) == 1
 
 
-def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> Items | None:
+def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     """The items of one split and subset; None where the score is not made of items (then it has no paired interval).
 
     `entry` is mteb's result of that split and subset.
@@ -104,14 +104,14 @@ def _data(task: Any, split: str, subset: str) -> Any:
     return data[subset][split] if subset in data else data[split]
 
 
-def _pairs_with_scores(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> Items | None:
+def _pairs_with_scores(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     if not predictions or "spearman" not in task.metadata.main_score:
         return None
     gold = np.array(_data(task, split, entry["hf_subset"])["score"], dtype=np.float64)
-    return Items("spearman", np.array(predictions["cosine_scores"], dtype=np.float64), gold)
+    return ItemScores("spearman", np.array(predictions["cosine_scores"], dtype=np.float64), gold)
 
 
-def _labelled_pairs(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> Items | None:
+def _labelled_pairs(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     if not predictions or not task.metadata.main_score.endswith("ap"):
         return None
     labels = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name], dtype=np.float64).ravel()
@@ -121,20 +121,20 @@ def _labelled_pairs(task: Any, split: str, entry: dict[str, Any], predictions: A
             np.array(predictions[name], dtype=np.float64) for name in ("similarity_scores", "dot_scores") if name in predictions
         ]
         measures += [-np.array(predictions[name], dtype=np.float64) for name in ("euclidean_distances", "manhattan_distances")]
-    rankings = [Items("ap", values, labels) for values in measures if len(values) == len(labels)]
+    rankings = [ItemScores("ap", values, labels) for values in measures if len(values) == len(labels)]
     return max(rankings, key=lambda items: items.score()) if rankings else None
 
 
-def _classified(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> Items | None:
+def _classified(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     """Share of the experiments in which each text was classified right."""
     if not predictions or task.metadata.main_score != "accuracy":
         return None
     gold = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name])
     right = [np.array(experiment) == gold for experiment in predictions if len(experiment) == len(gold)]
-    return Items("mean", np.mean(right, axis=0)) if right else None
+    return ItemScores("mean", np.mean(right, axis=0)) if right else None
 
 
-def _ranked(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> Items | None:
+def _ranked(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     """Average precision of each query."""
     if not predictions or not task.metadata.main_score.startswith("map"):
         return None
@@ -147,15 +147,15 @@ def _ranked(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> I
             hits = np.cumsum([doc in wanted for doc in ranked])
             precise = [hits[i] / (i + 1) for i, doc in enumerate(ranked) if doc in wanted]
             values.append(sum(precise) / len(wanted))
-    return Items("mean", np.array(values)) if len(values) > 1 else None
+    return ItemScores("mean", np.array(values)) if len(values) > 1 else None
 
 
-def _clustered(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> Items | None:
+def _clustered(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     """One value per set or draw, as mteb reports them."""
     values = entry.get("v_measures")
     if isinstance(values, dict):
         values = [value for level in values.values() for value in level]
-    return Items("mean", np.array(values, dtype=np.float64)) if values and len(values) > 1 else None
+    return ItemScores("mean", np.array(values, dtype=np.float64)) if values and len(values) > 1 else None
 
 
 SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
@@ -167,7 +167,7 @@ GAIN_COLUMNS += ["gain_over_default", "default_ci_low", "default_ci_high"]
 TaskPart = tuple[str, str, str]
 """A task, its split and its subset."""
 
-ItemTable = dict[TaskPart, dict[tuple[str, int], Items]]
+ItemTable = dict[TaskPart, dict[tuple[str, int], ItemScores]]
 """Per-item contributions by part of a task, then by readout's name and layer."""
 
 
@@ -275,7 +275,7 @@ def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
                 continue
             arrays = file.with_name(f"{file.stem}.{part[1]}.{part[2]}.npz")
             if arrays.is_file():
-                table.setdefault(part, {})[readout, int(result["layer"])] = Items.load(arrays)
+                table.setdefault(part, {})[readout, int(result["layer"])] = ItemScores.load(arrays)
     return table
 
 
@@ -296,7 +296,7 @@ def score_table(results: Sequence[Mapping[str, Any]], n_blocks: int) -> pd.DataF
 
 
 def gain_table(
-    scores: pd.DataFrame, items_of: Callable[[tuple[str, Readout, int], str, str], Items | None], seed: int = 0
+    scores: pd.DataFrame, items_of: Callable[[tuple[str, Readout, int], str, str], ItemScores | None], seed: int = 0
 ) -> pd.DataFrame:
     """For every task and readout: each layer's gain over the last of the same readout, and over the last of the default one.
 

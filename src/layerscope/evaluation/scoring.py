@@ -29,7 +29,7 @@ from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError, MissingExtraError
 from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
-from layerscope.evaluation.run import Items, items_of
+from layerscope.evaluation.run import ItemScores, items_of
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.tasks.facts import refuse_constant
 from layerscope.models.fingerprint import files_sha256
@@ -264,7 +264,7 @@ def read_result(file: Path) -> dict[str, Any] | None:
     """The result that a job wrote; None where there is none, where it is damaged, or where what belongs to it is gone."""
     result = checked.read_or_discard(file, checked.read_checked_json)
     parts = [row for row in (result or {}).get("scores", ()) if row.get("items")]
-    if any(checked.read_or_discard(items_file(file, row["split"], row["subset"]), Items.load) is None for row in parts):
+    if any(checked.read_or_discard(items_file(file, row["split"], row["subset"]), ItemScores.load) is None for row in parts):
         return None
     return result
 
@@ -326,10 +326,10 @@ def items_file(result: Path, split: str, subset: str) -> Path:
     return result.with_name(f"{result.stem}.{split}.{subset}.npz")
 
 
-def read_items(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> Items | None:
+def read_items(context: ScoringContext, job: ScoreJob, split: str, subset: str) -> ItemScores | None:
     """The per-item contributions of a job, or None where its task has none."""
     file = items_file(job.file(context), split, subset)
-    return Items.load(file) if file.exists() else None
+    return ItemScores.load(file) if file.exists() else None
 
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT")

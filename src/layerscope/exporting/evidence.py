@@ -30,7 +30,7 @@ from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ExportEvidence:
     """A finished run, or a choice that was made earlier, asked about the layer and readout to export."""
 
     where: str
@@ -40,7 +40,7 @@ class Evidence:
     """The facts of the model's identity."""
 
     @classmethod
-    def load(cls, source: Any) -> Evidence:
+    def load(cls, source: Any) -> ExportEvidence:
         """From a run's folder, a file that `layerscope select --json` wrote, a run or a choice."""
         if isinstance(source, Choice):
             return cls._of_choice("the given choice", source)
@@ -61,7 +61,7 @@ class Evidence:
         )
 
     @classmethod
-    def _of_choice(cls, where: str, choice: Choice) -> Evidence:
+    def _of_choice(cls, where: str, choice: Choice) -> ExportEvidence:
         """A choice that was made earlier; scores come with it where the evaluation that it rests on is still there."""
         run = None
         if choice.rule == "measured" and choice.source is not None and Path(choice.source).is_dir():

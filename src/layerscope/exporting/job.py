@@ -22,7 +22,7 @@ from layerscope.errors import ExportError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
 from layerscope.exporting.draft import Draft, beyond, check_expressible, verification_texts
-from layerscope.exporting.evidence import Evidence
+from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
@@ -121,7 +121,7 @@ def export(
         raise ExportError("--column names a column of the --center-on file: give that file too.")
     refuse_missing(center_on)
     loaded = open_model(model, tokenizer, offline, model_options or {})
-    evidence = None if from_run is None else Evidence.load(from_run)
+    evidence = None if from_run is None else ExportEvidence.load(from_run)
     chosen = None if layer is None else _layer(loaded, layer)
     choice = None
     notes: list[str] = []
@@ -236,14 +236,14 @@ def _check(model: LoadedModel, readout: Readout) -> None:
         )
 
 
-def _length(model: LoadedModel, asked: int | None, evidence: Evidence | None) -> int:
+def _length(model: LoadedModel, asked: int | None, evidence: ExportEvidence | None) -> int:
     length = asked or (evidence and evidence.max_length) or DEFAULT_MAX_LENGTH
     if length < 1:
         raise ExportError(f"max_length must be at least 1, not {length}.")
     return length if model.max_length is None else min(length, model.max_length)
 
 
-def _unit(model: LoadedModel, asked: bool | None, evidence: Evidence | None) -> bool:
+def _unit(model: LoadedModel, asked: bool | None, evidence: ExportEvidence | None) -> bool:
     if asked is not None:
         return asked
     measured = None if evidence is None else evidence.unit_length
@@ -254,7 +254,7 @@ def _mean(
     model: LoadedModel,
     layer: int,
     readout: Readout,
-    evidence: Evidence | None,
+    evidence: ExportEvidence | None,
     center_on: tuple[str | Path | Sequence[str] | None, str | None],
     store: str | Path | None,
     offline: bool,

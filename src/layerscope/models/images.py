@@ -25,7 +25,7 @@ from layerscope.models.architectures.aim import ATTENTIONS, AttentionMode
 from layerscope.models.declared import check_sizes
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
-from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewRows, ViewSettings
+from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.settings import quiet
 from layerscope.models.source import Source, read_config
@@ -183,9 +183,9 @@ class ImageReader(ItemReader):
         """Prepared images."""
         return self._model.reader.read(self._images, numbers)  # type: ignore[arg-type]
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """Prepared views."""
-        return ViewRows(list(self._model.reader.views(self._images, numbers, views.count, views.seed)))  # type: ignore[arg-type]
+        return ViewInputs(list(self._model.reader.views(self._images, numbers, views.count, views.seed)))  # type: ignore[arg-type]
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         """Which tokens are read, what stands for an image, and how views are made."""

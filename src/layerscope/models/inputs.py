@@ -79,7 +79,7 @@ class ViewSettings:
 
 
 @dataclass(frozen=True)
-class ViewRows:
+class ViewInputs:
     """The rows of all views of some items, item by item, and how many were empty and replaced by their item."""
 
     rows: list[Row]
@@ -129,7 +129,7 @@ class ItemReader(ABC):
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
         """The rows of some items."""
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """The rows of the items' views; `rows` are those of the items themselves."""
         raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that compare no views (--metrics).")
 
@@ -226,7 +226,7 @@ class TextReader(ItemReader):
         if pool is not None:
             pool.close()
 
-    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewRows:
+    def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """Token ids of the views. A view in which the tokenizer finds no token is replaced by its text."""
         texts, pool = cut_by_characters([self.texts[int(i)] for i in numbers], self.max_length)[0], self._pool
         if pool is not None and not self._pool_is_set_up:  # here, in the thread that reads views: it takes a while
@@ -243,7 +243,7 @@ class TextReader(ItemReader):
             if not len(row):
                 ids[i] = rows[i // views.count]
                 empty += 1
-        return ViewRows(ids, empty)
+        return ViewInputs(ids, empty)
 
     def largest(self, count: int) -> np.ndarray | None:
         """The texts with the most characters; among equals, by what they say."""

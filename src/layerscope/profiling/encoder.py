@@ -17,7 +17,7 @@ from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
 from layerscope.metrics.registry import get_metric, is_plugin, register
 from layerscope.models import LoadedModel
-from layerscope.models.inputs import ItemReader, Row, ViewRows
+from layerscope.models.inputs import ItemReader, Row, ViewInputs
 from layerscope.profiling.config import ProfileConfig
 from layerscope.reading import BatchRunner, Plan, Prefetcher, read_rows
 from layerscope.store import Shard
@@ -166,13 +166,13 @@ class PreparedRows:
     """The rows of one shard, in the place of a prefetcher."""
 
     of_items: Sequence[Row]
-    of_views: ViewRows | None
+    of_views: ViewInputs | None
 
     def rows(self, shard: np.ndarray) -> Sequence[Row]:
         """The rows of the shard's items."""
         return self.of_items
 
-    def views(self, shard: np.ndarray) -> ViewRows:
+    def views(self, shard: np.ndarray) -> ViewInputs:
         """The rows of the shard's views."""
         assert self.of_views is not None
         return self.of_views

@@ -42,7 +42,7 @@ class Report:
     scores: list[Scores]
     blocks: list[Block]
     marks: list[Mark]
-    correlations: list[Correlations]
+    correlations: list[PairCorrelations]
     notices: list[Notice]
     headline: Headline
     styles: list[Style]
@@ -142,13 +142,14 @@ def _label(curves: Sequence[Curves], scores: Sequence[Scores], blocks: Sequence[
 
 MEAN = "mean over tasks"
 CHANCE_SAYS = (
-    "Band: what unrelated curves as smooth as these reach in 95 % of cases (random phase or permuted increments, the wider). "
+    "Band: what unrelated curves as smooth as these reach in 95 % of cases "
+    "(random phase or permuted increments, whichever is wider). "
     "Thick: beyond chance by both, after Holm's correction over the metrics"
 )
 
 
 @dataclass
-class Correlations:
+class PairCorrelations:
     """Spearman's ρ of metrics and scores: a row per readout, task, metric and sink setting.
 
     `chance` is what unrelated curves as smooth as these reach in 95 % of cases; `p` is adjusted for the number of metrics.
@@ -160,10 +161,10 @@ class Correlations:
     says: str = CHANCE_SAYS
 
 
-def correlate(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[Correlations]:
+def correlate(curves: Sequence[Curves], scores: Sequence[Scores]) -> list[PairCorrelations]:
     """Every profile with every evaluation of the same model."""
     return [
-        Correlations(c, s, _table(curve, score))
+        PairCorrelations(c, s, _table(curve, score))
         for s, score in enumerate(scores)
         for c, curve in enumerate(curves)
         if same_model(curve, score)

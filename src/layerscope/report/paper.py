@@ -22,28 +22,28 @@ _COLUMNS = 4
 
 
 @dataclass
-class Panel:
+class PaperFigure:
     """One figure of the report: how tall it is and how it is drawn."""
 
     height: float
     draw: Callable[[Any], Any]
 
 
-def panels(report: Report) -> list[Panel]:
+def panels(report: Report) -> list[PaperFigure]:
     """Every figure that these runs give rise to, in the page's order."""
-    out = [Panel(_title_height(report), lambda part: _title(part, report))]
+    out = [PaperFigure(_title_height(report), lambda part: _title(part, report))]
     if report.curves:
         names = default_metrics(report.curves)
         height = profile_height(len(names), min(_COLUMNS, len(names)))
-        out.append(Panel(height, lambda part: draw_profiles(part, report.curves, names, columns=min(_COLUMNS, len(names)))))
+        out.append(PaperFigure(height, lambda part: draw_profiles(part, report.curves, names, columns=min(_COLUMNS, len(names)))))
     for score in report.scores:
         if len(score.readouts) > 1:
-            out.append(Panel(3.4, lambda part, s=score: draw_readouts(part, s)))  # type: ignore[misc]
-        out.append(Panel(heat_height(score), lambda part, s=score: draw_heat(part, s, s.reference)))  # type: ignore[misc]
+            out.append(PaperFigure(3.4, lambda part, s=score: draw_readouts(part, s)))  # type: ignore[misc]
+        out.append(PaperFigure(heat_height(score), lambda part, s=score: draw_heat(part, s, s.reference)))  # type: ignore[misc]
     for block in report.blocks:
-        out.append(Panel(_block_height(block), lambda part, b=block: _draw_block(part, b)))  # type: ignore[misc]
+        out.append(PaperFigure(_block_height(block), lambda part, b=block: _draw_block(part, b)))  # type: ignore[misc]
     for place in range(len(report.correlations)):
-        out.append(Panel(3.2, lambda part, i=place: draw_scatter(part, report, i)))  # type: ignore[misc]
+        out.append(PaperFigure(3.2, lambda part, i=place: draw_scatter(part, report, i)))  # type: ignore[misc]
     return out
 
 
@@ -112,7 +112,7 @@ def report_bytes(report: Report, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def _pdf(parts: list[Panel], stream: io.BytesIO) -> None:
+def _pdf(parts: list[PaperFigure], stream: io.BytesIO) -> None:
     figure = new_figure(_WIDTH, 1.0)  # says what to install where matplotlib is missing
     from matplotlib.backends.backend_pdf import PdfPages
 

@@ -19,7 +19,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Z95, Interval
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.run import Items, resampled, same_items
+from layerscope.evaluation.run import ItemScores, resampled, same_items
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import NOTHING, Choice
 
@@ -292,7 +292,7 @@ def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_draws(
-    entry: Entry, rows: pd.DataFrame, candidates: list[Candidate], items: dict[Candidate, Items], seed: int
+    entry: Entry, rows: pd.DataFrame, candidates: list[Candidate], items: dict[Candidate, ItemScores], seed: int
 ) -> tuple[np.ndarray, bool]:
     """Deviations of each candidate's score from its own value (resamples × candidates), and whether they are paired.
 

@@ -106,7 +106,7 @@ class Checkpoints(Study):
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One checkpoint: its number of training steps (infinite where its name has none: it counts as the last) and its model."""
 
     number: float
@@ -118,7 +118,7 @@ class Step:
         return f"{self.number:.0f}" if math.isfinite(self.number) else self.spec.label
 
 
-def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[str]) -> list[Step]:
+def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[str]) -> list[TrainingStep]:
     """The checkpoints that a request means, least trained first."""
     specs = read_specs(models)
     if len(specs) == 1:
@@ -134,7 +134,7 @@ def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[s
         )
     if wanted:
         raise LayerscopeError("steps goes with one model: a hub model or a folder that holds the checkpoints.")
-    return _ordered([Step(step_number(spec.label), spec) for spec in specs])
+    return _ordered([TrainingStep(step_number(spec.label), spec) for spec in specs])
 
 
 def step_number(name: str) -> float:
@@ -147,7 +147,7 @@ def step_number(name: str) -> float:
     return float(found[-1]) if found else math.inf
 
 
-def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Step]:
+def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[TrainingStep]:
     found = {path.name: path for path in sorted(folder.iterdir()) if (path / "config.json").is_file()}
     if not found:
         raise LayerscopeError(f"{folder} is no model and holds none: no config.json in it or in its folders.")
@@ -160,20 +160,20 @@ def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Step]:
             if name is None:
                 raise UnknownNameError(f"step in {folder}", each, found)
             names.append(name)
-    return [Step(step_number(name), Spec(found[name], name, parent.options)) for name in names]
+    return [TrainingStep(step_number(name), Spec(found[name], name, parent.options)) for name in names]
 
 
-def _revisions(one: Spec, wanted: list[str]) -> list[Step]:
+def _revisions(one: Spec, wanted: list[str]) -> list[TrainingStep]:
     if not wanted:
         raise LayerscopeError(
             f"{one.label} has no steps yet: name its revisions, such as --set steps=step0,step1000,step143000, or give a folder."
         )
     repo = str(one.model).partition("@")[0]
     names = [f"step{each}" if each.isdigit() else each for each in wanted]
-    return [Step(step_number(name), Spec(f"{repo}@{name}", name, one.options)) for name in names]
+    return [TrainingStep(step_number(name), Spec(f"{repo}@{name}", name, one.options)) for name in names]
 
 
-def _ordered(steps: list[Step]) -> list[Step]:
+def _ordered(steps: list[TrainingStep]) -> list[TrainingStep]:
     if len(steps) < 2:
         raise LayerscopeError(f"checkpoints need at least two steps, and {len(steps)} was found: {steps[0].spec.label}.")
     labels = [step.spec.label for step in steps]
@@ -183,7 +183,7 @@ def _ordered(steps: list[Step]) -> list[Step]:
     return sorted(steps, key=lambda step: (step.number, step.spec.label))
 
 
-def same_weights(steps: list[Step], sha256: list[str | None]) -> list[str]:
+def same_weights(steps: list[TrainingStep], sha256: list[str | None]) -> list[str]:
     """A warning for each group of steps whose weights are the very same: some published steps serve another step's files."""
     out = []
     for digest in dict.fromkeys(each for each in sha256 if each):
@@ -193,7 +193,7 @@ def same_weights(steps: list[Step], sha256: list[str | None]) -> list[str]:
     return out
 
 
-def not_one_training(steps: list[Step], models: list[dict[str, Any]]) -> list[str]:
+def not_one_training(steps: list[TrainingStep], models: list[dict[str, Any]]) -> list[str]:
     """A warning where the models cannot be checkpoints of one training: another family, width or number of blocks."""
     shapes: dict[str, list[str]] = {}
     for step, model in zip(steps, models, strict=True):
@@ -221,7 +221,7 @@ def forget_download(spec: Spec, commit: str | None) -> bool:
     return True
 
 
-def verdict(steps: list[Step], runs: list[Run], valleys: list[Valleys], texts: int, seed: int) -> list[str]:
+def verdict(steps: list[TrainingStep], runs: list[Run], valleys: list[Valleys], texts: int, seed: int) -> list[str]:
     """When the valley forms, with the sink token and without it, and how the metrics move."""
     out = [in_short(_answer(steps, valleys)), _forms(steps, valleys, "keep"), _forms(steps, valleys, "drop")]
     first, last = valleys[0], valleys[-1]
@@ -241,7 +241,7 @@ def verdict(steps: list[Step], runs: list[Run], valleys: list[Valleys], texts: i
     return out
 
 
-def _answer(steps: list[Step], valleys: list[Valleys]) -> str:
+def _answer(steps: list[TrainingStep], valleys: list[Valleys]) -> str:
     """Whether and when a valley forms."""
     firsts = []
     for dips in ([v.kept for v in valleys], [v.dropped for v in valleys]):
@@ -255,7 +255,7 @@ def _answer(steps: list[Step], valleys: list[Valleys]) -> str:
     return f"a valley of prompt entropy is first clear at step {kept}, {tail}"
 
 
-def _forms(steps: list[Step], valleys: list[Valleys], sink: str) -> str:
+def _forms(steps: list[TrainingStep], valleys: list[Valleys], sink: str) -> str:
     words = "" if sink == "keep" else "Without the sink token: "
     dips = [v.kept if sink == "keep" else v.dropped for v in valleys]
     clear = [i for i, dip in enumerate(dips) if dip.is_valley]
@@ -289,7 +289,7 @@ def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, sp
     return f"{text}, and {_also(kept, ends)} in the others, {ends}; without the sink token {dropped} and {without}."
 
 
-def _course(steps: list[Step], runs: list[Run], seed: int) -> str:
+def _course(steps: list[TrainingStep], runs: list[Run], seed: int) -> str:
     """Prompt entropy of the middle half of the layers at every step: what lies between the first and the last."""
     sentences = []
     for step, run in zip(steps, runs, strict=True):

@@ -131,7 +131,7 @@ class Extreme(Study):
 
 
 @dataclass
-class Measured:
+class MeasuredPrompts:
     """Prompt entropies by (condition, level), prompts in the order of the corpus; `plain` are the prompts as they are."""
 
     sites: list[Site]
@@ -140,7 +140,7 @@ class Measured:
     warnings: list[str] = field(default_factory=list)
 
 
-def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured:
+def measure_all(request: Request, model: LoadedModel, bar: Progress) -> MeasuredPrompts:
     """Measure the plain prompts and every condition."""
     assert request.texts is not None
     options = request.options
@@ -178,7 +178,7 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
         (condition, level): plain if condition != "length" and level == 0 else values_of(condition, level)
         for condition, level in wanted
     }
-    return Measured(meter.sites, values, plain, warnings)
+    return MeasuredPrompts(meter.sites, values, plain, warnings)
 
 
 def _wanted(options: dict[str, Any], prompts: list[Prompt], limit: int, warnings: list[str]) -> list[tuple[str, float]]:
@@ -347,7 +347,7 @@ class Meter:
         return equal
 
 
-def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
+def tabulate(measured: MeasuredPrompts, label: str, seed: int) -> pd.DataFrame:
     """One row per condition, level, layer and sink setting."""
     places, estimates = [], []
     for (condition, level), values in measured.values.items():
@@ -360,7 +360,7 @@ def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def verdict(measured: Measured, seed: int) -> list[str]:
+def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
     """What each condition does between its least and its greatest level, prompt by prompt."""
     out: list[str] = []
     short: list[str] = []
@@ -394,7 +394,7 @@ def _does(kept: Interval, dropped: Interval) -> str:
     return f"{_VERBS[kept.sign]}{same}"
 
 
-def undefined(measured: Measured) -> list[str]:
+def undefined(measured: MeasuredPrompts) -> list[str]:
     """What has no value at some layer, and why."""
     out = []
     for (condition, level), values in measured.values.items():
@@ -411,22 +411,22 @@ def undefined(measured: Measured) -> list[str]:
     return out
 
 
-def _defined(measured: Measured, condition: str, level: float) -> bool:
+def _defined(measured: MeasuredPrompts, condition: str, level: float) -> bool:
     """Whether at least half of the prompts have values at every middle layer."""
     inner = measured.values[condition, level]["keep"][:, _inner(measured)]
     return bool(np.isfinite(inner).all(axis=1).mean() >= 0.5)
 
 
-def _inner(measured: Measured) -> np.ndarray:
+def _inner(measured: MeasuredPrompts) -> np.ndarray:
     depths = np.array([site.depth for site in measured.sites])
     return (depths >= 0.25) & (depths <= 0.75)
 
 
-def _middle(measured: Measured, change: np.ndarray, seed: int) -> Interval:
+def _middle(measured: MeasuredPrompts, change: np.ndarray, seed: int) -> Interval:
     return mean_of(change[:, _inner(measured)].mean(axis=1), seed)
 
 
-def _where(measured: Measured, change: np.ndarray, seed: int) -> str:
+def _where(measured: MeasuredPrompts, change: np.ndarray, seed: int) -> str:
     each = [mean_of(change[:, j], seed) for j in range(change.shape[1])]
     sites = measured.sites
     up = [site.layer for site, mean in zip(sites, each, strict=True) if mean.sign > 0]

@@ -117,7 +117,7 @@ class Reasoning(Study):
 
 
 @dataclass
-class Measured:
+class MeasuredTraces:
     """One model: `values` by sink setting (prompts, layers, positions), NaN where a prompt is shorter or a value undefined."""
 
     label: str
@@ -129,7 +129,7 @@ class Measured:
     warnings: list[str] = field(default_factory=list)
 
 
-def measure(request: Request, spec: Spec, bar: Progress) -> Measured:
+def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     """Run one model over all prompts."""
     assert request.texts is not None
     model = spec.open(request)
@@ -158,7 +158,7 @@ def measure(request: Request, spec: Spec, bar: Progress) -> Measured:
     if any(tokens.truncated):
         notes.append(f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to {request.max_length} tokens.")
     cut = hashlib.sha256(str(tokens.ids[:8]).encode()).hexdigest()
-    return Measured(spec.label, model.identity, sites, positions, values, cut, notes)
+    return MeasuredTraces(spec.label, model.identity, sites, positions, values, cut, notes)
 
 
 def _positions(longest: int, stride: int) -> np.ndarray:
@@ -185,7 +185,7 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
     return out
 
 
-def tabulate(measured: Sequence[Measured], seed: int) -> pd.DataFrame:
+def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
     """One row per model, layer, position and sink setting; `sd` is over prompts. Positions out of reach are left out."""
     places, estimates, spreads = [], [], []
     for m in measured:
@@ -223,7 +223,7 @@ def group_names(count: int) -> list[str]:
     return [f"the layers at depth {i / count:.2g} to {(i + 1) / count:.2g}" for i in range(count)]
 
 
-def verdict(measured: Sequence[Measured], groups: int, seed: int) -> list[str]:
+def verdict(measured: Sequence[MeasuredTraces], groups: int, seed: int) -> list[str]:
     """Every other model against the first, then how entropy grows in each."""
     base = measured[0]
     out = [in_short(lists(_answer(base, other, seed) for other in measured[1:]) or _grows(base, seed))]
@@ -234,7 +234,7 @@ def verdict(measured: Sequence[Measured], groups: int, seed: int) -> list[str]:
     return out
 
 
-def _answer(base: Measured, other: Measured, seed: int) -> str:
+def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
     """Which of two models has the higher entropy over all layers, with the sink token and without it."""
     shared = np.intersect1d(base.positions, other.positions)
     signs = []
@@ -245,14 +245,14 @@ def _answer(base: Measured, other: Measured, seed: int) -> str:
     return text if signs[0] == signs[1] else f"{text} ({_WORDS[signs[1]]} without the sink token)"
 
 
-def _grows(m: Measured, seed: int) -> str:
+def _grows(m: MeasuredTraces, seed: int) -> str:
     """What one model's entropy does from a quarter of the longest prompt to its end."""
     change = mean_of(_change(m, 0, 1), seed).sign
     does = {1: "grows", -1: "falls", 0: "does not clearly change"}[change]
     return f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"
 
 
-def _compared(base: Measured, other: Measured, groups: int, seed: int) -> list[str]:
+def _compared(base: MeasuredTraces, other: MeasuredTraces, groups: int, seed: int) -> list[str]:
     shared = np.intersect1d(base.positions, other.positions)
     out = []
     for sink, note in (("keep", ""), ("drop", " without the sink token")):
@@ -267,26 +267,26 @@ def _compared(base: Measured, other: Measured, groups: int, seed: int) -> list[s
     return out
 
 
-def _growth(m: Measured, groups: int, seed: int) -> str:
+def _growth(m: MeasuredTraces, groups: int, seed: int) -> str:
     early, whole = _span(m)
     parts = [f"{mean_of(_change(m, g, groups), seed)} in {name}" for g, name in enumerate(group_names(groups))]
     return f"{m.label}: from {early} to {whole} tokens prompt entropy changes by " + "; ".join(parts) + "."
 
 
-def _span(m: Measured) -> tuple[int, int]:
+def _span(m: MeasuredTraces) -> tuple[int, int]:
     """A quarter of the longest prompt, and its end."""
     whole = int(m.positions[-1])
     return int(m.positions[np.searchsorted(m.positions, min(max(8, whole // 4), whole))]), whole
 
 
-def _change(m: Measured, group: int, groups: int) -> np.ndarray:
+def _change(m: MeasuredTraces, group: int, groups: int) -> np.ndarray:
     """The change over that span in a group of layers, prompt by prompt."""
     early, whole = _span(m)
     curves = _curves(m, "keep", group, groups, m.positions)
     return np.asarray(curves[:, m.positions == whole][:, 0] - curves[:, m.positions == early][:, 0])
 
 
-def _curves(m: Measured, sink: str, group: int, groups: int, positions: np.ndarray) -> np.ndarray:
+def _curves(m: MeasuredTraces, sink: str, group: int, groups: int, positions: np.ndarray) -> np.ndarray:
     """(prompts, positions): the mean over a group's layers."""
     chosen = layer_groups(np.array([site.depth for site in m.sites]), groups) == group
     return _mean(m.values[sink][:, chosen][:, :, np.isin(m.positions, positions)], axis=1)

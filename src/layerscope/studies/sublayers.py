@@ -171,7 +171,7 @@ def _pooled(profile: pd.DataFrame, label: str) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Step:
+class BlockStep:
     """One step: its name, the state it starts from and the one it ends with; `kind` is branch, norm, sum or back.
 
     `sum` goes along the residual stream; `back` compares the same sum with the branch that is added to it.
@@ -183,7 +183,7 @@ class Step:
     kind: str
 
 
-def block_steps(parts: set[str], residual: str) -> list[Step]:
+def block_steps(parts: set[str], residual: str) -> list[BlockStep]:
     """The steps among the sub-sites that a block has.
 
     >>> [step.name for step in block_steps({"norm1", "attn"}, "single")]
@@ -195,23 +195,23 @@ def block_steps(parts: set[str], residual: str) -> list[Step]:
     both = "mid" in parts
     steps = []
     if "norm1" in parts:
-        steps.append(Step("norm" if single else "norm before attention", STREAM, "norm1", "norm"))
+        steps.append(BlockStep("norm" if single else "norm before attention", STREAM, "norm1", "norm"))
     if "attn" in parts:
-        steps.append(Step(attention, "norm1" if "norm1" in parts else STREAM, "attn", "branch"))
+        steps.append(BlockStep(attention, "norm1" if "norm1" in parts else STREAM, "attn", "branch"))
     if both:
-        steps.append(Step(f"{summed} after attention", STREAM, "mid", "sum"))
+        steps.append(BlockStep(f"{summed} after attention", STREAM, "mid", "sum"))
         if "attn" in parts:
-            steps.append(Step("attention → sum", "attn", "mid", "back"))
+            steps.append(BlockStep("attention → sum", "attn", "mid", "back"))
     before = "mid" if both else STREAM
     if "norm2" in parts:
-        steps.append(Step("norm before MLP", before, "norm2", "norm"))
+        steps.append(BlockStep("norm before MLP", before, "norm2", "norm"))
     if "mlp" in parts:
-        steps.append(Step("MLP", "norm2" if "norm2" in parts else before, "mlp", "branch"))
-    steps.append(Step(f"{summed} after MLP" if both else summed, before, OUTPUT, "sum"))
+        steps.append(BlockStep("MLP", "norm2" if "norm2" in parts else before, "mlp", "branch"))
+    steps.append(BlockStep(f"{summed} after MLP" if both else summed, before, OUTPUT, "sum"))
     if "attn" in parts and not both:
-        steps.append(Step(f"{attention} → sum", "attn", OUTPUT, "back"))
+        steps.append(BlockStep(f"{attention} → sum", "attn", OUTPUT, "back"))
     if "mlp" in parts:
-        steps.append(Step("MLP → sum", "mlp", OUTPUT, "back"))
+        steps.append(BlockStep("MLP → sum", "mlp", OUTPUT, "back"))
     return steps
 
 
@@ -270,7 +270,7 @@ class Inside:
 
     label: str
     sites: list[Site]
-    steps: list[Step]
+    steps: list[BlockStep]
     n_blocks: int
     values: Values
 
@@ -279,11 +279,11 @@ class Inside:
         names = [s.name for s in self.sites]
         return self.values[metric, sink][:, names.index(site)]
 
-    def change(self, metric: str, sink: str, step: Step, block: int) -> np.ndarray:
+    def change(self, metric: str, sink: str, step: BlockStep, block: int) -> np.ndarray:
         """What a step does in a block, prompt by prompt."""
         return self.at(metric, sink, site_of_state(step.end, block)) - self.at(metric, sink, site_of_state(step.start, block))
 
-    def mean_change(self, metric: str, sink: str, steps: Sequence[Step], blocks: Sequence[int]) -> np.ndarray:
+    def mean_change(self, metric: str, sink: str, steps: Sequence[BlockStep], blocks: Sequence[int]) -> np.ndarray:
         """The mean over blocks and steps, prompt by prompt; undefined ones are left out."""
         changes = np.stack([self.change(metric, sink, step, k) for step in steps for k in blocks])
         count = np.isfinite(changes).sum(axis=0)
@@ -336,7 +336,7 @@ def _average(kept: Interval, dropped: Interval) -> str:
     return f"{text}; without the sink token they {does[dropped.sign]} it: {dropped}."
 
 
-def _fall(inside: Inside, sums: list[Step], seed: int) -> tuple[str, list[str]]:
+def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[str]]:
     """The answer in short; then the stream's largest fall, which sums cause it, and what is left without the sink token."""
     stream = [site_of_state("stream", k) for k in range(inside.n_blocks)] + [site_of_state("output", inside.n_blocks - 1)]
     curve = np.array([np.nanmean(inside.at("prompt_entropy", "keep", site)) for site in stream])

@@ -28,8 +28,8 @@ from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import get_study
 from layerscope.studies.shared.models import Spec
-from layerscope.sweeps.plan import Plan
-from layerscope.sweeps.steps import CorpusEntry, Step
+from layerscope.sweeps.plan import SweepPlan
+from layerscope.sweeps.steps import PlannedCorpus, Step
 
 DOWNLOAD_RATE = 50e6  # bytes per second: an assumption
 _EFFICIENCY = 0.5  # of a large product of matrices, for a model's own products
@@ -46,7 +46,7 @@ _LONG_ENOUGH = 0.02  # seconds of a call that is timed
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StepEstimate:
     """Of one step. What is not known is None, and `note` says why; `unknown` names models that are not in the numbers."""
 
     job: str
@@ -80,7 +80,7 @@ class UnknownShapeError(LayerscopeError):
 
 
 @dataclass
-class Machine:
+class MachineSpeed:
     """Rates of this machine: operations per second by dtype, seconds per matrix of eigenvalues by its size.
 
     Each is measured when it is first asked for, in about a second.
@@ -118,15 +118,15 @@ class Machine:
 
 
 def estimate_all(
-    plan: Plan, corpora: Mapping[CorpusEntry, Corpus], out: Path | None = None, machine: Machine | None = None
-) -> list[Estimate]:
+    plan: SweepPlan, corpora: Mapping[PlannedCorpus, Corpus], out: Path | None = None, machine: MachineSpeed | None = None
+) -> list[StepEstimate]:
     """An estimate of every step. Each model's shape is timed once; files that steps share are downloaded once."""
     device = next((step.device for step in plan.steps if step.device), None)
-    costs = _Costs(plan, corpora, machine or Machine(str(pick_device(device))))
+    costs = _Costs(plan, corpora, machine or MachineSpeed(str(pick_device(device))))
     return [costs.of(step, None if out is None else out / step.name) for step in plan.steps]
 
 
-def total_seconds(estimates: Sequence[Estimate], workers: int) -> float:
+def total_seconds(estimates: Sequence[StepEstimate], workers: int) -> float:
     """Of all steps that have an estimate, shared among workers: no less than the longest."""
     each = [e.seconds for e in estimates if e.seconds]
     return max([sum(each) / max(1, workers), *each]) if each else 0.0
@@ -135,30 +135,32 @@ def total_seconds(estimates: Sequence[Estimate], workers: int) -> float:
 class _Costs:
     """Shapes, speeds and tokenizers by model, each looked up once."""
 
-    def __init__(self, plan: Plan, corpora: Mapping[CorpusEntry, Corpus], machine: Machine) -> None:
+    def __init__(self, plan: SweepPlan, corpora: Mapping[PlannedCorpus, Corpus], machine: MachineSpeed) -> None:
         self._plan, self._corpora, self._machine = plan, corpora, machine
         self._shapes: dict[str, Shape] = {}
         self._speeds: dict[tuple[int, int, int, str, str], float] = {}
         self._tokenizers: dict[str, Any] = {}
         self._fetched: set[str] = set()
 
-    def of(self, step: Step, folder: Path | None) -> Estimate:
+    def of(self, step: Step, folder: Path | None) -> StepEstimate:
         """One step."""
         if folder is not None and step.is_complete(folder):
-            return Estimate(step.name, seconds=0.0, note="finished")
+            return StepEstimate(step.name, seconds=0.0, note="finished")
         return self._study(step) if step.kind == "study" else self._run(step)
 
-    def _run(self, step: Step) -> Estimate:
+    def _run(self, step: Step) -> StepEstimate:
         """A profile, an evaluation or a probe of one model."""
         spec = step.models[0]
         try:
             shape = self._shape(spec)
         except LayerscopeError as error:
-            return Estimate(step.name, note=f"unknown: {error}")
+            return StepEstimate(step.name, note=f"unknown: {error}")
         dtype = str(step.options_of(spec).get("dtype", "float32"))
         if step.corpus is None:
             memory = self._memory(shape, dtype)
-            return Estimate(step.name, parameters=shape.parameters, memory=memory, note="texts: known once the tasks are read")
+            return StepEstimate(
+                step.name, parameters=shape.parameters, memory=memory, note="texts: known once the tasks are read"
+            )
         config = profile_config(step)
         passes = 1 + config.n_views
         read = self._corpora.get(step.corpus)
@@ -168,7 +170,7 @@ class _Costs:
         sites = len(config.sites) if all("*" not in site for site in config.sites) else 1 + shape.blocks
         download = self._download(spec, shape, [str(spec.model)])
         speed = self._speed(spec, shape, step, dtype, int(config.max_length))
-        return Estimate(
+        return StepEstimate(
             step.name,
             texts=count,
             passes=passes,
@@ -180,7 +182,7 @@ class _Costs:
             download=download,
         )
 
-    def _study(self, step: Step) -> Estimate:
+    def _study(self, step: Step) -> StepEstimate:
         """A study of some models: passes over the texts, and eigenvalues with and without the sink token."""
         study = get_study(step.study)
         options = study.fill(step.options)
@@ -205,7 +207,7 @@ class _Costs:
             download += self._download(spec, shape, versions)
         note = f"nothing is known of {', '.join(unknown)}" if unknown else ""
         known = len(unknown) < len(step.models) or not step.models
-        return Estimate(
+        return StepEstimate(
             step.name,
             texts=prompts or None,
             tokens=tokens or None,
@@ -265,7 +267,7 @@ def profile_config(step: Step) -> ProfileConfig:
     return make_config(**{key: value for key, value in step.settings.items() if key != "batch_size"})
 
 
-def _count(corpus: CorpusEntry) -> int:
+def _count(corpus: PlannedCorpus) -> int:
     """Texts of a corpus that is not read yet."""
     return corpus.limit or _TEXTS.get(corpus.data, 1000)
 
@@ -294,7 +296,7 @@ def shape_of(spec: Spec, facts: Mapping[str, Mapping[str, Any]] | None = None, o
     return Shape(sum(p.numel() for p in _empty(config).parameters()), int(blocks), int(width), config, local=local)
 
 
-def seconds_per_token(shape: Shape, dtype: str, device: str, length: int, machine: Machine) -> float:
+def seconds_per_token(shape: Shape, dtype: str, device: str, length: int, machine: MachineSpeed) -> float:
     """Time of a forward pass per token: from one timed batch of models with one and two blocks, else from the model's size."""
     if shape.config is not None:
         picked = pick_dtype(dtype)

@@ -25,7 +25,7 @@ from layerscope.probing.job import probe
 from layerscope.profiling import profile
 from layerscope.studies.base import get_study
 from layerscope.studies.shared.models import Spec, read_spec, read_specs
-from layerscope.sweeps.steps import CorpusEntry, Step
+from layerscope.sweeps.steps import PlannedCorpus, Step
 
 _TOP = ("name", "about", "out", "offline", "defaults", "facts", "models", "corpora", "profile", "evaluate", "probe", "steps")
 _MODEL = ("name", "revisions", "checkpoints")
@@ -47,18 +47,18 @@ class PlanError(LayerscopeError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A checked plan. `corpora` are those of the grid; `facts` are sizes of models whose files are not on this machine."""
 
     name: str
     about: str
     steps: list[Step]
-    corpora: list[CorpusEntry] = field(default_factory=list)
+    corpora: list[PlannedCorpus] = field(default_factory=list)
     facts: dict[str, dict[str, int]] = field(default_factory=dict)
     out: str | None = None
     offline: bool = False
 
-    def only(self, names: Iterable[str] | None) -> Plan:
+    def only(self, names: Iterable[str] | None) -> SweepPlan:
         """The same plan with some of its steps, by name."""
         wanted, known = list(names or ()), [step.name for step in self.steps]
         for name in wanted:
@@ -66,7 +66,7 @@ class Plan:
                 raise UnknownNameError(f"step of {self.name}", name, known)
         return replace(self, steps=[step for step in self.steps if step.name in wanted]) if wanted else self
 
-    def set(self, *, offline: bool = False, overwrite: bool = False, device: str | None = None) -> Plan:
+    def set(self, *, offline: bool = False, overwrite: bool = False, device: str | None = None) -> SweepPlan:
         """The same plan with settings of the command that runs it."""
         offline = offline or self.offline
         steps = [replace(step, offline=offline, overwrite=overwrite, device=device) for step in self.steps]
@@ -78,7 +78,7 @@ def recipes() -> list[str]:
     return sorted(item.name.removesuffix(".yaml") for item in resources.files(_RECIPES).iterdir() if item.name.endswith(".yaml"))
 
 
-def read_plan(source: str | Path | Mapping[str, Any]) -> Plan:
+def read_plan(source: str | Path | Mapping[str, Any]) -> SweepPlan:
     """A checked plan from a YAML file, a recipe of the package by name, or a mapping of the same shape.
 
     A path in a file is looked for where the file is, then where the command runs.
@@ -134,7 +134,7 @@ def _count(value: Any, depth: int = 0) -> int:
     return total
 
 
-def _plan(content: dict[str, Any], base: Path, name: str) -> Plan:
+def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
     _only(content, _TOP, "the plan")
     given: Any = content.get("models")
     facts: dict[str, Any] = content.get("facts") or {}
@@ -145,7 +145,7 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> Plan:
     if given is None and "steps" not in content:
         raise PlanError("`models` is missing: a list of catalogue names, hub ids or folders. (Or give a list of `steps`.)")
     steps: list[Step] = []
-    corpora: list[CorpusEntry] = []
+    corpora: list[PlannedCorpus] = []
     if given is not None:
         corpora = _grid_corpora(content, base)
         steps = _grid(content, corpora, base)
@@ -153,7 +153,7 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> Plan:
     for i, raw in enumerate(_entries(content["steps"], "steps") if "steps" in content else []):
         steps += _steps(raw, {**_DEFAULTS, **defaults}, f"steps[{i}]", base, {step.name for step in steps})
     out, offline = content.get("out"), content.get("offline", False)
-    return Plan(
+    return SweepPlan(
         str(content.get("name") or name),
         str(content.get("about") or ""),
         steps,
@@ -167,7 +167,7 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> Plan:
 # --- the grid -------------------------------------------------------------------------------------------------------------------
 
 
-def _grid(content: dict[str, Any], corpora: list[CorpusEntry], base: Path) -> list[Step]:
+def _grid(content: dict[str, Any], corpora: list[PlannedCorpus], base: Path) -> list[Step]:
     """Every model on every corpus, then on tasks and probes; a model's steps lie together, since its files are then at hand."""
     models = [spec for i, one in enumerate(_entries(content["models"], "models")) for spec in _models(one, f"models[{i}]", base)]
     settings = {kind: _run_settings(content[kind], kind, kind) for kind in ("profile", "evaluate", "probe") if kind in content}
@@ -183,7 +183,7 @@ def _grid(content: dict[str, Any], corpora: list[CorpusEntry], base: Path) -> li
     return steps
 
 
-def _grid_corpora(content: dict[str, Any], base: Path) -> list[CorpusEntry]:
+def _grid_corpora(content: dict[str, Any], base: Path) -> list[PlannedCorpus]:
     """The grid's corpora; without any, `lee`, unless the plan evaluates or probes and does not mention profiles."""
     other = {"evaluate", "probe"} & set(content) and "profile" not in content
     given = content.get("corpora", [] if other else ["lee"])
@@ -221,7 +221,7 @@ def _matches(pattern: str, base: Path, where: str) -> list[str]:
     return sorted(found, key=lambda path: (int("".join(c for c in Path(path).name if c.isdigit()) or 0), path))
 
 
-def _corpus(one: Any, where: str, base: Path) -> CorpusEntry:
+def _corpus(one: Any, where: str, base: Path) -> PlannedCorpus:
     entry = {"data": one} if isinstance(one, str) else _expect(one, dict, where, "a name, or a mapping with the key `data`")
     _only(entry, _CORPUS, where)
     if "data" not in entry:
@@ -230,7 +230,7 @@ def _corpus(one: Any, where: str, base: Path) -> CorpusEntry:
     if entry.get("limit") is not None:
         _expect(entry["limit"], int, f"{where}.limit", "a whole number of texts")
     reading: dict[str, Any] = {key: entry.get(key) for key in ("column", "limit", "text_filter")}
-    return CorpusEntry(_located(data, base), **reading, label=str(entry.get("name") or Path(data).stem or data))
+    return PlannedCorpus(_located(data, base), **reading, label=str(entry.get("name") or Path(data).stem or data))
 
 
 def _unique(name: str, taken: set[str]) -> str:
@@ -277,7 +277,13 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
 
 
 def _study(
-    raw: dict[str, Any], specs: list[Spec], corpus: CorpusEntry, settings: dict[str, Any], where: str, about: str, taken: set[str]
+    raw: dict[str, Any],
+    specs: list[Spec],
+    corpus: PlannedCorpus,
+    settings: dict[str, Any],
+    where: str,
+    about: str,
+    taken: set[str],
 ) -> Step:
     try:
         study = get_study(str(raw["study"]))

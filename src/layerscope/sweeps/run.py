@@ -21,9 +21,9 @@ from layerscope.engines.base import Advance, Work, nothing
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
-from layerscope.sweeps.estimate import Estimate, estimate_all, profile_config
-from layerscope.sweeps.plan import Plan, read_plan
-from layerscope.sweeps.steps import COLUMNS, CorpusEntry, Step
+from layerscope.sweeps.estimate import StepEstimate, estimate_all, profile_config
+from layerscope.sweeps.plan import SweepPlan, read_plan
+from layerscope.sweeps.steps import COLUMNS, PlannedCorpus, Step
 from layerscope.version import VERSION
 
 _OLD_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
@@ -39,7 +39,7 @@ class Sweep:
     path: Path
     jobs: pd.DataFrame
     table: pd.DataFrame
-    estimates: list[Estimate] = field(default_factory=list)
+    estimates: list[StepEstimate] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -94,7 +94,7 @@ def sweep(
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    on_estimate: Callable[[list[Estimate]], None] | None = None,
+    on_estimate: Callable[[list[StepEstimate]], None] | None = None,
     on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> Sweep:
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
@@ -131,10 +131,10 @@ def sweep(
 
 
 def _run(
-    plan: Plan,
-    corpora: Mapping[CorpusEntry, Corpus],
+    plan: SweepPlan,
+    corpora: Mapping[PlannedCorpus, Corpus],
     folder: Path,
-    estimates: Sequence[Estimate],
+    estimates: Sequence[StepEstimate],
     engine: Engine,
     bar: Progress,
     on_step: Callable[[dict[str, Any]], None] | None,
@@ -183,7 +183,7 @@ class _StepProgress:
 class StepWork(Work[Step, StepResult]):
     """Steps as work for an engine: an error belongs to its step alone."""
 
-    def __init__(self, out: Path, corpora: Mapping[CorpusEntry, Corpus], memory: int = 0, alone: bool = True) -> None:
+    def __init__(self, out: Path, corpora: Mapping[PlannedCorpus, Corpus], memory: int = 0, alone: bool = True) -> None:
         """`alone`: whether one step at a time runs on a machine."""
         self.out, self.corpora, self.memory, self.alone = out.absolute(), dict(corpora), memory, alone
         self.progress: _StepProgress | None = None
@@ -246,7 +246,7 @@ def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
 
 
-def _manifest(plan: Plan, results: Mapping[str, StepResult], status: str) -> dict[str, Any]:
+def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str) -> dict[str, Any]:
     jobs = [_row(step, results.get(step.name)) for step in plan.steps]
     facts = {"kind": Sweep.kind, "status": status, "layerscope": VERSION, "name": plan.name, "about": plan.about}
     return {**facts, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "warnings": [], "jobs": jobs}

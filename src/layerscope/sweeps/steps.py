@@ -28,7 +28,7 @@ _WORDS = ("task", "readout", "setting", "site", "normalization", "sink")
 
 
 @dataclass(frozen=True)
-class CorpusEntry:
+class PlannedCorpus:
     """One corpus, and how it is read."""
 
     data: str
@@ -52,7 +52,7 @@ class Step:
     kind: str
     name: str
     models: tuple[Spec, ...]
-    corpus: CorpusEntry | None
+    corpus: PlannedCorpus | None
     settings: dict[str, Any] = field(default_factory=dict)
     study: str = ""
     options: dict[str, Any] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Step:
         options = {**spec.options, "adapters": tuple(spec.options.get("adapters") or ())}
         return options if self.device is None else {"device": self.device, **options}
 
-    def run(self, folder: Path, corpora: Mapping[CorpusEntry, Corpus], *, alone: bool = True, progress: Any = False) -> Any:
+    def run(self, folder: Path, corpora: Mapping[PlannedCorpus, Corpus], *, alone: bool = True, progress: Any = False) -> Any:
         """Run it; a finished folder is returned as it is. One that is not `alone` on its machine starts no scoring processes."""
         common: dict[str, Any] = {"out": folder, "offline": self.offline, "overwrite": self.overwrite, "progress": progress}
         if self.kind == "study":
@@ -91,14 +91,14 @@ class Step:
             return probe(spec.model, **common, **self.settings)
         return profile(spec.model, self._texts(corpora), **common, **self.settings)
 
-    def _run_study(self, common: dict[str, Any], corpora: Mapping[CorpusEntry, Corpus]) -> StudyRun:
+    def _run_study(self, common: dict[str, Any], corpora: Mapping[PlannedCorpus, Corpus]) -> StudyRun:
         settings = dict(self.settings)
         common["model_options"] = {"dtype": settings.pop("dtype"), "device": self.device}
         if self.corpus is not None:
             common["data"] = self._texts(corpora)
         return study(self.study, *self.models, **common, **settings, **self.options)
 
-    def _texts(self, corpora: Mapping[CorpusEntry, Corpus]) -> Corpus:
+    def _texts(self, corpora: Mapping[PlannedCorpus, Corpus]) -> Corpus:
         assert self.corpus is not None
         return corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
 

@@ -14,11 +14,11 @@ from rich.table import Table
 
 from layerscope.metrics.registry import few_metrics
 from layerscope.report.text import number, sparkline
-from layerscope.sweeps.estimate import DOWNLOAD_RATE, Estimate, total_seconds
+from layerscope.sweeps.estimate import DOWNLOAD_RATE, StepEstimate, total_seconds
 from layerscope.sweeps.run import Sweep
 
 
-def print_estimate(estimates: Sequence[Estimate], workers: int = 1, console: Console | None = None) -> None:
+def print_estimate(estimates: Sequence[StepEstimate], workers: int = 1, console: Console | None = None) -> None:
     """A line per step and their sum; columns that no step has a number for are left out."""
     console = console or Console(stderr=True, highlight=False)
     cells = {

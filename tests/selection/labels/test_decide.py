@@ -8,7 +8,7 @@ import pytest
 from layerscope.core.readout import Readout
 from layerscope.errors import LayerscopeError
 from layerscope.selection.labels.decide import (
-    Decision,
+    LabelDecision,
     LabelEvidence,
     Weighed,
     decide,
@@ -28,7 +28,7 @@ def evidence_of(labeled: Labeled, readout: Readout | None, seed: int = 0, layer:
     return gather(labeled, READOUTS, LAYERS, planted(labeled, readout, layer, strength, seed))
 
 
-def decided(evidence: LabelEvidence, **options: float) -> tuple[Decision, Weighed]:
+def decided(evidence: LabelEvidence, **options: float) -> tuple[LabelDecision, Weighed]:
     weighed = weigh(evidence, draws=120)
     return decide(evidence, weighed, **options), weighed
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from layerscope.core.statistics import bootstrap_weights
-from layerscope.evaluation.run import Items as Single
-from layerscope.selection.labels.measures import Pairs, Scores, make_measure
+from layerscope.evaluation.run import ItemScores as Single
+from layerscope.selection.labels.measures import Pairs, ScoredPairs, make_measure
 from layerscope.selection.labels.probes import Neighbors, Probe, grams, stratified_folds
 from tests.selection.labels.support import classes, judged_pairs, scored_pairs
 
@@ -23,7 +23,7 @@ def test_weighted_scores_are_those_of_repeated_examples(decimals: int) -> None:
     cosines, gold = rng.normal(size=(3, 40)).round(decimals), rng.integers(0, 5, 40).astype(float)
     chosen, weights = resamples(40)
     wanted = [[Single("spearman", row, gold).score(draw) for draw in chosen] for row in cosines]
-    np.testing.assert_allclose(Scores(NOWHERE, gold).score(cosines, weights), wanted, atol=1e-12)
+    np.testing.assert_allclose(ScoredPairs(NOWHERE, gold).score(cosines, weights), wanted, atol=1e-12)
     together = (gold > 2).astype(float)
     wanted = [[Single("ap", row, together).score(draw) for draw in chosen] for row in cosines]
     np.testing.assert_allclose(Pairs(NOWHERE, together).score(cosines, weights), wanted, atol=1e-12)
@@ -119,7 +119,7 @@ def test_chance_is_what_random_vectors_score() -> None:
     together = (np.arange(20) < 6).astype(float)
     measure, every = Pairs(NOWHERE, together), np.ones((1, 20))
     assert measure.chance(every)[0] == pytest.approx(measure.score(rng.normal(size=(4000, 20)), every).mean(), abs=0.01)
-    assert Scores(NOWHERE, rng.normal(size=20)).chance(every)[0] == 0
+    assert ScoredPairs(NOWHERE, rng.normal(size=20)).chance(every)[0] == 0
     assert make_measure(classes(20, 4)).chance(every)[0] == 0.5
 
 

@@ -18,7 +18,7 @@ PRINTED = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenLayer:
     """A rule's mean score over the tasks it can be applied to, and what else those tasks allow."""
 
     value: float
@@ -27,7 +27,7 @@ class Chosen:
     best: float  # each task at its own best layer
 
 
-def lowest_metric(model: str, metric: str, convention: str) -> Chosen:
+def lowest_metric(model: str, metric: str, convention: str) -> ChosenLayer:
     """Per task: the layer with the lowest value of the metric on the task's own dataset, among the layers with a score."""
     scores = select_scores(model, convention)
     values = metric_values(model, "mteb", metric)
@@ -36,7 +36,7 @@ def lowest_metric(model: str, metric: str, convention: str) -> Chosen:
     mine = scores[scores["task"].isin(picked["task"])]
     last = mine[mine["layer"] == scores["layer"].max()]
     best = mine.groupby("task")["score"].max()
-    return Chosen(*(100 * picked["score"].mean(), len(picked), 100 * last["score"].mean(), 100 * best.mean()))
+    return ChosenLayer(*(100 * picked["score"].mean(), len(picked), 100 * last["score"].mean(), 100 * best.mean()))
 
 
 def best_with_all_tasks(means: pd.DataFrame) -> tuple[int, float]:

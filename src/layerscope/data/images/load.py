@@ -14,7 +14,7 @@ import numpy as np
 from layerscope.data.hub import HubSpec, commit_of, hub_cache, load_hub_dataset, parse_hub_spec
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
-from layerscope.data.images.reading import ImageWorkers, Request, split_into
+from layerscope.data.images.reading import ImageRequest, ImageWorkers, split_into
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.progress import progress_bar
 
@@ -106,7 +106,7 @@ def _checked(
         bar.begin(f"{found.name}|images", len(found.items))
         for block in split_into(found.items, _AHEAD):
             items = [found.items[i] for i in range(*block.indices(len(found.items)))]
-            answers = pool.map([Request("inspect", items[part]) for part in split_into(items)])
+            answers = pool.map([ImageRequest("inspect", items[part]) for part in split_into(items)])
             for digest, complaint in (one for several in answers for one in several):
                 if complaint is not None:
                     corrupt.append(f"{found.names[read]} ({complaint})")

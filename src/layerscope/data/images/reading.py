@@ -170,7 +170,7 @@ _START_AFTER = 400  # images: fewer are done before the processes are up
 
 
 @dataclass(frozen=True)
-class Request:
+class ImageRequest:
     """Some images and what is wanted of them; `keys` are the images' own, for the seeds of views."""
 
     what: Literal["inspect", "prepare", "views"]
@@ -180,7 +180,7 @@ class Request:
     seed: int = 0
 
 
-def answer(processor: Any, request: Request) -> list[Any]:
+def answer(processor: Any, request: ImageRequest) -> list[Any]:
     """One answer per image (`inspect`: digest and complaint; `prepare`: an array), or `views` arrays per image."""
     if request.what == "inspect":
         return [inspect(item) for item in request.items]
@@ -230,7 +230,7 @@ class ImageWorkers:
         if pool is not None:
             pool.close()
 
-    def map(self, requests: Sequence[Request]) -> Iterator[list[Any]]:
+    def map(self, requests: Sequence[ImageRequest]) -> Iterator[list[Any]]:
         """The answers, in order."""
         images = sum(len(request.items) * max(1, request.views) for request in requests)
         # workers that were asked for in so many words start at once
@@ -279,12 +279,14 @@ class PixelReader:
     def read(self, images: ImageSet, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Prepared images: (channels, height, width) float32, or (pixels,) numbers of a palette."""
         items = [images.items[int(i)] for i in indices]
-        requests = [Request("prepare", items[part]) for part in split_into(items)]
+        requests = [ImageRequest("prepare", items[part]) for part in split_into(items)]
         return [row for rows in self._workers.map(requests) for row in rows]
 
     def views(self, images: ImageSet, indices: Sequence[int] | np.ndarray, n_views: int, seed: int) -> list[np.ndarray]:
         """Prepared views, `n_views` of each image, image by image."""
         items = [images.items[int(i)] for i in indices]
         keys = [int.from_bytes(images.digests[int(i)][:8], "big") for i in indices]
-        requests = [Request("views", items[part], keys[part], n_views, seed) for part in split_into(items, max(1, 16 // n_views))]
+        requests = [
+            ImageRequest("views", items[part], keys[part], n_views, seed) for part in split_into(items, max(1, 16 // n_views))
+        ]
         return [row for rows in self._workers.map(requests) for row in rows]

@@ -221,7 +221,7 @@ class Mlp(nn.Module):
         return self.fc2(functional.gelu(self.fc1(x)))
 
 
-class Block(nn.Module):
+class AimBlock(nn.Module):
     """One pre-norm block."""
 
     def __init__(self, config: AimConfig) -> None:
@@ -242,7 +242,7 @@ class Trunk(nn.Module):
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
+        self.blocks = nn.ModuleList(AimBlock(config) for _ in range(config.blocks))
         self.post_trunk_norm = nn.LayerNorm(config.width, eps=_EPS)
 
     def forward(self, x: Tensor, mask: Tensor | None, keep: list[Tensor] | None = None) -> Tensor:

@@ -156,7 +156,7 @@ class WindowAttention(nn.Module):
         return self.proj(mixed.transpose(1, 2).reshape(count, tokens, width))
 
 
-class Mlp(nn.Module):
+class TinyMlp(nn.Module):
     """A norm and two linear layers."""
 
     def __init__(self, width: int, ratio: int) -> None:
@@ -177,7 +177,7 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.attn = WindowAttention(width, heads, window)
         self.local_conv = ConvNorm(width, width, 3, groups=width)
-        self.mlp = Mlp(width, ratio)
+        self.mlp = TinyMlp(width, ratio)
 
     def forward(self, x: Tensor, side: tuple[int, int]) -> Tensor:
         """(B, H · W, C)."""

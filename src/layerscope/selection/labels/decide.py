@@ -203,7 +203,7 @@ _NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Decision:
+class LabelDecision:
     """Places (readout, layer) of what was chosen and of the best, and what the choice is worth, as scores from 0 to 1.
 
     `gain` is judged by examples that had no part in the choice, and is the sum of `by_readout` (at the last layer) and `by_layer`
@@ -227,7 +227,9 @@ class Decision:
         return bool(self.weak)
 
 
-def decide(evidence: LabelEvidence, weighed: Weighed, budget: float | None = None, tolerance: float | None = None) -> Decision:
+def decide(
+    evidence: LabelEvidence, weighed: Weighed, budget: float | None = None, tolerance: float | None = None
+) -> LabelDecision:
     """Choose. `budget` is the largest share of the blocks to run; `tolerance` (a score) takes the earliest within it."""
     budgets.check(budget, None if tolerance is None else 100 * tolerance)
     if budget is not None and tolerance is None:
@@ -246,8 +248,8 @@ def decide(evidence: LabelEvidence, weighed: Weighed, budget: float | None = Non
     if best == reference or not allowed[reference]:
         weak = ""  # nothing is given up, or the reference is not to be had
     if best == reference or weak:
-        return Decision(reference, best, weak, _NOTHING, _NOTHING, _NOTHING, 0.0, tied, (gain, risk))
-    return Decision(
+        return LabelDecision(reference, best, weak, _NOTHING, _NOTHING, _NOTHING, 0.0, tied, (gain, risk))
+    return LabelDecision(
         best, best, weak, _interval(gain, draws), *_parts(weighed, best, reference, gain, same), risk, tied, (gain, risk)
     )
 

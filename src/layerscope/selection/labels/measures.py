@@ -146,7 +146,7 @@ class Pairs:
         return out
 
 
-class Scores:
+class ScoredPairs:
     """`sides` are the places of each pair's two texts among the texts."""
 
     name = "spearman"
@@ -178,4 +178,4 @@ def make_measure(labeled: Labeled, folds: int = 5, seed: int = 0) -> LabelMeasur
     rows = [np.array([place[text] for text in side]) for side in labeled.sides]
     if labeled.kind == "classification":
         return Classes(rows[0], labeled.targets, folds, seed=seed)
-    return (Scores if labeled.kind == "scores" else Pairs)((rows[0], rows[1]), labeled.targets, seed=seed)
+    return (ScoredPairs if labeled.kind == "scores" else Pairs)((rows[0], rows[1]), labeled.targets, seed=seed)

@@ -19,9 +19,9 @@ from layerscope.models import LoadedModel
 from layerscope.progress import progress_bar
 from layerscope.selection.choice import Choice
 from layerscope.selection.choose import choose
-from layerscope.selection.labels.decide import Decision, LabelEvidence, Weighed, decide, gather, weigh
+from layerscope.selection.labels.decide import LabelDecision, LabelEvidence, Weighed, decide, gather, weigh
 from layerscope.selection.labels.read import Labeled, read_labels
-from layerscope.selection.labels.source import Opened, StoredVectors, encode_texts, open_source, truncated
+from layerscope.selection.labels.source import LabeledVectors, Opened, encode_texts, open_source, truncated
 from layerscope.store.atomic import plain
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
 
@@ -80,7 +80,7 @@ def make_choice(
     opened: Opened,
     evidence: LabelEvidence,
     weighed: Weighed,
-    decision: Decision,
+    decision: LabelDecision,
     facts: dict[str, Any],
     without: dict[str, Any] | None,
 ) -> LabeledChoice:
@@ -135,7 +135,7 @@ def _plain_score(evidence: LabelEvidence, weighed: Weighed, place: tuple[int, in
     return 100 * float(weighed.score[place] if evidence.accuracy is None else evidence.accuracy[place])
 
 
-def _accuracies(evidence: LabelEvidence, decision: Decision) -> dict[str, Any]:
+def _accuracies(evidence: LabelEvidence, decision: LabelDecision) -> dict[str, Any]:
     """For classes, how often the cross-validated probe is right; the chosen one's flatters, since these examples chose it."""
     if evidence.accuracy is None:
         return {}
@@ -143,7 +143,7 @@ def _accuracies(evidence: LabelEvidence, decision: Decision) -> dict[str, Any]:
     return {name: 100 * float(value) for name, value in accuracies.items()}
 
 
-def score_rows(evidence: LabelEvidence, weighed: Weighed, decision: Decision) -> pd.DataFrame:
+def score_rows(evidence: LabelEvidence, weighed: Weighed, decision: LabelDecision) -> pd.DataFrame:
     """One row per readout and layer, the best first, in points."""
     reference = evidence.reference
     gain = weighed.score - weighed.score[reference]
@@ -169,7 +169,7 @@ def score_rows(evidence: LabelEvidence, weighed: Weighed, decision: Decision) ->
     return pd.DataFrame(rows).sort_values("smoothed", ascending=False, na_position="last", ignore_index=True, kind="stable")
 
 
-def _reason(evidence: LabelEvidence, decision: Decision, labeled: Labeled) -> str:
+def _reason(evidence: LabelEvidence, decision: LabelDecision, labeled: Labeled) -> str:
     best_readout, best_layer = evidence.readouts[decision.best[0]].name, evidence.layers[decision.best[1]]
     compared = f"{int(evidence.defined.sum())} layers and readouts on {len(labeled)} examples"
     if decision.abstained:
@@ -188,7 +188,7 @@ def _reason(evidence: LabelEvidence, decision: Decision, labeled: Labeled) -> st
     return f"Best of {compared}; the gain is measured on examples that had no part in the choice.{ties}"
 
 
-def _notes(labeled: Labeled, opened: Opened, decision: Decision, facts: dict[str, Any]) -> list[str]:
+def _notes(labeled: Labeled, opened: Opened, decision: LabelDecision, facts: dict[str, Any]) -> list[str]:
     out = list(labeled.warnings)
     for template, cut in facts["truncated"].items():
         if cut:
@@ -265,7 +265,7 @@ def select_with_labels(
             grid = opened.readouts(readouts, offline)  # a model that is loaded says whether it has a final norm
             sites = [site for site in expand_sites(None, model.anatomy) if site.layer in chosen_layers]
             spaces, facts = encode_texts(model, texts, grid, sites, embeddings, opened.max_length, bar, batch_size)
-        vectors = StoredVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
+        vectors = LabeledVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)
     weighed = weigh(evidence, seed=seed)

@@ -63,7 +63,7 @@ def truncated(spaces: dict[str, Space], texts: Sequence[str]) -> dict[str, int]:
 
 
 @dataclass
-class StoredVectors:
+class LabeledVectors:
     """Vectors of texts under any readout: centered on these very texts where the readout says so, of length 1 where asked."""
 
     spaces: dict[str, Space]
