@@ -109,7 +109,13 @@ class Entry:
                 f"{self.needs_acceptance}, then run `layerscope fetch {self.name} --accept-license` or set "
                 f"{ACCEPT_VARIABLE}={self.name}."
             )
-        return self.origin.fetch(self)
+        try:
+            return self.origin.fetch(self)
+        except OSError as error:
+            raise DownloadError(
+                f"{self.kind} {self.name!r} cannot be written to {self.path.parent}: {error.strerror or error}. Free some space, "
+                "or set LAYERSCOPE_CACHE to a folder that can be written."
+            ) from error
 
     def facts(self) -> dict[str, Any]:
         """For markers and reports."""

@@ -46,7 +46,7 @@ class UnknownNameError(LayerscopeError):
         match = USUALLY_MEANT.get((kind, given.lower()))
         if match not in names:
             match = next((n for n in names if near and n.lower() == near[0]), None)
-        text = f"unknown {kind} {given!r}."
+        text = f"unknown {kind} {given if len(given) <= 100 else given[:97] + '...'!r}."
         if match:
             text += f" Did you mean {match!r}?"
         text += f" Valid: {', '.join(names)}."

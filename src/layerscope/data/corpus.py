@@ -18,7 +18,7 @@ from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, read_file
 from layerscope.data.wikitext import PAPER_MIN_TOKENS, count_whitespace_tokens
 from layerscope.data.wikitext import text_filter as make_text_filter
-from layerscope.errors import DataError, UnknownNameError
+from layerscope.errors import DataError, UnknownNameError, one_line
 
 if TYPE_CHECKING:
     import numpy as np  # imported where it is used: workers that make views start without it
@@ -126,7 +126,7 @@ def load_corpus(
     facts |= {"filters": filters, "limit": limit, "read": read, "duplicates": len(texts) - len(set(texts))}
     if shuffle:
         facts["shuffle_seed"] = seed
-    return replace(Corpus.of(texts, name or label, {"kind": kind} | facts), dropped=dict(dropped))
+    return replace(Corpus.of(texts, one_line(name or label), {"kind": kind} | facts), dropped=dict(dropped))
 
 
 class TextStream:

@@ -38,7 +38,7 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models import LoadedModel, open_model
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder
-from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore, Space, text_key
+from layerscope.store.embeddings import DEFAULT_BUDGET, DTYPES, EmbeddingStore, Space, text_key
 from layerscope.store.folder import Session, config_key
 
 DEFAULT_MAX_LENGTH = 256
@@ -95,6 +95,8 @@ def evaluate(
         python_warnings.warn(notice, FutureWarning, stacklevel=2)
         scoring_workers, where = where.workers, replace(where, workers=None)
     open_engine(where)  # connects to nothing yet
+    if store_dtype not in DTYPES:
+        raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = None if out is None else RunFolder(out)

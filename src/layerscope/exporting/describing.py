@@ -14,6 +14,7 @@ from rich.console import Console
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.errors import printable
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.verifying import Verification
@@ -63,7 +64,7 @@ def finish(draft: Draft, facts: dict[str, Any]) -> None:
     facts["bytes"] = sum(file.stat().st_size for file in draft.folder.rglob("*") if file.is_file() and file.suffix != ".onnx")
     plain = atomic.plain(facts)
     atomic.write_json(draft.folder / MARKER, plain)
-    atomic.write_text(draft.folder / "README.md", model_card(plain))
+    atomic.write_text(draft.folder / "README.md", printable(model_card(plain)))
 
 
 def title_of(model: LoadedModel) -> str:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from layerscope.core.runs import damage_told, load_run
 from layerscope.core.sites import whole_layers
+from layerscope.core.untrusted import exists
 from layerscope.core.statistics import Array, holm
 from layerscope.correlation.maths import Chance, against_chance, null_values, surrogate_curves, undefined_because
 from layerscope.correlation.study import MIN_LAYERS
@@ -29,7 +30,7 @@ from layerscope.selection import Choice
 
 def load_any(path: str | Path) -> Any:
     """Whatever run a folder holds, or the choice of a layer in a .json file."""
-    if Path(path).is_file() and Path(path).suffix == ".json":
+    if exists(path) and Path(path).is_file() and Path(path).suffix == ".json":
         return Choice.from_json(Path(path))
     return load_run(path)
 
