@@ -15,8 +15,8 @@ import pandas as pd
 
 from layerscope.core.runs import damage_told, load_run
 from layerscope.core.sites import whole_layers
-from layerscope.core.untrusted import exists
 from layerscope.core.statistics import Array, holm
+from layerscope.core.untrusted import exists
 from layerscope.correlation.maths import Chance, against_chance, null_values, surrogate_curves, undefined_because
 from layerscope.correlation.study import MIN_LAYERS
 from layerscope.errors import LayerscopeError
