@@ -241,12 +241,11 @@ def test_data_is_what_the_model_reads(tmp_path: Path, monkeypatch: pytest.Monkey
     for kind in ("texts", "task", "images"):
         monkeypatch.setattr(examples, f"read_{kind}", reader(kind))
     text, image = tiny_model("llama"), tiny_image_model("vit")
-    for model, data in ((text, file), (text, "missing.csv"), (text, "TrecQuestions"), (image, "digits"), (image, file)):
+    for model, data in ((text, file), (text, "TrecQuestions"), (image, "digits"), (image, file)):
         with pytest.raises(RuntimeError, match="read"):
             probe(model, data)
     assert asked == [
         ("texts", "labeled.csv"),
-        ("texts", "missing.csv"),
         ("task", "TrecQuestions"),
         ("images", "digits"),
         ("images", "labeled.csv"),
@@ -254,12 +253,15 @@ def test_data_is_what_the_model_reads(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("old", ["texts", "images", "task"])
-def test_the_old_names_of_data_work_with_a_notice(old: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_names_of_data_work_with_a_notice(old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "labeled.csv"
+    file.write_text("text,label\na,x\n")
+
     def read(*given: Any, **options: Any) -> None:
         raise RuntimeError("read")
 
     monkeypatch.setattr(examples, f"read_{old}", read)
     with pytest.warns(DeprecationWarning, match=f"{old}= is now called data="), pytest.raises(RuntimeError, match="read"):
-        probe(tiny_model("llama"), **{old: "somewhere.csv"})
+        probe(tiny_model("llama"), **{old: str(file)})
     with pytest.raises(LayerscopeError, match="not both"):
-        probe(tiny_model("llama"), "here.csv", **{old: "somewhere.csv"})
+        probe(tiny_model("llama"), str(file), **{old: "other.csv"})
