@@ -404,7 +404,7 @@ def test_the_theme_can_be_chosen(open_page: Open, full_report: Path) -> None:
 
 def test_conventions_that_differ_are_said_on_the_page(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report).page
-    assert "They differ in final norm" in page.locator("#notices").inner_text()
+    assert "They differ in final norm" in page.locator("#warnings").inner_text()
     page.locator("#conventions summary").click()
     assert page.locator("#conventions tr.differs td").first.inner_text() == "final norm"
 
@@ -433,3 +433,22 @@ def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -
     opened.page.wait_for_selector("#heat rect.cell")
     assert opened.page.locator("#heat rect.cell").count() == 33 * 49
     assert opened.errors == []
+
+
+def test_paper_is_white_and_has_the_legend(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, scheme="dark").page
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "light"
+    assert page.locator(".legend").is_visible()
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+
+
+def test_there_is_one_tooltip_at_most(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report).page
+    charts = page.locator("#grid svg.chart")
+    charts.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    charts.nth(1).hover()
+    assert page.locator(".tip").count() == 1

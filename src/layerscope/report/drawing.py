@@ -129,6 +129,15 @@ def logarithmic(axis: Any) -> None:
     axis.tick_params(which="both", labelsize=7)
 
 
+def plain_orders(axis: Any) -> None:
+    """A logarithmic horizontal axis with plain numbers: 3, not 3 × 10⁰."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
 def quiet(axis: Any) -> None:
     """Small ticks, a faint grid, no frame."""
     axis.tick_params(labelsize=7)
@@ -142,10 +151,10 @@ def tame(text: str) -> str:
 
 
 def sequential(count: int) -> list[Any]:
-    """Colors from dark to light that keep their order in grey too; the lightest are left out, white paper hides them."""
+    """Colors from dark to light that keep their order in grey too; the yellow end is left out: white paper hides it."""
     from matplotlib import colormaps
 
-    return [colormaps["viridis"](x) for x in (np.linspace(0, 0.9, count) if count > 1 else [0.3])]
+    return [colormaps["viridis"](x) for x in (np.linspace(0, 0.78, count) if count > 1 else [0.3])]
 
 
 def color_key(figure: Any, axes: Any, values: Sequence[Any], title: str) -> None:

@@ -62,7 +62,7 @@ def _colors(labels: Sequence[str], ordered: bool) -> dict[str, Any]:
     if ordered:
         from matplotlib import colormaps
 
-        return {label: colormaps["viridis"](0.92 * i / max(1, len(labels) - 1)) for i, label in enumerate(labels)}
+        return {label: colormaps["viridis"](0.78 * i / max(1, len(labels) - 1)) for i, label in enumerate(labels)}
     return {label: COLORS[i % len(COLORS)] for i, label in enumerate(labels)}
 
 

@@ -24,7 +24,7 @@ from layerscope.metrics import many_intervals, prepare_rows
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS
+from layerscope.report.drawing import COLORS, plain_orders
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import band, lists, new_figure, quiet, sequential, tame
@@ -97,7 +97,7 @@ class Alpha(Study):
             axes[1, j].set_xlabel("α", fontsize=8)
             axes[1, j].set_ylim(0, 1.03)
             for i in range(2):
-                axes[i, j].set_xscale("log")
+                plain_orders(axes[i, j])
                 axes[i, j].axvline(1, color="grey", linewidth=0.6, alpha=0.6)
                 quiet(axes[i, j])
         axes[0, 0].set_ylabel("entropy S_α (nats)", fontsize=8)

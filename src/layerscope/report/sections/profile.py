@@ -99,7 +99,12 @@ def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     handles = _legend(curves, looks)
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
+    # as many beside each other as the figure has room for: a name of 40 letters takes about 3 inches
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    fitting = int(figure.bbox.width / figure.dpi / (0.075 * longest + 0.6))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=max(1, min(4, len(handles), fitting)), frameon=False, fontsize=8
+    )
     figure.suptitle(_title(curves, names), fontsize=9)
 
 

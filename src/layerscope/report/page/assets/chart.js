@@ -16,6 +16,8 @@ const resizer = new ResizeObserver((entries) => {
   }
 });
 
+let owner = null;  // the chart with the tooltip: there is never a second one
+
 // options: name, unit, means, height, wide, log, legend, series(), marks(), notes(), text(value)
 function lineChart(host, options) {
   const where = el("span", { class: "where" });
@@ -29,12 +31,19 @@ function lineChart(host, options) {
   host.append(figure);
   const chart = { figure, heading, width: 0, stale: true, visible: false, series: [], draw, paint, follow, drop };
   const text = options.text || fmt;
-  let frame = null, own = false;
+  let frame = null;
+  const own = () => owner === chart;
+  const release = () => { if (own()) { owner = null; set({ cursor: null }); follow(); } };
+  function take() {
+    const before = owner;
+    owner = chart;
+    if (before && before !== chart) before.follow();
+  }
   pending.set(plot, chart);
   watcher.observe(plot);
   resizer.observe(plot);
 
-  function drop() { watcher.unobserve(plot); resizer.unobserve(plot); pending.delete(plot); figure.remove(); }
+  function drop() { watcher.unobserve(plot); resizer.unobserve(plot); pending.delete(plot); figure.remove(); if (own()) owner = null; }
   function draw() { chart.stale = true; if (chart.visible) paint(); }
 
   function paint() {
@@ -76,7 +85,7 @@ function lineChart(host, options) {
     for (const s of series) if (s.lo && !s.thin) root.append(band(s, x, y));
     if (options.marks) drawMarks(root, options.marks(), x, box, ends);
     for (const s of series.slice().reverse()) drawLine(root, s, x, y);
-    if (options.notes) drawNotes(root, options.notes(), x, y, box);
+    if (options.notes) drawNotes(root, options.notes(), x, y, box, series);
     if (ends) {
       const wanted = series.map((s) => y(lastKnown(s.y)));
       const places = spread(wanted, 14, box.top, box.bottom);
@@ -87,16 +96,16 @@ function lineChart(host, options) {
     frame = { root, x, y, xs, box, layer: root.appendChild(svg("g", { class: "cursor" })) };
     root.addEventListener("pointermove", (event) => point(event));
     root.addEventListener("pointerdown", (event) => point(event));
-    root.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") { own = false; set({ cursor: null }); } });
+    root.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") release(); });
     root.addEventListener("keydown", step);
-    root.addEventListener("blur", () => { if (own) { own = false; set({ cursor: null }); } });
+    root.addEventListener("blur", release);
     follow();
   }
 
   function point(event) {
     const box = frame.root.getBoundingClientRect();
     const at = frame.x.invert(((event.clientX - box.left) / box.width) * (frame.root.viewBox.baseVal.width));
-    own = true;
+    take();
     const near = nearest(frame.xs, at);
     if (near === state.cursor) follow(); else set({ cursor: near });
   }
@@ -104,13 +113,13 @@ function lineChart(host, options) {
   function step(event) {
     const move = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     const xs = frame.xs;
-    if (event.key === "Escape") { own = false; set({ cursor: null }); return; }
+    if (event.key === "Escape") { release(); return; }
     if (!move && event.key !== "Home" && event.key !== "End") return;
     event.preventDefault();
     const now = state.cursor === null ? -1 : xs.indexOf(nearest(xs, state.cursor));
     let to = event.key === "Home" ? 0 : event.key === "End" ? xs.length - 1 : now < 0 ? (move > 0 ? 0 : xs.length - 1) : now + move;
     to = Math.min(xs.length - 1, Math.max(0, to));
-    own = true;
+    take();
     set({ cursor: xs[to] });
     say(options.name + ", " + whereText(xs[to]) + ": " + read(xs[to]).map((r) => r.series.name + " " + text(r.value)).join("; "));
   }
@@ -133,13 +142,13 @@ function lineChart(host, options) {
     if (old) old.remove();
     const cursor = state.cursor;
     where.textContent = cursor === null ? "" : whereText(cursor);
-    if (cursor === null) { own = false; return; }
+    if (cursor === null) { if (own()) owner = null; return; }
     const values = read(cursor);
     const place = x(cursor);
     if (place < box.left || place > box.right) return;
     layer.append(svg("line", { class: "rule", x1: place, x2: place, y1: box.top, y2: box.bottom }));
     const toLeft = place > (box.left + box.right) / 2;
-    const said = own ? [] : values.filter((v) => !v.series.thin || values.length <= 4);
+    const said = own() ? [] : values.filter((v) => !v.series.thin || values.length <= 4);
     const labels = spread(said.map((v) => y(v.value)), 13, box.top + 2, box.bottom - 2);
     values.forEach((v) => {
       const ink = color(v.series.color), i = said.indexOf(v);
@@ -148,7 +157,7 @@ function lineChart(host, options) {
         layer.append(svg("text", { class: "value", x: place + (toLeft ? -9 : 9), y: labels[i] + 4, "text-anchor": toLeft ? "end" : "start", css: { fill: ink } }, text(v.value)));
       }
     });
-    if (own && values.length) plot.append(tip(values, cursor, toLeft, place, box));
+    if (own() && values.length) plot.append(tip(values, cursor, toLeft, place, box));
   }
 
   function tip(values, cursor, toLeft, place, box) {

@@ -16,6 +16,12 @@ function heatRows(run, block) {
 }
 const argmax = (values) => values.reduce((best, v, i) => (known(v) && (best < 0 || v > values[best]) ? i : best), -1);
 
+// A text beside a mark above the cells: to its left where it would run into what stands at the right end.
+function tagBeside(text, x, end, ink) {
+  const toLeft = x + 9 + 6.4 * text.length > end;
+  return svg("text", { class: "tag", x: x + (toLeft ? -9 : 9), y: 12, "text-anchor": toLeft ? "end" : "start", css: { fill: ink } }, text);
+}
+
 function buildHeat() {
   if (!data.scores.length) return;
   const host = $("heat"), controls = $("heat-controls");
@@ -79,7 +85,7 @@ function buildHeat() {
       const x = left + (i + 0.5) * cell;
       root.append(svg("path", { d: `M${x - 5},4h10l-5,8z`, fill: color(run.color) }),
         svg("rect", { x: left + i * cell - 1, y: top - 4, width: cell + 1, height: bottom - top + 4, fill: "none", stroke: color(run.color), "stroke-width": 1.3, "stroke-dasharray": "3 2", rx: 3, class: "mark" }),
-        svg("text", { class: "tag", x: x + 9, y: 12, css: { fill: color(run.color) } }, m.kind + ", layer " + m.layer));
+        tagBeside(m.kind + ", layer " + m.layer, x, width - right, color(run.color)));
     }
     const focus = root.appendChild(svg("g", {}));
     frame = { root, run, rows, left, cell, row, n, width, focus };

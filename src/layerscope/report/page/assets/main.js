@@ -26,10 +26,14 @@ function buildTop() {
   $("points").hidden = !data.headline.points.length;
   const few = 8;
   const list = data.notices.map((n) => el("li", { "data-level": n.level }, el("span", { class: "tag" }, n.level === "warn" ? "Mind" : "Note"), el("span", {}, el("b", {}, n.about + ": "), n.text)));
-  $("notices").append(...list.slice(0, few));
-  if (list.length > few) {
-    const rest = el("ul", { class: "notices" }, list.slice(few));
-    $("notices").after(el("details", {}, el("summary", {}, `${list.length - few} more`), rest));
+  // what may mislead a reader is told at once, the rest behind the content
+  const misleading = list.filter((item) => item.dataset.level === "warn"), notes = list.filter((item) => item.dataset.level !== "warn");
+  $("warnings").hidden = !misleading.length;
+  $("warnings").append(...misleading.slice(0, few));
+  $("notices").append(...misleading.slice(few), ...notes.slice(0, few));
+  if (notes.length > few) {
+    const rest = el("ul", { class: "notices" }, notes.slice(few));
+    $("notices").after(el("details", {}, el("summary", {}, `${notes.length - few} more`), rest));
   }
   if (!list.length) $("notices").append(el("li", { "data-level": "note" }, "Nothing was cut, left out or undefined."));
   const { runs, rows } = data.conventions;
@@ -70,4 +74,17 @@ const idle = window.requestIdleCallback || ((run) => setTimeout(run, 30));
   chart.early = true;
   idle(() => { if (chart.stale) chart.paint(); rest(); });
 })();
-window.addEventListener("beforeprint", () => { for (const chart of pending.values()) if (chart.stale) chart.paint(); });
+// Paper is white: a page in the dark theme is printed in the light one.
+let screenTheme = null;
+window.addEventListener("beforeprint", () => {
+  screenTheme = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+  set({ theme: "light", cursor: null });
+  for (const chart of pending.values()) if (chart.stale) chart.paint();
+});
+window.addEventListener("afterprint", () => {
+  if (!screenTheme) return;
+  document.documentElement.dataset.theme = screenTheme;
+  set({ theme: screenTheme });
+  screenTheme = null;
+});

@@ -70,16 +70,38 @@ function drawMarks(root, marks, x, box, wide) {
   }
 }
 
-// Texts beside points; one that would be printed over another moves up or down.
-function drawNotes(root, notes, x, y, box) {
+// The curves' places (in pixels) at one horizontal place.
+function curvesAt(series, x, y, at) {
+  const out = [];
+  for (const s of series) {
+    for (let i = 1; i < s.x.length; i++) {
+      const a = x(s.x[i - 1]), b = x(s.x[i]);
+      if (!known(s.y[i - 1]) || !known(s.y[i]) || at < a || at > b) continue;
+      out.push(y(s.y[i - 1]) + ((at - a) / (b - a || 1)) * (y(s.y[i]) - y(s.y[i - 1])));
+    }
+  }
+  return out;
+}
+
+// Texts beside points, where neither another text nor a curve runs through them if there is such a place.
+function drawNotes(root, notes, x, y, box, series) {
   const taken = [];
   for (const note of notes) {
-    const toLeft = x(note.x) > box.left + 110, at = x(note.x) + (toLeft ? -9 : 9), wide = 6.6 * note.text.length, left = toLeft ? at - wide : at;
-    const wanted = y(note.y) + (y(note.y) + 20 < box.bottom ? 16 : 4);
-    const places = [0, 14, -14, 28, -28, 42, -42].map((by) => wanted + by).filter((place) => place > box.top + 8 && place < box.bottom - 1);
-    const free = places.find((place) => !taken.some((t) => Math.abs(t.place - place) < 13 && t.left < left + wide && left < t.left + t.wide));
-    const place = free === undefined ? wanted : free;
-    taken.push({ place, left, wide });
-    root.append(svg("text", { class: "tag note", x: at, y: place, "text-anchor": toLeft ? "end" : "start", css: { fill: color(note.color) } }, note.text));
+    const wide = 6.6 * note.text.length, wanted = y(note.y) + (y(note.y) + 20 < box.bottom ? 16 : 4), places = [];
+    for (const toLeft of x(note.x) > box.left + 110 ? [true, false] : [false, true]) {
+      const at = x(note.x) + (toLeft ? -9 : 9), left = toLeft ? at - wide : at;
+      if (left < box.left || left + wide > box.right + 8) continue;
+      const lines = [0, 0.25, 0.5, 0.75, 1].flatMap((share) => curvesAt(series, x, y, left + share * wide));
+      for (const by of [0, -28, 14, -14, 28, -42, 42]) {
+        const place = wanted + by;
+        if (place < box.top + 8 || place > box.bottom - 1) continue;
+        const texts = taken.some((t) => Math.abs(t.place - place) < 13 && t.left < left + wide && left < t.left + t.wide);
+        const gap = Math.min(14, ...lines.map((line) => Math.abs(line - (place - 4))));  // 14 pixels are clear of any line
+        places.push({ at, left, toLeft, place, cost: (texts ? 100 : 0) + (14 - gap) * 3 + Math.abs(by) / 14 });
+      }
+    }
+    const best = places.sort((a, b) => a.cost - b.cost)[0] || { at: x(note.x) + 9, left: x(note.x) + 9, toLeft: false, place: wanted };
+    taken.push({ place: best.place, left: best.left, wide });
+    root.append(svg("text", { class: "tag note", x: best.at, y: best.place, "text-anchor": best.toLeft ? "end" : "start", css: { fill: color(note.color) } }, note.text));
   }
 }
