@@ -25,9 +25,8 @@ def markdown(report: Report) -> str:
     parts += ["", "## Before you read the numbers", ""]
     parts += [f"- **{'Mind' if n.level == 'warn' else 'Note'}**, {plain(n.about)}: {plain(n.text)}" for n in report.notices]
     for mark in report.marks:
-        parts.append(
-            f"- The {mark.kind} layer of {plain(mark.model)} is {mark.layer} of {mark.n_blocks}: {plain(mark.text).removesuffix('.')}."
-        )
+        why = plain(mark.text).removesuffix(".")
+        parts.append(f"- The {mark.kind} layer of {plain(mark.model)} is {mark.layer} of {mark.n_blocks}: {why}.")
     parts += ["", "## Conventions", ""]
     runs = report.runs
     rows = [[row["name"], *row["values"]] for row in convention_rows(runs)]
