@@ -89,6 +89,15 @@ def test_means_of_prompts_have_the_lengths_the_proofs_need() -> None:
     )  # not N/L
 
 
+def test_the_epsilon_of_theorem_6_solves_the_printed_probability() -> None:
+    for n, length, d in ((2, 8, 128), (4, 4, 64), (8, 64, 512)):
+        printed, proved = theorems.epsilons_theorem6(n, length, d)
+        for exponent in (d**3 * printed**2 / (2 * n**8), d * length**4 * proved**2 / (2 * n**8)):
+            assert 1 - n**2 * math.sqrt(2 * math.pi) * math.exp(-exponent) == pytest.approx(theorems.PROBABILITY)
+        case = theorems.draw_theorem6(f"N={n}, L={length}, D={d}", np.random.default_rng(0))
+        assert case["epsilon"] == max(printed, proved)
+
+
 def test_theorems_5_and_6_once_the_trace_is_divided_out() -> None:
     for theorem, kind in (("Theorem 5", "N=2, D=256"), ("Theorem 6", "N=2, L=8, D=128")):
         assert not try_random(statement(theorem, "trace divided"), kind, 12, seed=0).holds
