@@ -62,6 +62,7 @@ def recipe_command(
     recipe: str = typer.Argument(..., help="`paper` (the paper's experiments on its models), or a .yaml file."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the studies. (default: runs/RECIPE)"),
     estimate: bool = typer.Option(False, "--estimate", help="Say what it will take on this machine, and stop."),
+    small: bool = typer.Option(False, "--small", help="The recipe's steps on the catalogue's small models (NAME-small)."),
     only: str | None = typer.Option(None, "--only", help="Comma-separated names of steps."),
     device: str | None = shared.DEVICE,
     offline: bool = shared.OFFLINE,
@@ -76,6 +77,7 @@ def recipe_command(
     from layerscope.sweeps.run import sweep
     from layerscope.sweeps.terminal import print_estimate, print_failed, print_step
 
+    recipe = f"{recipe}-small" if small else recipe
     silent = quiet or as_json
     target = str(pick_device(device))
 

@@ -33,12 +33,13 @@ from layerscope.studies.shared.curves import (
     deeper,
     draw_ordered,
     in_short,
+    invariance,
     lists,
     mean_of,
     profile_rows,
     sentence,
 )
-from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
+from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, passes_of, profile_of, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,11 +92,12 @@ class Checkpoints(Study):
         warnings = list(dict.fromkeys(line for run in runs for line in run.manifest["warnings"]))
         warnings = same_weights(steps, [run.manifest["model"].get("weights_sha256") for run in runs]) + warnings
         warnings = not_one_training(steps, [run.manifest["model"] for run in runs]) + warnings
-        return Result(table, verdict(steps, runs, valleys, texts, request.seed), conventions, warnings)
+        views = invariance(runs[0], runs[-1], (f"step {steps[0].shown}", f"step {steps[-1].shown}"))
+        return Result(table, [*verdict(steps, runs, valleys, texts, request.seed), *views], conventions, warnings)
 
     def passes(self, options: dict[str, Any]) -> float:
-        """One per step."""
-        return float(max(1, len(options["steps"])))
+        """One per step, and one per augmented view where a metric compares views."""
+        return float(max(1, len(options["steps"]))) * passes_of(options["metrics"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""

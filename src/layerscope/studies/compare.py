@@ -29,6 +29,7 @@ from layerscope.studies.shared.curves import (
     by_layer,
     draw_panel,
     in_short,
+    invariance,
     layers,
     lists,
     mean_of,
@@ -39,7 +40,7 @@ from layerscope.studies.shared.curves import (
     subtitle,
     tame,
 )
-from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
+from layerscope.studies.shared.models import CURVES, Request, canonical, passes_of, profile_of, read_specs, token_fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +100,12 @@ class Compare(Study):
             "layers where the numbers of blocks differ",
             "valley": VALLEY,
         }
-        return Result(table, verdict(compared, valleys, bool(others)), conventions, warnings)
+        views = [line for label, run in runs[1:] for line in invariance(runs[0][1], run, (runs[0][0], label))]
+        return Result(table, [*verdict(compared, valleys, bool(others)), *views], conventions, warnings)
+
+    def passes(self, options: dict[str, Any]) -> float:
+        """One, and one per augmented view where a metric compares views."""
+        return passes_of(options["metrics"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Curves above, differences from the base below."""

@@ -214,6 +214,42 @@ def profile_rows(run: Run, label: str, **more: object) -> pd.DataFrame:
     return rows[[*more, *VALUES]]
 
 
+INVARIANCE = {"infonce": -1, "lidar": 1, "dime": 1}  # the sign of more invariance to augmentation
+
+
+def invariance(base: Run, other: Run, names: tuple[str, str]) -> list[str]:
+    """What the metrics of augmented views say of two models, by depth; nothing where none was measured in both."""
+    parts, signs = [], []
+    for metric, sign in INVARIANCE.items():
+        one, two = (_view_curve(run, metric) for run in (base, other))
+        if one is None or two is None:
+            continue
+        want = one["depth"].to_numpy()
+        value, low, high = (np.interp(want, two["depth"], two[name]) for name in ("value", "ci_low", "ci_high"))
+        difference = value - one["value"].to_numpy()
+        apart = (low > one["ci_high"].to_numpy()) | (high < one["ci_low"].to_numpy())
+        more = int((apart & (sign * difference > 0)).sum())
+        less = int((apart & (sign * difference < 0)).sum())
+        signs.append(int(np.sign(more - less)))
+        parts.append(
+            f"{metrics()[metric].info.title} {difference.mean():+.3g} on average over layers (intervals apart towards more at "
+            f"{more} of {len(want)}, towards less at {less})"
+        )
+    if not parts:
+        return []
+    word = {1: "more invariant", -1: "less invariant", 0: "not clearly more or less invariant"}
+    whole = word[signs[0]] if len(set(signs)) == 1 else "more invariant by some metrics, not by others"
+    return [f"Augmentation invariance, {names[1]} against {names[0]}: {whole}. {'; '.join(parts)}."]
+
+
+def _view_curve(run: Run, metric: str) -> pd.DataFrame | None:
+    rows = run.table[(run.table["metric"] == metric) & (run.table["normalization"] == "raw")].sort_values("layer")
+    rows = rows.dropna(subset=["value"])
+    if len(rows) < 2:
+        return None
+    return rows.assign(ci_low=rows["ci_low"].fillna(rows["value"]), ci_high=rows["ci_high"].fillna(rows["value"]))
+
+
 def layers(numbers: Iterable[int]) -> str:
     """Layers as ranges.
 

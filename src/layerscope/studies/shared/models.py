@@ -30,12 +30,15 @@ from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
 from layerscope.profiling import Run, profile
+from layerscope.profiling.config import make_config
 from layerscope.progress import Progress
 from layerscope.reading import read_states
 from layerscope.store import RunFolder, checked
 
 # What each study shows beside prompt entropy; none of it needs augmented views.
 CURVES = ["prompt_entropy", "curvature", "dataset_entropy", "effective_rank", "sink_ratio", "sink_first"]
+# What the paper correlates with scores and draws in Fig. 10 and 11; three of them compare augmented views.
+PAPER_METRICS = ["prompt_entropy", "dataset_entropy", "curvature", "infonce", "lidar", "dime"]
 LAYERS = ("embed", "block.*")
 
 
@@ -188,6 +191,11 @@ def profile_of(
         del model
         free_memory()
     return run
+
+
+def passes_of(names: Sequence[str]) -> float:
+    """Forward passes of a profile over all texts: one, and one per view where a metric compares views."""
+    return 1.0 + make_config(metrics=list(names)).n_views
 
 
 def read_prompts(

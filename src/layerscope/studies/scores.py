@@ -1,0 +1,299 @@
+"""Do inner layers score better than the last, and do the metrics say which?
+
+Scores every layer on labeled tasks, profiles the model on the corpus and, as the paper's Appendix E does, on each task's own
+texts; then correlates metrics with scores and lets each metric choose a layer per task.
+
+Table: `value` rows (the profile), `score` rows (task and layer, × 100), `correlation` rows (a measure per metric, with its p
+against smooth-curve nulls) and `choice` rows (per task, the layer with the lowest value of a metric: its score minus the last
+layer's). Figure: mean score by depth, and the gain of each rule. Verdict: Fig. 1, Fig. 3 and Table 2, on these models and tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from layerscope.core.readout import DEFAULT_READOUT
+from layerscope.core.sites import site_of, whole_layers
+from layerscope.core.statistics import Interval
+from layerscope.correlation import correlate
+from layerscope.correlation.study import from_runs
+from layerscope.data import load_corpus
+from layerscope.evaluation.job import evaluate
+from layerscope.evaluation.run import Evaluation
+from layerscope.evaluation.tasks.facts import used_splits
+from layerscope.evaluation.tasks.resolve import resolve_tasks
+from layerscope.evaluation.tasks.spec import TaskSpec
+from layerscope.metrics import metrics
+from layerscope.profiling import Run
+from layerscope.progress import Progress
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import in_short, lists, mean_of, model_colors, new_figure, profile_rows, quiet, tame
+from layerscope.studies.shared.models import (
+    PAPER_METRICS,
+    Request,
+    Spec,
+    canonical,
+    folder_name,
+    free_memory,
+    passes_of,
+    profile_of,
+    read_specs,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
+MEASURES = ("dcor", "spearman", "kendall")
+_FEWEST_TASKS = 5  # below this an interval over tasks says nothing, and no choice is called clear
+_FEWEST_TEXTS = 8  # of a task whose own texts choose its layer
+
+
+class Scores(Study):
+    """Scores by layer beside the metrics, and what the metrics would have chosen."""
+
+    name: ClassVar[str] = "scores"
+    title: ClassVar[str] = "Scores by layer, and whether the metrics find the best one"
+    paper: ClassVar[str] = "Fig. 1, 3, 8, 9, Table 2"
+    models: ClassVar[tuple[int, int | None]] = (1, None)
+    texts: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("tasks", ["small"], "tasks to score, as `layerscope evaluate --tasks` takes them", filled=True),
+        Option("items", 0, "score at most so many items of each task; 0: all", least=0),
+        Option("metrics", PAPER_METRICS, "what is correlated, as `layerscope profile --metrics` takes it", filled=True),
+        Option("rules", RULES, "metrics whose lowest value chooses a layer per task"),
+        Option("task_texts", 200, "texts of each task that its own metrics are measured on; 0: the corpus chooses", least=0),
+        Option("data_dir", "", "a folder with data of tasks"),
+    )
+
+    def run(self, request: Request, bar: Progress) -> Result:
+        """Score, profile, correlate and choose, one model after the other."""
+        request = canonical(request)
+        found = [_measure(request, spec, bar) for spec in read_specs(request.models)]
+        table = pd.concat([part for each in found for part in each.tables()], ignore_index=True)
+        conventions = {
+            "models": {each.label: each.profile.manifest["model"] for each in found},
+            "metrics": found[0].profile.manifest["conventions"]["metrics"],
+            "readout": DEFAULT_READOUT,
+            "choices": "per task, the layer with the lowest value of the metric "
+            + ("on the task's own texts" if request.options["task_texts"] else "on the corpus"),
+            "chance": "smooth-curve nulls: random phase and permuted increments; p is the larger, Holm over the metrics",
+        }
+        warnings = [f"{each.label}: {line}" for each in found for line in [*each.profile.manifest["warnings"], *each.notes]]
+        return Result(table, _verdict(found), conventions, warnings)
+
+    def passes(self, options: dict[str, Any]) -> float:
+        """Of the corpus; the tasks' texts come on top, and are known once they are read."""
+        return passes_of(options["metrics"])
+
+    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The profile's curves."""
+        return table[table["kind"] == "value"]
+
+    def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
+        """Mean scores by depth; the mean gain of each rule over the last layer."""
+        labels = list(dict.fromkeys(table["model"]))
+        colors = model_colors(manifest, labels)
+        figure = new_figure(9.0, 3.4)
+        left, right = figure.subplots(1, 2)
+        for label in labels:
+            means = table[(table["kind"] == "score") & (table["model"] == label)].groupby("depth")["value"].mean()
+            left.plot(means.index, means.to_numpy(), color=colors[label], label=tame(label), linewidth=1.5)
+        chosen = table[table["kind"] == "choice"]
+        rules = list(dict.fromkeys(chosen["metric"]))
+        width = 0.8 / max(1, len(labels))
+        for i, label in enumerate(labels):
+            gains = chosen[chosen["model"] == label].groupby("metric")["value"].mean().reindex(rules)
+            right.bar(np.arange(len(rules)) + i * width, gains.to_numpy(), width, color=colors[label])
+        right.axhline(0, color="#888888", linewidth=0.8)
+        right.set_xticks(np.arange(len(rules)) + 0.4 - width / 2, [f"lowest\n{rule}" for rule in rules], fontsize=7)
+        left.set_title("Mean score", fontsize=9, loc="left")
+        right.set_title("Gain over the last layer, layer chosen per task", fontsize=9, loc="left")
+        left.set_xlabel("depth (layer / blocks)", fontsize=8)
+        for axis in (left, right):
+            quiet(axis)
+        left.legend(frameon=False, fontsize=7)
+        return figure
+
+
+@dataclass
+class _Found:
+    """One model: its profile, its scores, its correlations and the choices of the rules."""
+
+    label: str
+    profile: Run
+    scores: pd.DataFrame  # task, layer, score × 100
+    correlations: pd.DataFrame
+    choices: pd.DataFrame  # rule, task, layer, gain
+    seed: int
+    notes: list[str]
+
+    @property
+    def blocks(self) -> int:
+        return int(self.profile.manifest["model"]["n_blocks"])
+
+    def means(self) -> pd.Series:
+        """The mean score of every layer."""
+        return self.scores.groupby("layer")["score"].mean()
+
+    def gain_of(self, rule: str) -> Interval:
+        """Over the last layer, over tasks."""
+        return mean_of(self.choices.loc[self.choices["rule"] == rule, "gain"].to_numpy(), self.seed)
+
+    def best_gain(self) -> Interval:
+        """Of the best mean layer over the last, over tasks."""
+        wide = self.scores.pivot(index="task", columns="layer", values="score")
+        return mean_of((wide[self.means().idxmax()] - wide[wide.columns.max()]).to_numpy(), self.seed)
+
+    def tables(self) -> list[pd.DataFrame]:
+        """Its rows of the study's table."""
+
+        def placed(rows: pd.DataFrame) -> pd.DataFrame:
+            sites = [site_of(int(layer)) for layer in rows["layer"]]
+            return rows.assign(model=self.label, site=sites, depth=rows["layer"] / self.blocks, normalization="raw")
+
+        scores = self.scores.rename(columns={"score": "value"}).assign(kind="score", metric="score", n=1)
+        choices = self.choices.rename(columns={"rule": "metric", "gain": "value"}).assign(kind="choice", n=1)
+        correlations = self.correlations.rename(columns={"tasks": "n"})[
+            ["metric", "measure", "value", "ci_low", "ci_high", "n", "p_adjusted"]
+        ].assign(kind="correlation", model=self.label)
+        own = ["kind", "task", "measure"]
+        values = profile_rows(self.profile, self.label, kind="value", task=None, measure=None)
+        order = [*values.columns, "p_adjusted"]
+        parts = [values, placed(scores), correlations, placed(choices)]
+        return [part.reindex(columns=[*own, *(name for name in order if name not in own)]) for part in parts]
+
+
+def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
+    options = request.options
+    chosen = list(dict.fromkeys([*options["metrics"], *options["rules"]]))
+    bar.begin(f"loading {spec.label}|", 1)
+    loaded = Spec(spec.open(request), spec.label)
+    data_dir, limit = options["data_dir"] or None, options["items"] or None
+    own = replace(request, model_options={}, engine=None)
+    run = profile_of(own, loaded, chosen, bar)
+    evaluation = evaluate(
+        loaded.model,  # type: ignore[arg-type]
+        options["tasks"],
+        out=request.work / f"{folder_name(spec.label)}-scores",
+        readouts=[DEFAULT_READOUT],
+        data_dir=data_dir,
+        limit=limit,
+        max_length=request.max_length,
+        seed=request.seed,
+        offline=request.offline,
+        progress=False,
+    )
+    tables = from_runs(run, evaluation)
+    wanted = tables.metrics[tables.metrics["metric"].isin(options["metrics"])]
+    layers = correlate(wanted, tables.scores, measures=MEASURES, seed=request.seed, within=False).layers
+    scores = tables.scores.assign(score=100 * tables.scores["score"])
+    curves: dict[str, pd.DataFrame] = {}
+    notes = list(tables.notes)
+    if options["task_texts"] and options["rules"]:
+        specs = resolve_tasks(options["tasks"], data_dir=data_dir, offline=request.offline, limit=limit, seed=request.seed)
+        for task in specs:
+            texts = task_texts(task, options["task_texts"], request.seed)
+            if len(texts) < _FEWEST_TEXTS:
+                notes.append(f"{task.name} has {len(texts)} texts, too few to choose a layer by: left out of the choices.")
+                continue
+            corpus = load_corpus(texts, name=task.name)
+            place = request.work / f"{folder_name(spec.label)}-tasks" / folder_name(task.name)
+            on_task = profile_of(replace(own, texts=corpus, work=place), loaded, options["rules"], bar)
+            curves[task.name] = on_task.table
+    choices = choose_by_lowest(scores, curves or run.table, options["rules"])
+    del loaded
+    free_memory()
+    return _Found(spec.label, run, scores, layers, choices, request.seed, [*notes, *_failed(evaluation)])
+
+
+def _failed(evaluation: Evaluation) -> list[str]:
+    return [f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed]
+
+
+def task_texts(spec: TaskSpec, limit: int, seed: int) -> list[str]:
+    """Texts that scoring a task reads, each once: as many as asked for, drawn from its evaluation splits."""
+    task = spec.load()
+    named = ("input_column_name", "input1_column_name", "input2_column_name")
+    columns = [getattr(task, name, None) for name in named] + ["text", "sentence1", "sentence2", "sentences"]
+    columns += [name for name in getattr(task, "column_names", ()) if isinstance(name, str)]
+    texts: dict[str, None] = {}
+    for _, split, data in used_splits(task):
+        if split in task.eval_splits:
+            part = data["queries"] if isinstance(data, Mapping) else data
+            for column in dict.fromkeys(columns):
+                if isinstance(column, str) and column in part.column_names:
+                    texts.update(dict.fromkeys(_strings(part[column])))
+    every = sorted(texts)
+    drawn = np.random.default_rng(seed).permutation(len(every))[:limit]
+    return [every[i] for i in sorted(drawn)]
+
+
+def _strings(values: Any) -> list[str]:
+    """All strings in nested lists."""
+    if isinstance(values, str):
+        return [values]
+    return [text for value in values for text in _strings(value)] if hasattr(values, "__iter__") else []
+
+
+def choose_by_lowest(scores: pd.DataFrame, curves: pd.DataFrame | Mapping[str, pd.DataFrame], rules: list[str]) -> pd.DataFrame:
+    """Per rule and task: the layer with the metric's lowest value among the layers with a score, and its gain over the last.
+
+    `curves` is one profile's table for all tasks, or one per task. Of equal values the earlier layer is taken.
+    """
+    rows = []
+    for task, mine in scores.groupby("task", sort=True):
+        table = curves.get(str(task)) if isinstance(curves, Mapping) else curves
+        if table is None:
+            continue
+        by_layer = mine.set_index("layer")["score"]
+        for rule in rules:
+            raw = whole_layers(table[(table["metric"] == rule) & (table["normalization"] == "raw")])
+            raw = raw[raw["sink"].isna() | (raw["sink"] != "drop")]
+            values = raw.set_index("layer")["value"].dropna()
+            values = values[values.index.isin(by_layer.index)].sort_index()
+            if len(values):
+                layer = int(values.idxmin())
+                gain = float(by_layer[layer] - by_layer[by_layer.index.max()])
+                rows.append({"rule": rule, "task": task, "layer": layer, "gain": gain})
+    return pd.DataFrame(rows, columns=["rule", "task", "layer", "gain"])
+
+
+def _verdict(found: list[_Found]) -> list[str]:
+    out: list[str] = []
+    inner, beyond, of, rules = 0, 0, 0, []
+    for each in found:
+        means = each.means()
+        best, last, gain = int(means.idxmax()), int(means.index.max()), each.best_gain()
+        inner += best < last
+        tasks = each.scores["task"].nunique()
+        text = f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} of {each.blocks}, the last "
+        out.append(f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on the same tasks.")
+        rows = each.correlations[each.correlations["measure"] == "dcor"]
+        sure = rows[rows["p_adjusted"] < 0.05]["metric"].tolist()
+        beyond, of = beyond + len(sure), of + len(rows)
+        named = lists(sure) if sure else "none"
+        out.append(
+            f"  Beyond unrelated curves as smooth (distance correlation, Holm over {len(rows)} metrics): {named}. It depends on "
+            f"the null: {int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
+            f"{int((rows['p_increments'] < 0.05).sum())} by permuted increments, before the correction."
+        )
+        for rule in dict.fromkeys(each.choices["rule"]):
+            gain = each.gain_of(rule)
+            rules.append(gain.sign if gain.n >= _FEWEST_TASKS else 0)
+            heading = metrics()[rule].info.title
+            out.append(f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, over {gain.n} tasks.")
+    answer = f"an inner layer has the best mean score in {inner} of {len(found)} model{'s' * (len(found) > 1)}"
+    answer += f"; {beyond} of {of} metrics go with the scores beyond chance"
+    if rules:
+        up, down = sum(sign > 0 for sign in rules), sum(sign < 0 for sign in rules)
+        answer += f"; of {len(rules)} label-free choices {up} clearly beat the last layer and {down} clearly lose to it"
+    return [in_short(answer), *out]
+
+
+STUDY = Scores()
