@@ -340,3 +340,11 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
         assert session.finished
     assert not folder.scratch.exists()
     assert [check.status for check in check_tree(tmp_path)] == ["ok", "ok"]
+
+
+def test_a_folder_of_several_runs_is_swept_too(tmp_path: Path) -> None:
+    left = [tmp_path / name for name in (".sweep.parquet.0a1b2c3d-9-0a1b2c3d.part", "..sweep.0a1b2c3d-9-0a1b2c3d.part")]
+    for path in left:
+        path.write_text("half")
+    with RunFolder(tmp_path).lock():
+        assert not any(path.exists() for path in left)

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -237,9 +237,12 @@ class RunFolder:
             if "owned" in manifest:  # a folder of that name that comes later is the user's
                 checked.write_json(self.path / MANIFEST, {**manifest, "owned": [name for name in owned if name != SHARDS]})
 
-    def lock(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def lock(self) -> Iterator[None]:
         """Be the only writer of this folder, where there is no session: a folder of several runs."""
-        return run_lock(self.path)
+        with run_lock(self.path):
+            atomic.remove_parts(self.path, of=(".json", ".parquet", ".csv", ".sweep"), all_of_them=True)
+            yield
 
     def _owned(self) -> Sequence[str]:
         """The names in this folder that belong to the run that is here."""
