@@ -256,7 +256,8 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
     settings = {**settings, **{key: raw[key] for key in _DEFAULTS if key in raw}}
     corpus = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
     about = str(raw.get("about") or "")
-    texts = [str(model) for model in raw.get("models") or []]
+    texts = [str(model) for model in _expect(raw.get("models") or [], list, f"{where}.models", "a list of models")]
+    _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options")
     if kind == "study":
         specs = [_located_spec(spec, base) for spec in read_specs(list(texts))]
         return [_study(raw, specs, corpus, settings, where, about, taken)]
