@@ -1,6 +1,6 @@
 """What checksums cost: a profile of a tiny model, whose vectors are many and whose passes are cheap, with the clock on them.
 
-    python benchmarks/checksums.py --texts 1500
+python benchmarks/checksums.py --texts 1500
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.tiny import tiny_model
+
 from layerscope.profiling import profile
 from layerscope.store import checked, folder, verify
-from tests.tiny import tiny_model
 
 
 class Clock:

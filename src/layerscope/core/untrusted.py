@@ -53,7 +53,7 @@ def read_json(path: Path, *, expect: type = dict, error: type[LayerscopeError] =
         raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     value = parse_json(content, path, error)
     if not isinstance(value, expect):
-        wanted = {dict: "a JSON object", list: "a JSON list"}.get(expect, expect.__name__)
+        wanted = "a JSON object" if expect is dict else "a JSON list" if expect is list else expect.__name__
         raise error(f"{path} is not {wanted} but {_named(value)}.")
     return value
 

@@ -52,7 +52,7 @@ def set_patience() -> None:
     from huggingface_hub import utils
 
     make = getattr(utils, "set_client_factory", None)
-    default = getattr(getattr(utils, "_http", None), "default_client_factory", None)
+    default: Any = getattr(getattr(utils, "_http", None), "default_client_factory", None)
     current = getattr(getattr(utils, "_http", None), "_GLOBAL_CLIENT_FACTORY", None)
     if make is None or default is None or current is not default:
         return  # an earlier client, or one that the user has set up
@@ -63,7 +63,7 @@ def set_patience() -> None:
         request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
 
     def patient() -> Any:
-        client = default()
+        client: Any = default()
         hooks = client.event_hooks
         client.event_hooks = {**hooks, "request": [*hooks.get("request", ()), limit]}
         return client

@@ -310,8 +310,8 @@ def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
                 items.save(items_file(job.file(context), split, entry["hf_subset"]))
             rows.append({**row, "items": items is not None})
     if all(row["score"] is None for row in rows):
-        reason = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
-        return {"status": "undefined", "reason": reason, **facts, "scores": rows}
+        why = f"{job.readout.name} at {job.site}: mteb's {facts['metric']} is not a number"
+        return {"status": "undefined", "reason": why, **facts, "scores": rows}
     return {
         "status": "scored",
         **facts,

@@ -188,7 +188,7 @@ def from_parquet(path: Path, column: str | None = None, label_column: str | None
     return _without_missing(found, values, path.parent)
 
 
-def _values(column: Any, name: str, path: Path) -> list[Any]:
+def _values(column: Any, name: str | None, path: Path) -> list[Any]:
     """The values of a parquet column."""
     import pyarrow as pa
 
