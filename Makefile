@@ -35,6 +35,7 @@ demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, 
 
 test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
 
