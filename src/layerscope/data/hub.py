@@ -6,7 +6,7 @@ import errno
 import importlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +52,11 @@ def set_patience() -> None:
     from huggingface_hub import utils
 
     make = getattr(utils, "set_client_factory", None)
-    default: Any = getattr(getattr(utils, "_http", None), "default_client_factory", None)
+    default = getattr(getattr(utils, "_http", None), "default_client_factory", None)
     current = getattr(getattr(utils, "_http", None), "_GLOBAL_CLIENT_FACTORY", None)
     if make is None or default is None or current is not default:
         return  # an earlier client, or one that the user has set up
+    create: Callable[[], Any] = default
 
     def limit(request: Any) -> None:  # a request that asks for no limit would overrule the client's own
         asked = request.extensions.get("timeout") or {}
@@ -63,7 +64,7 @@ def set_patience() -> None:
         request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
 
     def patient() -> Any:
-        client: Any = default()
+        client = create()
         hooks = client.event_hooks
         client.event_hooks = {**hooks, "request": [*hooks.get("request", ()), limit]}
         return client
