@@ -207,7 +207,7 @@ def test_the_time_is_estimated_before_anything_long(llama, judge, capsys):
 def test_what_is_stored_takes_no_time(llama, judge, capsys):
     quick(llama, some_texts(), judge=judge)
     quick(llama, some_texts(), judge=judge, progress=None)
-    assert capsys.readouterr().err.startswith("about 0 s: ")
+    assert capsys.readouterr().err.startswith("about 0 s of reading: ")
 
 
 @pytest.mark.real

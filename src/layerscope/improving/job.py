@@ -249,8 +249,8 @@ class ImproveJob:
         self.estimated = totals[1] * self.speed
         announce(
             self.bar,
-            f"about {said_time(self.estimated)}: {len(grid) * len(self.reader.layers)} layers × readouts of {self.model.name} on "
-            f"{many} of {self.sample.total} texts, judged by {panel.name}",
+            f"about {said_time(self.estimated)} of reading: {len(grid) * len(self.reader.layers)} layers × readouts of "
+            f"{self.model.name} on {many} of {self.sample.total} texts, judged by {panel.name}",
         )
 
     def _costs(self, readouts: Sequence[Readout]) -> np.ndarray:
@@ -381,7 +381,7 @@ class ImproveJob:
 
 def _card(corpus: str, choice: Choice) -> str:
     """How the layer and readout were chosen, for the model card."""
-    return f"Chosen by `layerscope improve` on texts of {corpus}, without labels unless it says so. {choice.reason}"
+    return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason}"
 
 
 def _finished(out: Path, config: dict[str, Any]) -> Improved | None:
