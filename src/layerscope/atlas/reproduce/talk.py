@@ -27,7 +27,7 @@ def lowest_entropy_gain(model: str, metric: str, convention: str) -> tuple[int, 
     """The layer with the lowest entropy on wikitext among those with scores; its gain over the last in points and per cent."""
     scores = fair(model, convention).set_index("layer")["score"]
     values = metric_values(model, "wikitext", metric).set_index("layer")["value"]
-    layer = int(values.reindex(scores.index).dropna().idxmin())
+    layer = int(values.reindex(scores.index).dropna().idxmin())  # type: ignore[call-overload]
     last = float(scores.loc[scores.index.max()])
     gain = float(scores.loc[layer]) - last
     return layer, gain, 100 * gain / last

@@ -182,7 +182,8 @@ def from_parquet(path: Path, column: str | None = None, label_column: str | None
     chosen = _choose(column, table.column_names, _IMAGE_COLUMNS, "image", str(path))
     values = _values(table[chosen], chosen, path)
     label = label_column or next((name for name in _LABEL_COLUMNS if name in table.column_names), None)
-    labels, classes = _labels(_values(table[label], label, path) if label in table.column_names else None, label, str(path))
+    named = _values(table[label], label, path) if label is not None and label in table.column_names else None
+    labels, classes = _labels(named, label, str(path))
     facts = {"path": str(path), "column": chosen, "label_column": label if labels is not None else None}
     found = ListedImages("file", path.name, str(path), [], _rows(values), labels, classes, facts)
     return _without_missing(found, values, path.parent)
