@@ -178,7 +178,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     own = replace(request, model_options={}, engine=None)
     run = profile_of(own, loaded, chosen, bar)
     evaluation = evaluate(
-        loaded.model,  # type: ignore[arg-type]
+        loaded.model,
         options["tasks"],
         out=request.work / f"{folder_name(spec.label)}-scores",
         readouts=[DEFAULT_READOUT],
@@ -258,7 +258,7 @@ def choose_by_lowest(scores: pd.DataFrame, curves: pd.DataFrame | Mapping[str, p
             values = raw.set_index("layer")["value"].dropna()
             values = values[values.index.isin(by_layer.index)].sort_index()
             if len(values):
-                layer = int(values.idxmin())
+                layer = int(values.idxmin())  # type: ignore[call-overload]
                 gain = float(by_layer[layer] - by_layer[by_layer.index.max()])
                 rows.append({"rule": rule, "task": task, "layer": layer, "gain": gain})
     return pd.DataFrame(rows, columns=["rule", "task", "layer", "gain"])
@@ -269,7 +269,8 @@ def _verdict(found: list[_Found]) -> list[str]:
     inner, beyond, of, rules = 0, 0, 0, []
     for each in found:
         means = each.means()
-        best, last, gain = int(means.idxmax()), int(means.index.max()), each.best_gain()
+        best = int(means.idxmax())  # type: ignore[call-overload]
+        last, gain = int(means.index.max()), each.best_gain()
         inner += best < last
         tasks = each.scores["task"].nunique()
         text = f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} of {each.blocks}, the last "
