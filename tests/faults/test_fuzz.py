@@ -17,7 +17,7 @@ from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthe
 
 # `make faults` raises these: seeded inputs of each kind
 COUNT = int(os.environ.get("LAYERSCOPE_FAULTS", "0"))
-QUICK = {"corpus": 60, "rows": 25, "labels": 40, "images": 20, "plan": 60, "model": 25, "run": 30, "choice": 20}
+QUICK = {"corpus": 60, "rows": 25, "labels": 40, "images": 20, "plan": 60, "model": 25, "run": 15, "choice": 20}
 SEED = int(os.environ.get("LAYERSCOPE_FAULTS_SEED", "0"))
 
 pytestmark = pytest.mark.filterwarnings("ignore")

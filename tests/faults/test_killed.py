@@ -27,7 +27,7 @@ def run(name: str, count: int) -> dict[str, object]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the killer forks")
 @pytest.mark.parametrize("name", COMMANDS if LONG else ("profile",))
 def test_killed_runs_end_as_if_nothing_had_been(name: str) -> None:
-    found = run(name, 100 if LONG else 3)
+    found = run(name, 100 if LONG else 2)
     assert found["wrong"] == []
     assert found["errors"] == []
     assert found["left"] == []

@@ -6,7 +6,7 @@ import errno
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ def set_patience() -> None:
     current = getattr(getattr(utils, "_http", None), "_GLOBAL_CLIENT_FACTORY", None)
     if make is None or default is None or current is not default:
         return  # an earlier client, or one that the user has set up
-    create: Callable[[], Any] = default
+    create: Any = default
 
     def limit(request: Any) -> None:  # a request that asks for no limit would overrule the client's own
         asked = request.extensions.get("timeout") or {}
