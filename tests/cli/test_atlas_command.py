@@ -71,6 +71,6 @@ def test_bars_are_drawn(cli: Cli, tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("atlas", "show", "Pythia-420m"), "Did you mean 'Pythia-410m'?")
-    assert_refused(cli("atlas", "reproduce", "fig10"), "Did you mean 'fig1'?", "table2")
+    assert_refused(cli("atlas", "reproduce", "tabel2"), "Did you mean 'table2'?", "fig10")
     assert_refused(cli("atlas", "reproduce", "table2", "--convention", "british"), "both")
     assert_refused(cli("atlas", "show", "bert-base", "--run", tmp_path), "holds no run")

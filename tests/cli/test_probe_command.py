@@ -45,5 +45,5 @@ def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labele
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labeled: Path) -> None:
     assert_refused(cli("probe", model_folder), "a probe needs data")
     assert_refused(cli("probe", model_folder, "--data", labeled, "--heads", "attentoin"), "Did you mean 'attention'?")
-    assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file missing.csv")
+    assert_refused(cli("probe", model_folder, "--data", "missing.csv"), "no file 'missing.csv'")
     assert_refused(cli("probe", model_folder, "--data", labeled, "--learning-rates", "x"), "--learning-rates")

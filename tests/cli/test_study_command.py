@@ -13,7 +13,7 @@ def test_a_study_from_the_command_line(cli: Cli, model_folder: Path, data: Path,
     ended = cli(*words)
     assert ended.code == 0, ended
     assert "Repetition (p = 0 → 1): prompt entropy falls in the middle half of the layers" in " ".join(ended.out.split())
-    folder = tmp_path / "runs" / "extreme--tiny-llama--texts.txt"
+    folder = tmp_path / "runs" / "extreme--tiny-llama--texts.txt--n4"
     assert (folder / "figure.png").read_bytes()[:4] == b"\x89PNG"
     told = cli(*words, "--json")
     summary = json.loads(told.out)
