@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from layerscope import Evaluation, evaluate, select
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation import job, scoring
+from layerscope.evaluation.run import ItemScores
 from layerscope.evaluation.tasks import resolve_tasks
 from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand, mteb_score, watch, write_tasks
 from tests.evaluation.tasks.support import write_rows
@@ -166,7 +167,7 @@ def test_stored_items_give_the_scores_back(whole: Whole) -> None:
             continue
         with np.load(file.with_name(f"{file.stem}.test.default.npz")) as held:
             gold = held["gold"].astype(float) if "gold" in held.files else None
-            items = scoring.Items(str(held["rule"]), held["values"].astype(float), gold)  # type: ignore[arg-type]
+            items = ItemScores(str(held["rule"]), held["values"].astype(float), gold)  # type: ignore[arg-type]
         assert items.score() == pytest.approx(result["scores"][0]["score"], abs=1e-4), result
         compared += 1
     assert compared == 40

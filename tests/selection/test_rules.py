@@ -55,7 +55,7 @@ def test_a_valley_sends_the_rule_late_and_its_absence_early() -> None:
         ({"prompt_entropy": valley_curve()}, {"tuned": "it has a pipeline"}, "it has a pipeline"),
         ({"infonce": [1.0] * 21}, {}, "neither prompt entropy nor the sink"),
         ({"prompt_entropy": [4.0] * 21}, {"tuning_known": False}, "anisotropy"),
-        ({"prompt_entropy": [4.0] * 10 + [np.nan] + [4.0] * 10}, {}, "neither"),
+        ({"prompt_entropy": [4.0] * 10 + [np.nan] + [4.0] * 10}, {}, "not measured at every layer"),
     ],
 )
 def test_weak_evidence_abstains_and_says_why(curves: dict[str, list[float]], facts: dict[str, object], told: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.selection.judges.agreement import Agreement, Neighborhoods, similarities
+from layerscope.selection.judges.agreement import Agreement, Neighborhoods, _ranks, similarities
 from tests.selection.judges.support import CANDIDATES, planted
 
 
@@ -34,6 +34,24 @@ def test_overlap_and_order_by_hand():
     other = np.stack([np.cos(swapped), np.sin(swapped)], axis=1)
     found = reference.agreement(similarities(other))
     assert found[0].item() == pytest.approx(-0.5)  # overlap 0, order reversed: (0 − 1) / 2
+
+
+def test_equal_vectors_have_no_order_to_agree_with():
+    """Texts that end with the same token have equal vectors in the first layer: no sort may make neighbors of them."""
+    vectors = planted(0.5)
+    reference = Neighborhoods.of(similarities(vectors))
+    same = np.tile(np.random.default_rng(2).normal(size=16), (len(vectors), 1))
+    found = reference.agreement(similarities(same))
+    # of n − 1 equals any ten may be the nearest
+    assert torch.allclose(found, torch.full_like(found, 0.5 * reference.count / (len(vectors) - 1)), atol=1e-5)
+    some = same.copy()
+    some[: len(vectors) // 2] = vectors[: len(vectors) // 2]
+    assert float(reference.agreement(similarities(some)).mean()) < 0.5
+
+
+def test_ranks_of_equals_are_shared():
+    values = torch.tensor([[0.5, 0.1, 0.5, 0.9], [0.1, 0.2, 0.3, 0.4]])
+    assert _ranks(values).tolist() == [[1.5, 0.0, 1.5, 3.0], [0.0, 1.0, 2.0, 3.0]]
 
 
 def test_the_planted_candidate_wins_and_intervals_hold_the_score():

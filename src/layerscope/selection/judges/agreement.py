@@ -17,6 +17,8 @@ from layerscope.selection.judges.base import Candidates, Judgment, judgment_of_i
 
 NEIGHBORS = 10
 NEAR = 50
+EQUAL = 3e-7
+"""Cosines that differ by no more are equal: those of equal vectors do, by rounding."""
 
 
 def similarities(vectors: np.ndarray | Tensor) -> Tensor:
@@ -51,12 +53,39 @@ class Neighborhoods:
 
     def agreement(self, similarity: Tensor) -> Tensor:
         """Per text (n,): the mean of the overlap (0 to 1) and the rank correlation (−1 to 1) with other similarities."""
-        found = similarity.topk(self.count, dim=-1).indices
-        overlap = self.member.gather(1, found).float().mean(-1)
-        order = similarity.gather(1, self.near).argsort(-1).argsort(-1).float()
+        order = _ranks(similarity.gather(1, self.near))
         order = order - order.mean(-1, keepdim=True)
         scale = torch.linalg.vector_norm(order, dim=-1) * torch.linalg.vector_norm(self.ranks)
-        return (overlap + (order @ self.ranks) / scale) / 2
+        # where all are equally near there is no order to agree with
+        return (self._overlap(similarity) + (order @ self.ranks) / scale.clamp_min(1e-12)) / 2
+
+    def _overlap(self, similarity: Tensor) -> Tensor:
+        """The share of the nearest that are the reference's; of equals at the edge each counts as much."""
+        nearest = similarity.topk(min(self.count + 1, similarity.shape[-1]), dim=-1)
+        shared = self.member.gather(1, nearest.indices[:, : self.count]).float().mean(-1)
+        edge = nearest.values[:, self.count - 1]
+        rows = (
+            (nearest.values[:, -1] >= edge - EQUAL).nonzero()[:, 0] if nearest.values.shape[1] > self.count else edge[:0].long()
+        )
+        if len(rows):
+            above = similarity[rows] > edge[rows, None] + EQUAL
+            at = (similarity[rows] - edge[rows, None]).abs() <= EQUAL
+            rest = (self.count - above.sum(-1)) / at.sum(-1).clamp_min(1)
+            member = self.member[rows]
+            shared[rows] = ((member & above).sum(-1) + (member & at).sum(-1) * rest) / self.count
+        return shared
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks along the last axis; equals share theirs, or a sort would hand out an order that nobody measured."""
+    ordered = values.sort(dim=-1)
+    out = torch.empty_like(values)
+    out.scatter_(-1, ordered.indices, torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).expand_as(values))
+    rows = ((ordered.values[:, 1:] - ordered.values[:, :-1]) <= EQUAL).any(-1).nonzero()[:, 0]
+    if len(rows):
+        difference = values[rows, :, None] - values[rows, None, :]
+        out[rows] = (difference > EQUAL).float().sum(-1) + ((difference.abs() <= EQUAL).float().sum(-1) - 1) / 2
+    return out
 
 
 def agreement_items(
