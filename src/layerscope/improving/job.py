@@ -186,14 +186,17 @@ class ImproveJob:
         costs = self._costs(readouts)
         decision = self._decide(panel, readouts, judgment, costs)
         if readouts[decision.chosen[0]].template == BLEND:
-            self._tell_blend(readouts, judgment, decision, costs)
+            self._tell_blend(panel, readouts, judgment, decision, costs)
         return self._result(panel, readouts, judgment, decision, costs, out, overwrite)
 
-    def _tell_blend(self, readouts: Sequence[Readout], judgment: Judgment, decision: Decision, costs: np.ndarray) -> None:
+    def _tell_blend(
+        self, panel: Panel, readouts: Sequence[Readout], judgment: Judgment, decision: Decision, costs: np.ndarray
+    ) -> None:
         """A mean over templates takes code of its own: say so, and name the best that takes none."""
         single = [i for i, readout in enumerate(readouts) if readout.template != BLEND]
         part, names = judgment.only(single), [readouts[i] for i in single]
-        other = decide(part, names, self.reader.layers, costs[single], self.settings.budget).chosen
+        eligible = panel.eligible(names, self.tokens["plain"])
+        other = decide(part, names, self.reader.layers, costs[single], self.settings.budget, eligible=eligible).chosen
         where = f"layer {self.reader.layers[other[1]]} under {names[other[0]].name}"
         scores = f"{part.score[other]:.3f} instead of {judgment.score[decision.chosen]:.3f}"
         self.nearest = f"The best that needs one pass per text and no code of its own is {where} ({scores}): --max-cost 1."
