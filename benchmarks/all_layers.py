@@ -24,7 +24,8 @@ from layerscope.capture import Site, expand_sites
 from layerscope.core.readout import TEMPLATES
 from layerscope.data import load_corpus
 from layerscope.evaluation.encode import EncodePass, open_space
-from layerscope.evaluation.scoring import TextCollector, quiet_mteb
+from layerscope.evaluation.mteb_models import TextCollector
+from layerscope.evaluation.scoring import quiet_mteb
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.models import LoadedModel, load
 from layerscope.store.embeddings import EmbeddingStore

@@ -31,6 +31,7 @@ from layerscope.evaluation.scoring import (
     collect,
     read_items,
     read_result,
+    require_mteb,
     score_all,
     task_files,
 )
@@ -97,6 +98,7 @@ def evaluate(
     open_engine(where)  # connects to nothing yet
     if store_dtype not in DTYPES:
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
+    require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = None if out is None else RunFolder(out)

@@ -258,6 +258,11 @@ class Evaluation:
         }
 
 
+def texts_file(run: str | Path, task: str) -> Path:
+    """Where the keys of a task's texts are kept: what centering averages over."""
+    return Path(run) / "texts" / f"{task}.npy"
+
+
 def read_item_table(folder: Path, gained: pd.DataFrame) -> ItemTable:
     """The per-item contributions in a run's folder, for the scores that the table of gains holds."""
     table: ItemTable = {}

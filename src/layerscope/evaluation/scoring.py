@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -26,78 +26,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerscope.core.readout import Readout
-from layerscope.errors import LayerscopeError, MissingExtraError
+from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import readout_vectors
 from layerscope.evaluation.plan import task_config
-from layerscope.evaluation.run import ItemScores, items_of
+from layerscope.evaluation.run import ItemScores, items_of, texts_file
 from layerscope.evaluation.tasks import TaskSpec, reseed
 from layerscope.evaluation.tasks.facts import refuse_constant
 from layerscope.models.fingerprint import files_sha256
 from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
-
-try:
-    from mteb.models import ModelMeta
-    from mteb.models.abs_encoder import AbsEncoder
-except ImportError:
-    raise MissingExtraError("scoring layers on tasks", "mteb") from None
-
-
-def model_meta(name: str, revision: str | None, width: int, experiment: dict[str, Any] | None) -> ModelMeta:
-    """What mteb files a result under; the experiment's settings (layer, readout) go into its own slot for them."""
-    label = name if "/" in name else f"layerscope/{name}"
-    return ModelMeta(
-        loader=None,
-        name=label,
-        revision=revision or "unknown",
-        release_date=None,
-        languages=None,
-        n_parameters=None,
-        memory_usage_mb=None,
-        max_tokens=None,
-        embed_dim=width,
-        license=None,
-        open_weights=True,
-        public_training_code=None,
-        public_training_data=None,
-        framework=["PyTorch"],
-        similarity_fn_name="cosine",
-        use_instructions=False,
-        training_datasets=None,
-        experiment_kwargs=experiment,
-    )
-
-
-def texts_of(inputs: Iterable[dict[str, Any]]) -> list[str]:
-    """The texts that mteb asks to be encoded, in its order."""
-    return [text for batch in inputs for text in batch["text"]]
-
-
-class LayerView(AbsEncoder):
-    """A model that is one layer under one readout: encoding is looking up."""
-
-    def __init__(self, lookup: Callable[[list[str]], np.ndarray], meta: ModelMeta) -> None:
-        self.lookup, self.mteb_model_meta = lookup, meta
-
-    def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
-        """The stored vectors of the texts."""
-        return self.lookup(texts_of(inputs))
-
-
-class TextCollector(AbsEncoder):
-    """Writes down every text a task encodes. Its vectors are two numbers that depend on the text: enough to be scored."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, None] = {}
-        self.mteb_model_meta = model_meta("collector", None, 2, None)
-
-    def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
-        """Two numbers per text."""
-        texts = texts_of(inputs)
-        self.texts.update(dict.fromkeys(texts))
-        digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
-        return np.array([[1 + d[0], 1 + d[1]] for d in digests], dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -139,11 +77,6 @@ class ScoreJob:
     def file(self, context: ScoringContext) -> Path:
         """Where its result is, once it is done."""
         return Path(context.run) / "results" / self.task.name / f"{self.key}.json"
-
-
-def texts_file(run: str | Path, task: str) -> Path:
-    """Where the keys of a task's texts are kept: what centering averages over."""
-    return Path(run) / "texts" / f"{task}.npy"
 
 
 @lru_cache(maxsize=1)
@@ -194,6 +127,11 @@ def _lookup(context: ScoringContext, job: ScoreJob) -> Callable[[list[str]], np.
     return lambda texts: vectors[[row[text_key(text)] for text in texts]]
 
 
+def require_mteb() -> None:
+    """Say that mteb is missing before anything long begins."""
+    import layerscope.evaluation.mteb_models  # noqa: F401 - its import says which extra is missing
+
+
 def quiet_mteb() -> None:
     """mteb and what it uses talk a lot; a run has its own progress bar."""
     for name in ("mteb", "datasets", "sentence_transformers", "fsspec"):
@@ -216,7 +154,7 @@ def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
     """The texts that each task encodes: it is scored once with a model that only records them."""
     import mteb
 
-    from layerscope.evaluation.scoring import TextCollector
+    from layerscope.evaluation.mteb_models import TextCollector
 
     quiet_mteb()
     bar.begin("reading tasks|tasks", len(specs))
@@ -272,7 +210,7 @@ def read_result(file: Path) -> dict[str, Any] | None:
 def _score(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:
     import mteb
 
-    from layerscope.evaluation.scoring import LayerView, model_meta
+    from layerscope.evaluation.mteb_models import LayerView, model_meta
 
     task = _task(job.task)
     facts = {"task_type": task.metadata.type, "metric": task.metadata.main_score}

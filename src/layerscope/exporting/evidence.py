@@ -18,8 +18,7 @@ from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
 from layerscope.core.runs import load_run
 from layerscope.errors import ExportError, RunFolderError
 from layerscope.evaluation.encode import open_space, readout_vectors
-from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.scoring import texts_file
+from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
 from layerscope.profiling.run import Run

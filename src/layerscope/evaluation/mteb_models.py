@@ -1,0 +1,76 @@
+"""Models as mteb sees them: one layer under one readout, whose vectors are looked up, and one that only notes the texts.
+
+Scoring alone needs mteb: this file is imported where scores are computed, so that the rest works without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from layerscope.errors import MissingExtraError
+
+try:
+    from mteb.models import ModelMeta
+    from mteb.models.abs_encoder import AbsEncoder
+except ImportError:
+    raise MissingExtraError("scoring layers on tasks", "mteb") from None
+
+
+def model_meta(name: str, revision: str | None, width: int, experiment: dict[str, Any] | None) -> ModelMeta:
+    """What mteb files a result under; the experiment's settings (layer, readout) go into its own slot for them."""
+    label = name if "/" in name else f"layerscope/{name}"
+    return ModelMeta(
+        loader=None,
+        name=label,
+        revision=revision or "unknown",
+        release_date=None,
+        languages=None,
+        n_parameters=None,
+        memory_usage_mb=None,
+        max_tokens=None,
+        embed_dim=width,
+        license=None,
+        open_weights=True,
+        public_training_code=None,
+        public_training_data=None,
+        framework=["PyTorch"],
+        similarity_fn_name="cosine",
+        use_instructions=False,
+        training_datasets=None,
+        experiment_kwargs=experiment,
+    )
+
+
+def texts_of(inputs: Iterable[dict[str, Any]]) -> list[str]:
+    """The texts that mteb asks to be encoded, in its order."""
+    return [text for batch in inputs for text in batch["text"]]
+
+
+class LayerView(AbsEncoder):
+    """A model that is one layer under one readout: encoding is looking up."""
+
+    def __init__(self, lookup: Callable[[list[str]], np.ndarray], meta: ModelMeta) -> None:
+        self.lookup, self.mteb_model_meta = lookup, meta
+
+    def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
+        """The stored vectors of the texts."""
+        return self.lookup(texts_of(inputs))
+
+
+class TextCollector(AbsEncoder):
+    """Writes down every text a task encodes. Its vectors are two numbers that depend on the text: enough to be scored."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, None] = {}
+        self.mteb_model_meta = model_meta("collector", None, 2, None)
+
+    def encode(self, inputs: Any, **kwargs: Any) -> np.ndarray:
+        """Two numbers per text."""
+        texts = texts_of(inputs)
+        self.texts.update(dict.fromkeys(texts))
+        digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
+        return np.array([[1 + d[0], 1 + d[1]] for d in digests], dtype=np.float32)
