@@ -87,7 +87,7 @@ def train(name: str, streams: Streams, plan: Plan, out: Path, device: torch.devi
     if architectures.sees_ahead(model, probe) != (name == "mlm"):
         raise RuntimeError(f"{name}: the attention mask is not the one wanted")
 
-    optimizer = _optimizer(model, plan, device)
+    optimizer = make_optimizer(model, plan, device)
     draws = torch.Generator().manual_seed(plan.seed + 1)  # the same texts in the same order for every model
     masks = torch.Generator().manual_seed(plan.seed + 2)
     autocast = torch.autocast("cuda", dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
@@ -98,7 +98,7 @@ def train(name: str, streams: Streams, plan: Plan, out: Path, device: torch.devi
         log.writerow(LOG)
         for step in range(plan.steps + 1):
             if step in plan.saved or step % plan.log_every == 0:
-                loss = _held_out_loss(name, model, held, plan, autocast)
+                loss = held_out_loss(name, model, held, plan, autocast)
                 train_loss = float(recent) / since if since else float("nan")
                 recent, since = torch.zeros((), device=device), 0
                 taken = time.perf_counter() - started
@@ -116,7 +116,7 @@ def train(name: str, streams: Streams, plan: Plan, out: Path, device: torch.devi
                 group["lr"] = plan.rate(step)
             ids, following = windows(text, plan.batch, plan.length, draws)
             with autocast:
-                loss = _loss(name, model, ids, following, plan, masks)
+                loss = batch_loss(name, model, ids, following, plan, masks)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
@@ -141,7 +141,8 @@ def save(model: nn.Module, streams: Streams, folder: Path) -> None:
     draft.rename(folder)
 
 
-def _loss(name: str, model: nn.Module, ids: Tensor, following: Tensor, plan: Plan, generator: torch.Generator) -> Tensor:
+def batch_loss(name: str, model: nn.Module, ids: Tensor, following: Tensor, plan: Plan, generator: torch.Generator) -> Tensor:
+    """The model's own loss on one batch: of the next tokens, or of masked ones."""
     targets = following
     if name == "mlm":
         ids, targets = masked(ids, plan.masked, model.config.vocab_size, generator)
@@ -150,7 +151,7 @@ def _loss(name: str, model: nn.Module, ids: Tensor, following: Tensor, plan: Pla
 
 
 @torch.no_grad()
-def _held_out_loss(name: str, model: nn.Module, held: Tensor, plan: Plan, autocast: Any) -> float:
+def held_out_loss(name: str, model: nn.Module, held: Tensor, plan: Plan, autocast: Any) -> float:
     """Mean loss on the same held-out rows (and the same masks) every time."""
     model.eval()
     draws, masks = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
@@ -159,12 +160,12 @@ def _held_out_loss(name: str, model: nn.Module, held: Tensor, plan: Plan, autoca
     for _ in range(0, rows, plan.batch):
         ids, following = windows(held, plan.batch, plan.length, draws)
         with autocast:
-            losses.append(float(_loss(name, model, ids, following, plan, masks)))
+            losses.append(float(batch_loss(name, model, ids, following, plan, masks)))
     model.train()
     return sum(losses) / len(losses)
 
 
-def _optimizer(model: nn.Module, plan: Plan, device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, plan: Plan, device: torch.device) -> torch.optim.Optimizer:
     """AdamW; no decay on norms, biases and Mamba's time constants."""
     named = list(model.named_parameters())
     decayed = [p for name, p in named if p.ndim >= 2 and not name.endswith("A_log")]

@@ -1,18 +1,41 @@
-"""Layers watched while a model trains: `LayerWatch` for any loop, `LayerscopeCallback` for the Hugging Face Trainer."""
+"""Layers while a model trains: watched (`LayerWatch`, `LayerscopeCallback`) or acted on (`LayerPenalty`, `PenaltyCallback`).
+
+Both come for any loop and for the Hugging Face Trainer.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from layerscope.core.runs import view
-from layerscope.training.watch import LayerWatch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from layerscope.training.callback import LayerscopeCallback
+    from layerscope.training.callback import LayerscopeCallback, PenaltyCallback
+    from layerscope.training.penalties import LayerPenalty, token_entropies, variance_covariance
+    from layerscope.training.watch import LayerWatch
 
-__all__ = ["LayerWatch", "LayerscopeCallback", "plot"]
+__all__ = [
+    "LayerPenalty",
+    "LayerWatch",
+    "LayerscopeCallback",
+    "PenaltyCallback",
+    "plot",
+    "token_entropies",
+    "variance_covariance",
+]
+
+# Imported when first used: the callbacks bring transformers' Trainer in, which plain loops have no use for.
+_WHERE = {
+    "LayerPenalty": "penalties",
+    "LayerWatch": "watch",
+    "LayerscopeCallback": "callback",
+    "PenaltyCallback": "callback",
+    "token_entropies": "penalties",
+    "variance_covariance": "penalties",
+}
 
 
 def plot(source: Any, metrics: list[str] | None = None) -> Figure:
@@ -24,8 +47,6 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LayerscopeCallback":  # brings transformers' Trainer in, which plain loops have no use for
-        from layerscope.training.callback import LayerscopeCallback
-
-        return LayerscopeCallback
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,363 @@
+"""Does the best layer move when a corpus grows more diverse?
+
+Builds nested corpora of one size from the texts given. `topic`: texts of one topic, of two, … of all (topics are clusters of the
+words that texts use). `length`: the same texts cut to their first n words. `duplication`: the same number of texts with fewer and
+fewer distinct ones among them. On each it measures every layer without labels: whether a text with 30 % of its words dropped
+finds the whole text again (`found_again`), dataset entropy of the pooled vectors, and prompt entropy.
+
+Table: a row per aspect (`condition`), level, layer and metric, and `best layer` rows with the middle 95 % of the best layers of
+resampled corpora. Figure: a column per aspect, a color per level, a dot at each best layer. Verdict: for each metric and aspect,
+whether the best layer moves beyond what resampling the texts moves it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from layerscope.core.sites import site_of
+from layerscope.core.statistics import Interval, bootstrap_rows, percentile_interval
+from layerscope.errors import DataError
+from layerscope.metrics import matrix_entropy
+from layerscope.models import LoadedModel
+from layerscope.progress import Progress
+from layerscope.selection.judges.consistency import drop_words
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import band, color_key, in_short, lists, new_figure, quiet, sequential, subtitle, tame
+from layerscope.studies.shared.models import Request, canonical, read_specs
+from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ASPECTS = ("topic", "length", "duplication")
+# metric: what its best layer has, and its unit
+METRICS = {
+    "found_again": ("highest", "mean reciprocal rank"),
+    "dataset_entropy": ("highest", "nats"),
+    "prompt_entropy": ("lowest", "nats"),
+}
+COLUMNS = [
+    "model",
+    "kind",
+    "condition",
+    "level",
+    "site",
+    "layer",
+    "depth",
+    "metric",
+    "sink",
+    "normalization",
+    "value",
+    "ci_low",
+    "ci_high",
+    "n",
+]
+_DRAWS = 200
+_WORDS = 2000  # most words that topics are told by
+_FEWEST = 8  # texts of a corpus
+_TITLES = {"topic": "Topics", "length": "Words kept", "duplication": "Share of copies"}
+
+
+class Diversity(Study):
+    """The best layer on nested corpora by topic, length and duplication."""
+
+    name: ClassVar[str] = "diversity"
+    title: ClassVar[str] = "The best layer as a corpus grows more diverse"
+    models: ClassVar[tuple[int, int | None]] = (1, 1)
+    texts: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("aspects", list(ASPECTS), "which of topic, length and duplication", valid=ASPECTS, filled=True),
+        Option(
+            "topics",
+            [1, 2, 4, 8],
+            "numbers of topics, nested; the largest is how many topics are looked for",
+            least=1,
+            filled=True,
+        ),
+        Option(
+            "lengths",
+            [8, 16, 32, 64],
+            "words kept of every text; only texts that have the largest number are used",
+            least=4,
+            filled=True,
+        ),
+        Option("copies", [0.0, 0.5, 0.75, 0.9], "shares of texts that are copies of others", least=0, most=0.95, filled=True),
+        Option("size", 0, "texts of each corpus; 0: as many as the smallest one allows", least=0),
+    )
+
+    def run(self, request: Request, bar: Progress) -> Result:
+        """Read all texts once (and once per length), then measure every corpus from these vectors."""
+        request = canonical(request)
+        spec = read_specs(request.models)[0]
+        bar.begin(f"loading {spec.label}|", 1)
+        model = spec.open(request)
+        texts = list(dict.fromkeys(request.texts or ()))
+        corpora, warnings = build_corpora(texts, request.options, request.seed)
+        measured = measure_corpora(request, model, corpora, bar)
+        table = tabulate(measured, spec.label, model.n_blocks)
+        conventions = {
+            "models": {spec.label: model.identity},
+            "corpora": {f"{c.aspect} {c.level:g}": {"texts": len(c.texts), "distinct": len(set(c.texts))} for c in corpora},
+            "topics": "clusters of texts by their words (k-means of tf-idf directions)",
+            "found_again": "mean reciprocal rank of a text among the distinct ones, asked with 30 % of its words gone; centered",
+            "best": {name: how for name, (how, _) in METRICS.items()},
+            "intervals": f"{_DRAWS} resamples of the corpus's texts",
+        }
+        return Result(table, verdict(measured), conventions, warnings)
+
+    def passes(self, options: dict[str, Any]) -> float:
+        """Texts and their shortened copies, once for topics and duplication and once per length."""
+        plain = bool(set(options["aspects"]) & {"topic", "duplication"})
+        return 2.0 * (plain + ("length" in options["aspects"]) * len(options["lengths"]))
+
+    def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
+        """A column per aspect, a row per metric, a color per level; dots mark the best layers."""
+        values = table[table["kind"] == "value"]
+        aspects = list(dict.fromkeys(values["condition"]))
+        figure = new_figure(3.9 * len(aspects), 7.2)
+        axes = figure.subplots(len(METRICS), len(aspects), squeeze=False, sharex=True)
+        for j, aspect in enumerate(aspects):
+            chosen = values[values["condition"] == aspect]
+            levels = sorted(chosen["level"].unique(), reverse=aspect == "duplication")
+            for i, (metric, (how, unit)) in enumerate(METRICS.items()):
+                axis = axes[i, j]
+                for level, color in zip(levels, sequential(len(levels)), strict=True):
+                    rows = chosen[(chosen["level"] == level) & (chosen["metric"] == metric)].dropna(subset=["value"])
+                    band(axis, rows, color, alpha=0.1)
+                    if len(rows):
+                        at = rows.loc[rows["value"].idxmax() if how == "highest" else rows["value"].idxmin()]
+                        axis.plot([at["depth"]], [at["value"]], "o", color=color, markersize=4)
+                quiet(axis)
+                if j == 0:
+                    axis.set_ylabel(f"{metric.replace('_', ' ')} ({unit})", fontsize=8)
+            axes[0, j].set_title(_TITLES[aspect], fontsize=9, loc="left")
+            axes[-1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
+            color_key(figure, list(axes[:, j]), [f"{level:g}" for level in levels], "")
+        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}; dots: the best layer"), fontsize=9)
+        return figure
+
+
+# --- corpora --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NestedCorpus:
+    """One corpus: its texts, in order, and how they are read (`words`: only the first so many)."""
+
+    aspect: str
+    level: float
+    texts: tuple[str, ...]
+    words: int = 0
+
+    @property
+    def reading(self) -> str:
+        """What tells the passes apart that its vectors come from."""
+        return f"words-{self.words}" if self.words else "whole"
+
+
+def build_corpora(texts: Sequence[str], options: dict[str, Any], seed: int) -> tuple[list[NestedCorpus], list[str]]:
+    """All corpora asked for, from the least diverse to the most, and what a reader must know."""
+    warnings: list[str] = []
+    size = int(options["size"])
+    corpora: list[NestedCorpus] = []
+    if "topic" in options["aspects"]:
+        corpora += _by_topic(texts, sorted(set(options["topics"])), size, seed, warnings)
+    if "length" in options["aspects"]:
+        lengths = sorted(set(options["lengths"]))
+        usable = [text for text in texts if len(text.split()) >= lengths[-1]]
+        usable = _drawn(usable, size or len(usable), seed)
+        _enough(usable, f"texts of {lengths[-1]} words or more", "Give smaller lengths")
+        corpora += [NestedCorpus("length", n, tuple(" ".join(text.split()[:n]) for text in usable), n) for n in lengths]
+    if "duplication" in options["aspects"]:
+        chosen = _drawn(texts, size or len(texts), seed)
+        _enough(chosen, "texts", "Give more texts")
+        for share in sorted(set(options["copies"]), reverse=True):
+            distinct = max(2, round((1 - share) * len(chosen)))
+            corpora.append(NestedCorpus("duplication", share, tuple(chosen[i % distinct] for i in range(len(chosen)))))
+    return corpora, warnings
+
+
+def _enough(texts: Sequence[str], what: str, hint: str) -> None:
+    if len(texts) < _FEWEST:
+        raise DataError(f"there are {len(texts)} {what}, and at least {_FEWEST} are needed. {hint}, or another --data.")
+
+
+def _drawn(texts: Sequence[str], count: int, seed: int) -> list[str]:
+    order = np.random.default_rng([seed, len(texts)]).permutation(len(texts))[:count]
+    return [texts[i] for i in order]
+
+
+def _by_topic(texts: Sequence[str], levels: list[int], size: int, seed: int, warnings: list[str]) -> list[NestedCorpus]:
+    """Texts of the largest topic, of the two largest, …; each corpus has as many texts, drawn evenly from its topics."""
+    _enough(texts, "texts", "Give more texts")
+    topics = word_topics(texts, levels[-1], seed)
+    members = sorted(([i for i, t in enumerate(topics) if t == k] for k in set(topics.tolist())), key=lambda m: (-len(m), m[0]))
+    if len(members) < levels[-1]:
+        warnings.append(f"the texts form {len(members)} topics, not {levels[-1]}.")
+    levels = sorted({min(level, len(members)) for level in levels})
+    count = min([len(members[0]), *([size] if size else [])])
+    _enough(members[0], "texts in the largest topic", "Ask for fewer topics")
+    rng = np.random.default_rng([seed, len(texts), 1])
+    queues = [list(rng.permutation(member)) for member in members]
+    out = []
+    for level in levels:
+        left = [list(queue) for queue in queues[:level]]
+        chosen: list[int] = []
+        while len(chosen) < count:
+            for queue in left:
+                if queue and len(chosen) < count:
+                    chosen.append(queue.pop(0))
+        out.append(NestedCorpus("topic", level, tuple(texts[i] for i in sorted(chosen))))
+    return out
+
+
+def word_topics(texts: Sequence[str], count: int, seed: int, rounds: int = 25) -> np.ndarray:
+    """A cluster number per text: k-means of tf-idf directions over the words that some, but not most, texts have."""
+    bags = [Counter(word.strip(".,;:!?\"'()").lower() for word in text.split()) for text in texts]
+    found = Counter(word for bag in bags for word in bag)
+    usable = [word for word, n in found.items() if 2 <= n <= max(2, len(texts) // 2) and len(word) > 3]
+    usable = sorted(usable, key=lambda word: (-found[word], word))[:_WORDS]
+    place = {word: i for i, word in enumerate(usable)}
+    rows = np.zeros((len(texts), max(1, len(usable))))
+    for i, bag in enumerate(bags):
+        for word, n in bag.items():
+            if word in place:
+                rows[i, place[word]] = np.log1p(n) * np.log(len(texts) / found[word])
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+    rng = np.random.default_rng([seed, count])
+    centers = [rows[int(rng.integers(len(rows)))]]
+    while len(centers) < min(count, len(rows)):  # each next one far from those before
+        near = (rows @ np.array(centers).T).max(1)
+        centers.append(rows[int(near.argmin())])
+    middle = np.array(centers)
+    topics = np.zeros(len(rows), dtype=int)
+    for _ in range(rounds):
+        topics = (rows @ middle.T).argmax(1)
+        for k in range(len(middle)):
+            if (topics == k).any():
+                mean = rows[topics == k].mean(0)
+                middle[k] = mean / max(np.linalg.norm(mean), 1e-30)
+    return topics
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class MeasuredCorpus:
+    """One corpus: curves over layers by metric with their resamples (draws, layers), and the number of texts."""
+
+    corpus: NestedCorpus
+    values: dict[str, np.ndarray]
+    draws: dict[str, np.ndarray]
+
+    def best(self, metric: str) -> Interval:
+        """The best layer, and the middle 95 % of the best layers of resampled corpora."""
+        sign = 1 if METRICS[metric][0] == "highest" else -1
+        curve = sign * self.values[metric]
+        if not np.isfinite(curve).any():
+            return Interval(float("nan"))
+        drawn = np.array([np.nanargmax(sign * draw) for draw in self.draws[metric] if np.isfinite(draw).any()], dtype=float)
+        low, high = np.quantile(drawn, [0.025, 0.975], method="nearest") if len(drawn) else (np.nan, np.nan)
+        return Interval(float(np.nanargmax(curve)), float(low), float(high), len(self.corpus.texts))
+
+
+def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[NestedCorpus], bar: Progress) -> list[MeasuredCorpus]:
+    """Every corpus from vectors that each distinct text is read for once."""
+    readings: dict[str, list[str]] = {}
+    for corpus in corpora:
+        readings.setdefault(corpus.reading, []).extend(corpus.texts)
+    vectors = {}
+    bar.begin("texts and shortened copies|texts", 2 * sum(len(set(texts)) for texts in readings.values()))
+    for name, every in readings.items():
+        texts = sorted(set(every))
+        rng = np.random.default_rng([request.seed, len(texts), 2])
+        shortened = [drop_words(text, rng) for text in texts]
+        whole = vectors_of(request, model, texts, name, bar, entropy=True)
+        dropped = vectors_of(request, model, shortened, f"{name}-dropped", bar)
+        vectors[name] = ({text: i for i, text in enumerate(texts)}, whole, dropped)
+    bar.begin("corpora|", len(corpora))
+    out = []
+    for corpus in corpora:
+        place, whole, dropped = vectors[corpus.reading]
+        rows = np.array([place[text] for text in corpus.texts])
+        out.append(
+            _measure(corpus, whole["vectors"][:, rows], dropped["vectors"][:, rows], whole["entropy"][:, rows], request.seed)
+        )
+        bar.advance(1)
+    return out
+
+
+def _measure(corpus: NestedCorpus, whole: np.ndarray, dropped: np.ndarray, entropy: np.ndarray, seed: int) -> MeasuredCorpus:
+    count = len(corpus.texts)
+    ranks = reciprocal_ranks(dropped, whole, corpus.texts)
+    draws = bootstrap_rows(count, _DRAWS, [seed, count])
+    values = {"found_again": ranks.mean(1), "prompt_entropy": np.nanmean(entropy, 1)}
+    drawn = {"found_again": ranks[:, draws].mean(-1).T, "prompt_entropy": np.nanmean(entropy[:, draws], -1).T}
+    rows = torch.from_numpy(whole)
+    values["dataset_entropy"] = _dataset_entropy(rows)
+    # its resamples cost an eigenproblem each: a part of the draws has to do
+    drawn["dataset_entropy"] = np.stack([_dataset_entropy(rows[:, torch.from_numpy(draw)]) for draw in draws[: _DRAWS // 8]])
+    return MeasuredCorpus(corpus, values, drawn)
+
+
+def _dataset_entropy(rows: torch.Tensor) -> np.ndarray:
+    if not bool(torch.isfinite(rows).all()):
+        return np.full(len(rows), np.nan)
+    return matrix_entropy(rows, rows="centered-unit").numpy()
+
+
+def tabulate(measured: Sequence[MeasuredCorpus], label: str, blocks: int) -> pd.DataFrame:
+    """A row per corpus, layer and metric, and the best layers."""
+    rows = []
+    for each in measured:
+        setting = {"model": label, "condition": each.corpus.aspect, "level": each.corpus.level, "normalization": "raw"}
+        for metric in METRICS:
+            for layer, value in enumerate(each.values[metric]):
+                interval = percentile_interval(float(value), each.draws[metric][:, layer], len(each.corpus.texts))
+                rows.append(
+                    {
+                        **setting, "kind": "value", "site": site_of(layer), "layer": layer, "depth": layer / blocks,
+                        "metric": metric, "sink": "keep", "value": interval.value, "ci_low": interval.low,
+                        "ci_high": interval.high, "n": interval.n,
+                    }
+                )  # fmt: skip
+            best = each.best(metric)
+            ends = {"value": best.value, "ci_low": best.low, "ci_high": best.high, "n": best.n}
+            rows.append({**setting, "kind": "best layer", "metric": metric, **ends})
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def moved(one: Interval, other: Interval) -> bool:
+    """Whether two best layers differ beyond what resampling moves them: neither is within the other's interval."""
+    return not (other.low <= one.value <= other.high or one.low <= other.value <= one.high)
+
+
+def verdict(measured: Sequence[MeasuredCorpus]) -> list[str]:
+    """Per aspect and metric, the best layer from the least diverse corpus to the most."""
+    out, moves, stays = [], [], []
+    for aspect in dict.fromkeys(each.corpus.aspect for each in measured):
+        corpora = [each for each in measured if each.corpus.aspect == aspect]
+        size = len(corpora[0].corpus.texts)
+        levels = ", ".join(f"{each.corpus.level:g}" for each in corpora)
+        out.append(f"By {aspect} ({levels}; {size} texts each), the best layer:")
+        for metric, (how, _) in METRICS.items():
+            best = [each.best(metric) for each in corpora]
+            path = " → ".join(f"{b.value:.0f} ({b.low:.0f} to {b.high:.0f})" for b in best)
+            does = moved(best[0], best[-1])
+            (moves if does else stays).append(f"{metric} by {aspect}")
+            out.append(f"  {how} {metric.replace('_', ' ')}: {path}: {'it moves' if does else 'no clear move'}.")
+    answer = f"the best layer moves for {lists(moves)}" if moves else "no best layer moves clearly"
+    if moves and stays:
+        answer += f"; not clearly for {lists(stays)}"
+    return [in_short(answer), *out]
+
+
+STUDY = Diversity()

@@ -1,0 +1,289 @@
+"""Which layers hold up when texts are perturbed?
+
+Perturbs texts in four ways at rising levels (typing errors, words dropped, words out of order, words in capitals) and asks every
+layer two things. With labels: how often a linear probe that was trained on unchanged texts still puts a perturbed text right.
+Without: whether a perturbed text finds its own unchanged text again among all (mean reciprocal rank by cosine).
+
+Table: a row per kind of perturbation (`condition`), level, layer and metric, `accuracy:TASK` and `found_again`; `drop` rows are
+the paired change from the unchanged texts. Figure: a column per perturbation, a row per metric, a color per level. Verdict: at
+the highest level, the best layer, and what the layer that is best on unchanged texts loses, each against the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from layerscope.core.sites import site_of
+from layerscope.core.statistics import Interval
+from layerscope.data.augment import augment
+from layerscope.errors import DataError
+from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.models import LoadedModel
+from layerscope.progress import Progress
+from layerscope.selection.judges.consistency import drop_words
+from layerscope.selection.labels.probes import stratified_folds
+from layerscope.selection.labels.read import read_labels
+from layerscope.studies.base import Option, Result, Study
+from layerscope.studies.shared.curves import (
+    band,
+    color_key,
+    in_short,
+    layers,
+    lists,
+    mean_of,
+    new_figure,
+    quiet,
+    sequential,
+    subtitle,
+    tame,
+)
+from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
+from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FOUND = "found_again"
+COLUMNS = ["model", "kind", "condition", "level", "site", "layer", "depth", "metric", "value", "ci_low", "ci_high", "n"]
+_LEAST = 40  # labeled texts
+
+
+def mistyped(text: str, level: float, seed: int) -> str:
+    """Typing errors in a share of the words: the views that profiles compare, at this strength."""
+    return augment(text, seed=seed, view=0, strength=level)
+
+
+def with_words_dropped(text: str, level: float, seed: int) -> str:
+    """Without a share of the words."""
+    return drop_words(text, _rng(text, seed), level)
+
+
+def out_of_order(text: str, level: float, seed: int) -> str:
+    """A share of the words in each other's places."""
+    words, rng = text.split(), _rng(text, seed)
+    chosen = np.flatnonzero(rng.random(len(words)) < level)
+    for here, there in zip(chosen, [words[i] for i in rng.permutation(chosen)], strict=True):
+        words[here] = there
+    return " ".join(words)
+
+
+def in_capitals(text: str, level: float, seed: int) -> str:
+    """A share of the words in capitals."""
+    rng = _rng(text, seed)
+    return " ".join(word.upper() if rng.random() < level else word for word in text.split())
+
+
+def _rng(text: str, seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, *text.encode("utf-8", "surrogatepass")[:64], len(text)])
+
+
+PERTURBATIONS: dict[str, Callable[[str, float, int], str]] = {
+    "typos": mistyped,
+    "dropped": with_words_dropped,
+    "order": out_of_order,
+    "capitals": in_capitals,
+}
+
+
+class Robustness(Study):
+    """Scores of every layer on perturbed texts."""
+
+    name: ClassVar[str] = "robustness"
+    title: ClassVar[str] = "Scores of every layer on perturbed texts"
+    models: ClassVar[tuple[int, int | None]] = (1, 1)
+    texts: ClassVar[bool] = True
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("kinds", list(PERTURBATIONS), "how texts are perturbed", valid=tuple(PERTURBATIONS), filled=True),
+        Option("levels", [0.1, 0.3, 0.6], "shares of words that are touched", least=0.01, most=1, filled=True),
+        Option(
+            "labels", ["TrecQuestions"], "catalogued classification tasks or labeled files (text,label); `none` asks no labels"
+        ),
+        Option("items", 300, "labeled texts of each task", least=_LEAST),
+    )
+
+    def run(self, request: Request, bar: Progress) -> Result:
+        """Read unchanged and perturbed texts, then score every layer on both."""
+        request = canonical(request)
+        spec = read_specs(request.models)[0]
+        sets = [TextSet(FOUND, sorted(set(request.texts or ())))]
+        sets += [read_set(name, request) for name in request.options["labels"] if name != "none"]
+        bar.begin(f"loading {spec.label}|", 1)
+        model = spec.open(request)
+        measured = measure(request, model, sets, bar)
+        conventions = {
+            "models": {spec.label: model.identity},
+            "texts": {one.metric: len(one.texts) for one in sets},
+            "probe": f"ridge on class indicators, trained on unchanged texts, {FOLDS} folds; mean-pooled vectors",
+            FOUND: "mean reciprocal rank of the unchanged text among all, by cosine, centered on the unchanged texts",
+            "levels": "the share of words touched",
+            "intervals": "over texts; drops are paired",
+        }
+        return Result(tabulate(measured, spec.label, request.seed), verdict(measured, request.seed), conventions)
+
+    def passes(self, options: dict[str, Any]) -> float:
+        """The unchanged texts and each perturbation at each level; labeled texts come on top."""
+        return 1.0 + len(set(options["kinds"])) * len(set(options["levels"]))
+
+    def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
+        """Scores against depth, colored by level: a column per perturbation."""
+        values = table[table["kind"] == "value"]
+        kinds = [kind for kind in dict.fromkeys(values["condition"]) if kind != "none"]
+        names = list(dict.fromkeys(values["metric"]))
+        figure = new_figure(3.0 * len(kinds) + 0.8, 2.7 * len(names) + 0.6)
+        axes = figure.subplots(len(names), len(kinds), squeeze=False, sharex=True, sharey="row")
+        levels = sorted(values["level"].unique())
+        colors = dict(zip(levels, sequential(len(levels)), strict=True))
+        for i, metric in enumerate(names):
+            for j, kind in enumerate(kinds):
+                axis = axes[i, j]
+                for level in levels:
+                    rows = values[(values["metric"] == metric) & (values["level"] == level)]
+                    rows = rows[rows["condition"] == ("none" if level == 0 else kind)].dropna(subset=["value"])
+                    if len(rows):
+                        band(axis, rows, colors[level], alpha=0.12)
+                quiet(axis)
+                axes[0, j].set_title(kind, fontsize=9, loc="left")
+                axes[-1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
+            axes[i, 0].set_ylabel(tame(metric.replace("_", " ").replace(":", ", ")), fontsize=8)
+        color_key(figure, list(axes.ravel()), [f"{level:g}" for level in levels], "words touched")
+        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        return figure
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """Texts that one score is taken on: with labels an accuracy, without them being found again."""
+
+    metric: str
+    texts: list[str]
+    labels: np.ndarray | None = None
+
+
+def read_set(name: str, request: Request) -> TextSet:
+    """Labeled texts of a catalogued task, or of a file, as many as asked for."""
+    if Path(name).suffix and Path(name).exists():
+        labeled = read_labels(name)
+        if labeled.kind != "classification":
+            raise DataError(f"{name} holds {labeled.kind}, not classes: a file for this study has the columns text,label.")
+        rows = list(zip(labeled.sides[0], labeled.targets.tolist(), strict=True))
+    else:
+        entry = TASKS.get(name)
+        if entry.task_type != "Classification":
+            raise DataError(f"{name} is a task of the type {entry.task_type}; this study takes classification tasks.")
+        splits = entry.read(fetch(name, offline=request.offline))
+        rows = [(row["text"], row["label"]) for row in splits["test"]]
+    order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[: request.options["items"]]
+    chosen = [rows[i] for i in order]
+    counts: dict[Any, int] = {}
+    for _, label in chosen:
+        counts[label] = counts.get(label, 0) + 1
+    chosen = [row for row in chosen if counts[row[1]] >= FOLDS]  # a class must be in every fold
+    if len(chosen) < _LEAST or len({label for _, label in chosen}) < 2:
+        raise DataError(f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are needed.")
+    return TextSet(f"accuracy:{Path(name).stem}", [text for text, _ in chosen], np.array([label for _, label in chosen]))
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Measured:
+    """Per text and layer, (layers, texts): scores by metric, kind of perturbation and level (`none`, 0: unchanged)."""
+
+    blocks: int
+    values: dict[tuple[str, str, float], np.ndarray] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The scores taken."""
+        return list(dict.fromkeys(metric for metric, _, _ in self.values))
+
+    def drop(self, metric: str, kind: str, level: float) -> np.ndarray:
+        """Perturbed minus unchanged."""
+        return self.values[metric, kind, level] - self.values[metric, "none", 0.0]
+
+
+def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Measured:
+    """Every set of texts under every perturbation."""
+    options = request.options
+    wanted = [(kind, float(level)) for kind in dict.fromkeys(options["kinds"]) for level in sorted(set(options["levels"]))]
+    bar.begin("texts and perturbed copies|texts", (1 + len(wanted)) * sum(len(one.texts) for one in sets))
+    out = Measured(model.n_blocks)
+    for one in sets:
+        name = folder_name(one.metric)
+        plain = vectors_of(request, model, one.texts, f"{name}-none", bar)["vectors"]
+        changed = []
+        for kind, level in wanted:
+            texts = [PERTURBATIONS[kind](text, level, request.seed) for text in one.texts]
+            changed.append(vectors_of(request, model, texts, f"{name}-{kind}-{level:g}", bar)["vectors"])
+        settings = [("none", 0.0), *wanted]
+        if one.labels is None:
+            scores = [reciprocal_ranks(vectors, plain, one.texts) for vectors in [plain, *changed]]
+        else:
+            folds = stratified_folds(one.labels, FOLDS, 1, request.seed)[0]
+            scores = probe_hits(plain, changed, one.labels, folds)
+        for (kind, level), values in zip(settings, scores, strict=True):
+            out.values[one.metric, kind, level] = values
+    return out
+
+
+def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
+    """A row per setting and layer: the score, and its change from the unchanged texts."""
+    rows = []
+    for (metric, kind, level), values in measured.values.items():
+        parts = {"value": values} | ({} if kind == "none" else {"drop": measured.drop(metric, kind, level)})
+        for what, numbers in parts.items():
+            for layer, one in enumerate(numbers):
+                mean = mean_of(one, seed)
+                place = {"site": site_of(layer), "layer": layer, "depth": layer / measured.blocks}
+                ends = {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high, "n": mean.n}
+                rows.append({"model": label, "kind": what, "condition": kind, "level": level, "metric": metric, **place, **ends})
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def verdict(measured: Measured, seed: int) -> list[str]:
+    """At the highest level of each perturbation: the best layer, and what the best on unchanged texts loses, against the last."""
+    out: list[str] = []
+    signs: dict[str, int] = {}
+    for metric in measured.metrics:
+        plain = 100 * measured.values[metric, "none", 0.0]
+        clean = int(np.nanargmax(plain.mean(1)))
+        unit = "% right" if metric != FOUND else "mean reciprocal rank × 100"
+        best_score, last_score = plain[clean].mean(), plain[-1].mean()
+        title = metric.replace("_", " ").replace(":", ", ")
+        out.append(f"{title} ({unit}), unchanged: best {best_score:.1f} at {layers([clean])}, last layer {last_score:.1f}.")
+        for kind in dict.fromkeys(k for m, k, _ in measured.values if m == metric and k != "none"):
+            level = max(one for m, k, one in measured.values if (m, k) == (metric, kind))
+            values, drop = 100 * measured.values[metric, kind, level], 100 * measured.drop(metric, kind, level)
+            best = int(np.nanargmax(values.mean(1)))
+            gain = mean_of(values[best] - values[-1], seed)
+            # compared at the layer that is best on unchanged texts: choosing it looked at no perturbed text
+            fair = mean_of(drop[clean] - drop[-1], seed)
+            text = f"{kind} at {level:g}: best {values[best].mean():.1f} at {layers([best])}, last {values[-1].mean():.1f}"
+            out.append(f"  {text} ({gain} points, chosen on these texts); {_loses(fair, clean, measured.blocks)}.")
+            signs[f"{title} under {kind}"] = fair.sign
+    less, more = ([name for name, sign in signs.items() if sign == want] for want in (1, -1))
+    answer = "the layer that is best on unchanged texts loses less than the last layer in "
+    answer += (
+        f"{len(less)}, more in {len(more)} and not clearly either in {len(signs) - len(less) - len(more)} of {len(signs)} cases"
+    )
+    return [in_short(f"{answer}; less: {lists(less)}" if less else answer), *out]
+
+
+def _loses(fair: Interval, clean: int, blocks: int) -> str:
+    if clean == blocks:
+        return "the best layer on unchanged texts is the last"
+    word = {1: "loses less than", -1: "loses more than", 0: "loses no clearly other amount than"}[fair.sign]
+    return f"{layers([clean])}, best on unchanged texts, {word} the last, {fair} points"
+
+
+STUDY = Robustness()

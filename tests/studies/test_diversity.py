@@ -1,0 +1,92 @@
+"""The study of nested corpora: what they hold, and when a best layer is said to move."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerscope.core.statistics import Interval
+from layerscope.errors import DataError
+from layerscope.studies.diversity import Diversity, build_corpora, moved, word_topics
+from layerscope.studies.run import study
+from layerscope.studies.shared.vectors import reciprocal_ranks
+from tests.tiny import tiny_model
+
+SUBJECTS = {
+    "sea": ["harbour", "sailors", "anchor", "waves", "lighthouse", "vessel", "captain", "current", "island", "storm"],
+    "kitchen": ["butter", "onions", "recipe", "kettle", "oven", "spoon", "pepper", "flour", "garlic", "supper"],
+    "court": ["judge", "lawyer", "verdict", "witness", "appeal", "sentence", "evidence", "crime", "trial", "jury"],
+}
+
+
+def corpus(per_topic: int = 12, words: int = 14) -> list[str]:
+    rng = np.random.default_rng(0)
+    return [f"{i} the " + " and ".join(rng.choice(SUBJECTS[topic], words)) for topic in SUBJECTS for i in range(per_topic)]
+
+
+def topic_of(text: str) -> str:
+    return next(topic for topic, words in SUBJECTS.items() if any(word in text for word in words))
+
+
+def options(**given: object) -> dict[str, object]:
+    return Diversity().fill(given)
+
+
+def test_topics_are_those_the_texts_were_made_of() -> None:
+    texts = corpus()
+    found = word_topics(texts, 3, seed=0)
+    for topic in SUBJECTS:
+        assert len({k for k, text in zip(found.tolist(), texts, strict=True) if topic_of(text) == topic}) == 1
+    assert len(set(found.tolist())) == 3
+
+
+def test_corpora_are_nested_and_of_one_size() -> None:
+    texts = corpus()
+    corpora, _ = build_corpora(texts, options(topics=[1, 2, 3], lengths=[4, 8], copies=[0, 0.5, 0.75]), seed=0)
+    by = {aspect: [c for c in corpora if c.aspect == aspect] for aspect in ("topic", "length", "duplication")}
+    subjects = [{topic_of(text) for text in c.texts} for c in by["topic"]]
+    assert [len(each) for each in subjects] == [1, 2, 3]
+    assert subjects[0] < subjects[1] < subjects[2]
+    assert {len(c.texts) for c in by["topic"]} == {12}
+    short, long = by["length"]
+    assert all(b.startswith(a) and len(a.split()) == 4 for a, b in zip(short.texts, long.texts, strict=True))
+    assert [len(set(c.texts)) for c in by["duplication"]] == [9, 18, 36]
+    assert {len(c.texts) for c in by["duplication"]} == {36}
+    assert set(by["duplication"][0].texts) < set(by["duplication"][1].texts)
+
+
+def test_too_few_texts_say_what_to_do() -> None:
+    with pytest.raises(DataError, match=r"at least 8.*smaller lengths"):
+        build_corpora(corpus(), options(aspects=["length"], lengths=[64]), seed=0)
+
+
+def test_a_text_is_found_by_itself_and_copies_count_as_the_text() -> None:
+    whole = np.random.default_rng(0).standard_normal((2, 4, 6))
+    texts = ["a", "b", "c", "a"]
+    whole[:, 3] = whole[:, 0]
+    assert (reciprocal_ranks(whole, whole, texts) == 1).all()
+    swapped = whole[:, [1, 0, 2, 1]]  # a asks with b's vector, b with a's
+    ranks = reciprocal_ranks(swapped, whole, texts)
+    assert (ranks[:, [0, 1, 3]] < 1).all()
+    assert (ranks[:, 2] == 1).all()
+
+
+def test_a_move_needs_intervals_apart() -> None:
+    assert moved(Interval(2, 1, 3), Interval(7, 6, 8))
+    assert not moved(Interval(2, 1, 7), Interval(7, 6, 8))
+    assert not moved(Interval(2, 2, 2), Interval(3, 2, 4))
+
+
+def test_the_study_runs_and_says_so() -> None:
+    run = study("diversity", tiny_model("llama"), data=corpus(), topics=[1, 3], lengths=[4, 12], copies=[0, 0.5], max_length=64)
+    values = run.table[run.table["kind"] == "value"]
+    assert set(values["condition"]) == {"topic", "length", "duplication"}
+    assert set(values["metric"]) == {"found_again", "dataset_entropy", "prompt_entropy"}
+    assert values["value"].notna().all()
+    copies = values[(values["condition"] == "duplication") & (values["metric"] == "dataset_entropy")]
+    few, many = (copies[copies["level"] == level].set_index("layer")["value"] for level in (0.5, 0.0))
+    assert (few < many).all()  # copies add no direction
+    best = run.table[run.table["kind"] == "best layer"]
+    assert len(best) == 6 * 3
+    assert run.verdict[0].startswith("In short: ")
+    assert len(run.plot().axes) >= 9

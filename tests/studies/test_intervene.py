@@ -1,0 +1,153 @@
+"""The study of edits to the sink activation, on tiny models with a planted sink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from layerscope.capture import expand_sites
+from layerscope.errors import LayerscopeError
+from layerscope.models import LoadedModel
+from layerscope.reading import read_states
+from layerscope.studies.intervene import SinkEdit, find_sink_activation
+from layerscope.studies.run import study
+from tests.evaluation.support import write_tasks
+from tests.tiny import tiny_model
+
+LAYER, FEATURES, SIZES = 2, (3, 7), (400.0, -250.0)
+OPTIONS: dict[str, Any] = {"least": 5.0, "massive": 50.0, "layer": -1, "again": False}
+
+
+def planted(family: str = "llama") -> LoadedModel:
+    """A tiny model whose second block makes the first token massive in two features."""
+    model = tiny_model(family)
+
+    def plant(_module: Any, _args: Any, output: Any) -> Any:
+        states = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+        for feature, size in zip(FEATURES, SIZES, strict=True):
+            states[:, 0, feature] += size
+        return states if isinstance(output, torch.Tensor) else (states, *output[1:])
+
+    model.anatomy.blocks[LAYER - 1].register_forward_hook(plant)
+    return model
+
+
+def all_states(model: LoadedModel, rows: list[np.ndarray], batch_size: int | None = None) -> dict[tuple[int, int], torch.Tensor]:
+    """States by row and layer."""
+    found: dict[tuple[int, int], torch.Tensor] = {}
+
+    def look(numbers: list[int], _batch: Any, site: int, raw: torch.Tensor, _state: torch.Tensor) -> None:
+        for place, number in enumerate(numbers):
+            found[number, site] = raw[place, : len(rows[number])].clone()
+
+    read_states(model, rows, expand_sites(None, model.anatomy), "raw", look, batch_size)
+    return found
+
+
+def rows_of(model: LoadedModel, texts: list[str]) -> list[np.ndarray]:
+    return [np.asarray(ids) for ids in model.tokenize(texts).ids]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "gpt2", "bert", "mamba"])
+def test_the_planted_sink_is_found_and_each_edit_touches_its_entries_alone(family: str, texts: list[str]) -> None:
+    model = planted(family)
+    rows = rows_of(model, texts)
+    sink = find_sink_activation(model, rows, OPTIONS)
+    assert sink.layer == LAYER
+    assert sink.features == FEATURES
+    assert sink.first == 1.0
+    before = all_states(model, rows)
+    for edit in ("remove", "clamp", "replace", "control"):
+        with SinkEdit(model, sink, edit) as hooked:
+            after = all_states(model, rows)
+        assert hooked.edited == len(rows)
+        for number in range(len(rows)):
+            for layer in range(LAYER):
+                assert torch.equal(after[number, layer], before[number, layer])
+            old, new = before[number, LAYER], after[number, LAYER]
+            touched = len(old) - 1 if edit == "control" else 0
+            others = old[1:][:, list(FEATURES)]
+            expected = old.clone()
+            if edit in ("remove", "control"):
+                expected[touched, list(FEATURES)] = 0.0
+            elif edit == "replace":
+                expected[0, list(FEATURES)] = others.mean(0)
+            else:
+                expected[0, list(FEATURES)] = others.abs().amax(0) * torch.tensor([1.0, -1.0])
+            assert torch.allclose(new, expected, atol=1e-5), edit
+            changed = (new != old).nonzero().tolist()
+            assert changed == [[touched, feature] for feature in FEATURES]
+    again = all_states(model, rows)
+    assert all(torch.equal(again[key], before[key]) for key in before), "the edit must end with its context"
+
+
+def test_padding_is_neither_edited_nor_counted(texts: list[str]) -> None:
+    model = planted()
+    rows = rows_of(model, [texts[1], texts[9]])
+    sink = find_sink_activation(model, rows, OPTIONS)
+    for edit in ("remove", "replace", "control"):
+        with SinkEdit(model, sink, edit):
+            together, alone = all_states(model, rows), all_states(model, rows, batch_size=1)
+        for key, states in alone.items():
+            assert torch.allclose(together[key], states, atol=1e-4), (edit, key)
+
+
+def test_a_sink_in_the_embeddings_is_edited_before_the_first_block(texts: list[str]) -> None:
+    model = tiny_model("llama")
+
+    def plant(_module: Any, args: Any, kwargs: Any) -> Any:
+        states = args[0].clone()
+        states[:, 0, 5] += 500.0
+        return (states, *args[1:]), kwargs
+
+    model.anatomy.blocks[0].register_forward_pre_hook(plant, with_kwargs=True)
+    rows = rows_of(model, texts[:3])
+    sink = find_sink_activation(model, rows, OPTIONS)
+    assert (sink.layer, sink.features) == (0, (5,))
+    with SinkEdit(model, sink, "remove"):
+        states = all_states(model, rows)
+    assert all(states[number, 0][0, 5] == 0 for number in range(3))
+
+
+def test_the_study_says_what_becomes_of_the_sink(texts: list[str], tmp_path: Path) -> None:
+    model = planted()
+    run = study("intervene", model, data=texts, tasks="none", out=tmp_path / "run")
+    table = run.table[run.table["kind"] == "value"]
+    ratio = table[table["metric"] == "sink_ratio"].pivot(index="condition", columns="layer", values="value")
+    assert (ratio.loc[["none", "control"], LAYER] > 20).all()
+    assert (ratio.loc[["remove", "clamp", "replace"], LAYER:] < 5).all(axis=None)
+    change = run.table[run.table["kind"] == "difference"]
+    early = change[change["layer"] < LAYER]
+    assert (early["value"] == 0).all()
+    assert not len(change[change["condition"] == "none"])
+    there = change[(change["layer"] == LAYER) & (change["sink"] == "keep")].set_index("condition")
+    assert (there.loc[["remove", "clamp", "replace"], "ci_low"] > 0).all()
+    assert run.manifest["conventions"]["sink"]["features"] == list(FEATURES)
+    assert any("layer 2 of 3" in line for line in run.verdict)
+    assert run.verdict[0].startswith("In short: ")
+    figure = run.plot()
+    assert len(figure.axes) == 2
+
+
+def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(texts: list[str], tmp_path: Path) -> None:
+    data = write_tasks(tmp_path / "data")
+    run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove"], data_dir=str(data), items=0)
+    scores = run.table[run.table["kind"] == "score"].pivot(index="condition", columns="layer", values="value")
+    assert (scores.loc["none", : LAYER - 1] == scores.loc["remove", : LAYER - 1]).all()
+    assert (scores.loc["none", LAYER:] != scores.loc["remove", LAYER:]).all()
+    assert any(line.strip().startswith("Scores, mean of 1 tasks") for line in run.verdict)
+    assert len(run.plot().axes) == 3
+    assert not (tmp_path / "cache" / "embeddings").exists()
+
+
+def test_a_model_without_a_sink_is_refused_with_the_way_out(texts: list[str]) -> None:
+    with pytest.raises(LayerscopeError, match=r"no sink was found.*least"):
+        study("intervene", tiny_model("llama"), data=texts, tasks="none", least=50)
+    run = study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=1, least=1.2, edits=["remove"])
+    assert run.manifest["conventions"]["sink"]["layer"] == 1
+    with pytest.raises(LayerscopeError, match="layers 0 to 3"):
+        study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=9)
