@@ -32,7 +32,7 @@ class BatchRunner:
     """
 
     def __init__(self, model: LoadedModel, batch_size: int | None = None) -> None:
-        self.model, self.batch_size = model, batch_size
+        self.model, self.batch_size = model, 1 if getattr(model, "one_at_a_time", False) else batch_size
         self.tokens = token_budget(model.device, model.width)
 
     def run(self, rows: Sequence[Row], reduce: Callable[[list[int], Batch], None]) -> None:

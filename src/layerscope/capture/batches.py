@@ -22,7 +22,8 @@ class Batch:
     """Padded token ids of some texts, on the right or the `left`. `mask` is None where no text is shorter than the longest.
 
     Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the patches are not read, and
-    with `pool_class` the class token stands for an image instead of the mean over what is read.
+    with `pool_class` the class token stands for an image instead of the mean over what is read. Of sounds: `pixels` are the
+    samples or the spectrogram, and `mask` says which frames belong to a sound where all are padded to one window.
     """
 
     input_ids: Tensor

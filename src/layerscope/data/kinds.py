@@ -18,6 +18,7 @@ from layerscope.data.augment import AUGMENTERS
 from layerscope.data.corpus import load_corpus
 from layerscope.data.images.load import load_images
 from layerscope.data.items import Items, is_items
+from layerscope.data.sounds import load_sounds
 from layerscope.errors import DataError, LayerscopeError
 
 
@@ -72,6 +73,15 @@ item_kinds.add(
     )
 )
 
+item_kinds.add(
+    ItemKind(
+        "sounds",
+        load_sounds,
+        ("limit",),
+        refused={"max_length": "max_length cuts texts; sounds are read whole. Leave it out."},
+    )
+)
+
 
 def get_kind(name: str) -> ItemKind:
     """The kind of that name; one that nobody registered has no settings and is given as an object only."""
@@ -86,7 +96,7 @@ def open_items(data: Any, kind: str, options: DataOptions | None = None, offline
     """The items of a run: opened from what the user names, or those that were given as an object."""
     given = (options or DataOptions()).given()
     known = get_kind(kind)
-    loader = {"texts": "load_corpus", "images": "load_images"}.get(kind, "what reads them")
+    loader = {"texts": "load_corpus", "images": "load_images", "sounds": "load_sounds"}.get(kind, "what reads them")
     for name in given:
         if name not in known.options and kind in item_kinds:
             owner = "texts" if name == "text_filter" else "data that have several splits"

@@ -22,6 +22,7 @@ from layerscope.models.images import ImageModel, default_processor, describe_ima
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
+from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model, sound_family
 from layerscope.models.source import Source, read_config, resolve
 
 
@@ -45,7 +46,7 @@ def load(
 
     `spec` is a catalogue name, a folder, a .gguf file or a hub id. `bidirectional` removes the causal mask. `adapters`
     are folders or hub ids, merged in order. `device_map` spreads the model over devices and excludes `device`.
-    An image model comes back as an `ImageModel`, with its image processor. `attention` is for AIM: `bidirectional` (as its
+    An image model comes back as an `ImageModel`, with its image processor, a speech model as a `SoundModel`. `attention` is for AIM: `bidirectional` (as its
     authors read it), `causal`, or `prefix:N`.
     """
     # Everything that can be refused is refused before any weight is read.
@@ -74,6 +75,8 @@ def load(
         raise ModelError(f"attention={attention!r} is a choice that AIM offers; {source.name} is read as it was trained.")
     if images is not None:
         module, tokenizer, where = read_image_model(source, images, options, attention)
+    elif source.gguf is None and sound_family(source.path) is not None:
+        module, tokenizer = read_sound_model(source, options)
     else:
         module, tokenizer = _read(source, options, trust_remote_code)
     facts: list[dict[str, Any]] = []
@@ -104,6 +107,7 @@ def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, fami
     """A model that is already in memory. It is put into evaluation mode; its weights are left as they are.
 
     Of an image model, `tokenizer` is its image processor; without one, images are stretched to its size and scaled to −1 … 1.
+    Of a speech model it is its feature extractor; without one, that of its kind with the usual settings.
     """
     inner = unwrap(module)
     inner.eval()
@@ -126,7 +130,10 @@ def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, 
     """The kind of items that a model reads (`texts`, `images`, …). A model given by name is not loaded for it."""
     if isinstance(model, LoadedModel):
         return model.kind
-    return items_kind(find_source(model, offline, model_options or {})) if isinstance(model, (str, Path)) else "texts"
+    if not isinstance(model, (str, Path)):
+        return "texts"
+    source = find_source(model, offline, model_options or {})
+    return "sounds" if source.gguf is None and sound_family(source.path) is not None else items_kind(source)
 
 
 def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
@@ -204,6 +211,10 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
     if known.modality == "image" or modules.reads_pixels(module):
         processor = tokenizer if tokenizer is not None else default_processor(module)
         model = ImageModel(module, None, anatomy, name, processor=processor)
+    elif known.modality == "sound":
+        model = SoundModel(
+            module, None, anatomy, name, processor=tokenizer if tokenizer is not None else default_extractor(module)
+        )
     else:
         model = LoadedModel(module, tokenizer, anatomy, name)
     if anatomy.family == "generic":
@@ -218,7 +229,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "source": "module",
         "revision": None,
         "weights_sha256": None,
-        "settings_sha256": settings_sha256(module, model.processor if isinstance(model, ImageModel) else tokenizer),
+        "settings_sha256": settings_sha256(module, getattr(model, "processor", tokenizer)),
         "family": anatomy.family,
         "architecture": type(module).__name__,
         "dtype": str(dtype).removeprefix("torch."),

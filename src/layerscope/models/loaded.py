@@ -58,6 +58,11 @@ class LoadedModel:
         return TextReader(self, items, settings or ReadSettings())
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Whether items are run alone, because padding would change what the model computes."""
+        return False
+
+    @property
     def n_blocks(self) -> int:
         """Number of blocks L; layers run from 0 to L."""
         return self.anatomy.n_blocks

@@ -34,7 +34,7 @@ class Family:
     taps: Mapping[str, str] = field(default_factory=dict)
     residual: Residual | Callable[[Any], Residual] = "unknown"
     bidirectional: bool = False
-    modality: Literal["text", "image"] = "text"
+    modality: Literal["text", "image", "sound"] = "text"
     class_token: bool = False
     registers: int | Callable[[Any], int] = 0
     class_norm_only: bool = False
