@@ -46,8 +46,8 @@ def load(
 
     `spec` is a catalogue name, a folder, a .gguf file or a hub id. `bidirectional` removes the causal mask. `adapters`
     are folders or hub ids, merged in order. `device_map` spreads the model over devices and excludes `device`.
-    An image model comes back as an `ImageModel`, with its image processor, a speech model as a `SoundModel`. `attention` is for AIM: `bidirectional` (as its
-    authors read it), `causal`, or `prefix:N`.
+    An image model comes back as an `ImageModel`, with its image processor, a speech model as a
+    `SoundModel`. `attention` is for AIM: `bidirectional` (as its authors read it), `causal`, or `prefix:N`.
     """
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)

@@ -143,7 +143,7 @@ class SoundReader(ItemReader):
         return [self._waves[int(i)] for i in numbers]
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        """Copies with noise 20 dB below the sound's level and another loudness (half to twice), drawn from the sound's content."""
+        """Copies with noise 20 dB below the sound's level and another loudness (half to twice), from the sound's content."""
         out: list[Row] = []
         for number, row in zip(numbers, rows, strict=True):
             samples = np.asarray(row, dtype=np.float32)
