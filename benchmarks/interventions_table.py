@@ -21,10 +21,10 @@ from layerscope.training.penalties import middle_layers
 OBJECTIVES = ("ar", "mlm")
 ARMS: dict[str, tuple[str, float] | None] = {
     "none": None,
-    "compress": ("compress", 0.2),
-    "spread": ("spread", 0.2),
-    "compress-strong": ("compress", 1.0),
-    "spread-strong": ("spread", 1.0),
+    "compress": ("compress", 0.05),
+    "spread": ("spread", 0.05),
+    "compress-strong": ("compress", 0.5),
+    "spread-strong": ("spread", 0.5),
     "decorrelate": ("decorrelate", 0.2),
 }
 BASE = ("none", "compress", "spread")

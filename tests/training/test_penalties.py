@@ -68,7 +68,7 @@ def test_a_step_against_the_gradient_compresses_to_one_direction_and_with_it_spr
             value = token_entropies(x)
             (slope,) = torch.autograd.grad(value.sum(), x)
             x = (x + sign * 0.2 * slope).detach().requires_grad_()
-        assert float(token_entropies(x)) == pytest.approx(goal, abs=0.02)
+        assert float(token_entropies(x.detach())) == pytest.approx(goal, abs=0.02)
 
 
 def test_order_zero_has_no_slope_and_is_refused() -> None:
@@ -108,7 +108,7 @@ def test_variance_of_a_single_token_is_refused() -> None:
         variance_covariance(states(1, 1, 3))
 
 
-@pytest.mark.parametrize("family", ["gpt_neox", "llama", "bert", "mamba"])
+@pytest.mark.parametrize("family", ["gpt_neox", "llama", "bert", "gpt2"])
 def test_the_term_is_the_mean_over_the_chosen_layers(family: str) -> None:
     module = build_tiny(family)
     ids = torch.randint(6, 200, (2, 7), generator=torch.Generator().manual_seed(0))

@@ -87,6 +87,8 @@ class PenaltyCallback(TrainerCallback):
         """Write the last term beside the loss."""
         if logs is not None and self._last is not None and "loss" in logs:
             logs["layer_penalty"] = float(self._last)
+            if state.log_history:  # the Trainer has written its line already
+                state.log_history[-1]["layer_penalty"] = logs["layer_penalty"]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the hooks off the model."""
