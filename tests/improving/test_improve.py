@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import layerscope
+from layerscope.core.reading import Reading
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
@@ -118,6 +119,8 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert np.allclose(loaded.encode(texts[:4]), result.encode(texts[:4]), atol=1e-4)
     assert loaded.table.shape == result.table.shape
     assert loaded.choice.as_dict() == result.choice.as_dict()
+    reading = Reading.of(loaded.manifest)  # as every other kind of run writes it
+    assert (reading.max_length, reading.norm_module, reading.final_norm) == (96, "LlamaRMSNorm", None)
     again = quick(llama, texts, judge=judge, out=tmp_path / "better")  # finished: read back, nothing is written
     assert again.manifest["seconds"] == loaded.manifest["seconds"]
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
@@ -151,6 +154,25 @@ def test_texts_of_one_word_get_an_answer(llama):
     texts = [a[:3] + b for a in WORDS for b in WORDS[:4]]
     result = quick(llama, texts, judge="none")
     assert result.choice.readout
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_texts_of_one_character_get_an_answer(llama, judge, alone):
+    result = quick(llama, [chr(code) for code in range(ord("a"), ord("z") + 1)], judge="none" if alone else judge)
+    assert result.choice.readout
+    assert np.isfinite(result.encode(["a", "zz"])).all()
+
+
+def test_a_judge_that_cannot_tell_texts_apart_is_refused(llama):
+    damaged = tiny_model("bert", seed=5)
+    damaged.anatomy.blocks[1].output.dense.weight.data[0, 0] = float("nan")
+    with pytest.raises(LayerscopeError, match=r"^the judge tiny-bert cannot be asked: NaN in the states at .*--judge none\.$"):
+        quick(llama, some_texts(), judge=damaged)
+    blind = tiny_model("bert", seed=6)
+    last = blind.anatomy.blocks[-1].output.LayerNorm
+    last.weight.data.zero_()  # every state is the norm's bias
+    with pytest.raises(LayerscopeError, match="cannot be asked: it gives all texts the same vector"):
+        quick(llama, some_texts(), judge=blind)
 
 
 def test_a_judge_that_is_the_model_itself_is_refused(llama):

@@ -122,3 +122,27 @@ def test_what_is_there_is_refused_before_anything_is_read(tmp_path: Path) -> Non
 def test_stage_lines_tell_what_a_resumed_run_has_already(capsys: pytest.CaptureFixture[str]) -> None:
     StageLines().begin("centering|texts", 100, 40)
     assert capsys.readouterr().err == "centering: 60 texts to do, 40 are there already\n"
+
+
+@pytest.mark.parametrize("table", ["candidates", "neighbors"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_damaged_table_is_named_and_the_run_is_computed_again(
+    llama: LoadedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str, missing: bool
+) -> None:
+    first = improve(llama, tmp_path / "better")
+    file = tmp_path / "better" / f"{table}.parquet"
+    if missing:
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        file.write_bytes(content)
+        with pytest.raises(RunFolderError, match="is damaged"):
+            layerscope.load_run(tmp_path / "better")
+    with caplog.at_level("WARNING", logger="layerscope"):
+        again = improve(llama, tmp_path / "better")
+    reason = "it is missing" if missing else "its checksum is not the one in the manifest"
+    assert f"{file} is damaged ({reason}): the run is computed again" in caplog.text
+    assert again.table.equals(first.table)
+    assert layerscope.load_run(tmp_path / "better").tables()[table].equals(first.tables()[table])
+    assert left_in(tmp_path) == ["better"]

@@ -20,13 +20,15 @@ import layerscope
 from layerscope.capture import expand_sites
 from layerscope.core.plugins import PluginError
 from layerscope.data import Corpus
-from layerscope.metrics import Estimate, Metric, MetricInfo, PooledRows, PromptMean, on_log_scale
+from layerscope.errors import LayerscopeError
+from layerscope.metrics import Estimate, Metric, MetricInfo, Options, PooledRows, PromptMean, expand_names, on_log_scale
 from layerscope.metrics.curvature import Curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encoder import ShardWork
 from layerscope.reading import make_plan
 from layerscope.report.sections.profile import print_run
+from layerscope.training.measuring import choose_metrics
 from tests.tiny import tiny_model
 
 TEXTS = [
@@ -297,3 +299,96 @@ def test_a_run_that_a_metric_stopped_goes_on_where_it_was(known: Any, monkeypatc
     run = layerscope.profile(tiny_model(), texts, **settings)
     assert run.manifest["seconds"]["resumed_prompts"] >= 32
     assert (run.prompts["wrong"] == run.prompts["tokens"]).all()
+
+
+def largest_norm(states: Tensor) -> Tensor:
+    """The longest token of one prompt."""
+    return states.norm(dim=-1).max()
+
+
+def mean_length(states: Tensor, mask: Tensor) -> Tensor:
+    """Of a batch."""
+    return torch.where(mask, states.norm(dim=-1), 0).sum(-1) / mask.sum(-1)
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test makes known is forgotten after it."""
+    REGISTRY.load()
+    monkeypatch.setattr(REGISTRY, "_things", dict(REGISTRY._things))
+
+
+def test_a_function_is_a_metric_of_its_name(forgotten: None) -> None:
+    model = tiny_model()
+    run = layerscope.profile(
+        model, TEXTS, metrics=["curvature", largest_norm, mean_length, MeanNorm], final_norm="raw", progress=False
+    )
+    assert list(dict.fromkeys(run.table["metric"])) == ["curvature", "largest_norm", "mean_length", "mean_norm"]
+    own, same = (run.curve(name)["value"].to_numpy() for name in ("mean_length", "mean_norm"))
+    np.testing.assert_allclose(own, same, rtol=1e-6)
+    for i, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            ids = torch.tensor([model.tokenize([text]).ids[0]])
+            states = model.module(input_ids=ids, output_hidden_states=True).hidden_states[1][0]
+        row = run.prompts[(run.prompts["prompt"] == i) & (run.prompts["layer"] == 1)].iloc[0]
+        assert row["largest_norm"] == pytest.approx(float(states.norm(dim=-1).max()), rel=1e-5)
+    assert run.curve("largest_norm")["ci_low"].notna().all()
+    assert run.manifest["conventions"]["plugins"]["largest_norm"].startswith("tests.plugins.test_metrics.largest_norm (code ")
+    # it is measured where it is named, and nowhere else
+    assert "largest_norm" not in expand_names("all")
+    assert expand_names(largest_norm) == ["largest_norm"]
+    assert "largest_norm" not in {metric.info.name for metric in choose_metrics(None, Options())}
+
+
+def test_names_may_have_commas(forgotten: None) -> None:
+    run = layerscope.profile(tiny_model(), TEXTS, metrics="curvature, prompt_entropy", progress=False)
+    assert set(run.table["metric"]) == {"curvature", "prompt_entropy"}
+
+
+def test_another_function_of_the_same_name_is_another_run(forgotten: None, tmp_path: Path) -> None:
+    def scaled(by: float) -> Any:
+        def size(states: Tensor) -> Tensor:
+            return by * states.abs().max()
+
+        return size
+
+    once = layerscope.profile(tiny_model(), TEXTS, metrics=[scaled(1.0)], out=tmp_path / "run", progress=False)
+    again = layerscope.profile(tiny_model(), TEXTS, metrics=[scaled(1.0)], out=tmp_path / "run", progress=False)
+    assert again.table.equals(once.table)
+    with pytest.raises(LayerscopeError, match=r"holds another run, which differs in .*size"):
+        layerscope.profile(tiny_model(), TEXTS, metrics=[scaled(2.0)], out=tmp_path / "run", progress=False)
+    # whoever opens the run later need not have the function
+    del REGISTRY._things["size"]
+    loaded = layerscope.load_run(tmp_path / "run")
+    assert loaded.curve("size")["value"].equals(once.curve("size")["value"])
+    assert "size" in layerscope.write_report([loaded], tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def curvature(states: Tensor) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (lambda states: 1.0, "a function with a name of its own"),
+        (7, "7 is no metric: give a name, a metric's class, or a function"),
+        (curvature, r"two metrics are called 'curvature': .*Rename one of them"),
+    ],
+)
+def test_what_is_no_metric_is_refused(forgotten: None, given: Any, told: str) -> None:
+    with pytest.raises(PluginError, match=told):
+        layerscope.profile("no-such-model", TEXTS, metrics=[given])
+
+
+def test_a_function_that_gives_no_number_is_refused(forgotten: None) -> None:
+    def rows(states: Tensor) -> Tensor:
+        return states.norm(dim=-1)
+
+    def three(states: Tensor, mask: Tensor, more: Tensor) -> Tensor:
+        return states
+
+    with pytest.raises(PluginError, match=r"'rows': the function is given the states .* it returned a tensor of shape \(24,\)"):
+        layerscope.profile("no-such-model", TEXTS, metrics=[rows])
+    with pytest.raises(PluginError, match="'three': the function takes 3 arguments"):
+        layerscope.profile("no-such-model", TEXTS, metrics=[three])

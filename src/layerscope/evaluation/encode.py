@@ -17,6 +17,7 @@ from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import cut_by_characters
+from layerscope.models.prefix import SharedPrefix
 from layerscope.reading import BatchRunner
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
@@ -111,6 +112,7 @@ class TextEncoder:
         self.model, self.template, self.sites, self.kinds = model, template, list(sites), list(kinds)
         self.max_length, self.batch_size = max_length, batch_size
         self.runner = BatchRunner(model, batch_size)
+        self._prefix: SharedPrefix | None = None
 
     def read(self, texts: Sequence[str]) -> list[Encoded]:
         """Token ids of texts."""
@@ -121,9 +123,13 @@ class TextEncoder:
         shape = (len(self.sites), len(encoded), self.model.width)
         vectors = {kind: np.empty(shape, dtype=np.float32) for kind in self.kinds}
         numbers: dict[str, np.ndarray] = {"truncated": np.array([e.truncated for e in encoded])}
+        prefix = self._prefix = self._shared(encoded)
+        skipped, forward = (0, self.model.run) if prefix is None else (len(prefix.ids), prefix.run)
 
         def keep(items: list[int], batch: Batch) -> None:
-            pooled, counted = pooler.run(batch, [encoded[i].span for i in items], self.model.run)
+            spans = [encoded[i].span for i in items]
+            pooled, counted = pooler.run(batch, [(max(0, a - skipped), b - skipped) for a, b in spans], forward)
+            counted["tokens"] = np.array([b - a for a, b in spans])  # those that were skipped, too
             for kind, array in pooled.items():
                 vectors[kind][:, items] = array
             for name, array in counted.items():
@@ -132,8 +138,22 @@ class TextEncoder:
             advance(len(items))
 
         with Pooler(self.model.anatomy, self.sites, self.kinds) as pooler:
-            self.runner.run([e.ids for e in encoded], keep)
+            self.runner.run([e.ids[skipped:] for e in encoded], keep)
         return vectors, numbers
+
+    def _shared(self, encoded: Sequence[Encoded]) -> SharedPrefix | None:
+        """The tokens that the template puts before every text, where their states need not be pooled."""
+        before = self.template.pattern.partition(SLOT)[0]
+        if not before or not self.kinds or not all(kind.startswith("last/") for kind in self.kinds):
+            return None
+        most = len(self.model.tokenize([before]).ids[0])
+        return SharedPrefix.of(self.model, [e.ids for e in encoded], most, self._prefix)
+
+    def computed(self, encoded: Sequence[Encoded]) -> int:
+        """How many tokens the model is run on for these texts: those that they share count once."""
+        prefix = self._shared(encoded)
+        total = sum(len(e.ids) for e in encoded)
+        return total if prefix is None else total - len(prefix.ids) * (len(encoded) - 1)
 
 
 class EncodePass:

@@ -21,7 +21,7 @@ from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
-from layerscope.exporting.draft import Draft, beyond, check_expressible, verification_texts
+from layerscope.exporting.draft import LONG, SHORT, Draft, beyond, check_expressible, verification_texts
 from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
 from layerscope.exporting.tokenizing import frame_tokenizer
@@ -101,7 +101,7 @@ def export(
     model card. It is the folder of a profile or an evaluation, or a choice: a file that `layerscope select --json` wrote, or the
     choice itself. An evaluation also gives the length and scaling of texts and the mean for centering. `center_on` names other
     texts to center on (a file, whose `column` may be named, a corpus, or texts); `mean` is their mean, and what it is the mean
-    of, where it is known. `texts` are verified on besides the built-in ones, of which `brief` takes the short ones. `normalize`
+    of, where it is known. `texts` are verified on besides the built-in ones, of which `brief` takes a few short ones. `normalize`
     scales vectors to length 1 (None: as the run, or the model's own pipeline, does).
 
     `out` is the folder to write, `exports/` and the model's name where it is left out. An export is a folder: unlike a run it
@@ -188,7 +188,8 @@ def prepare(
     probes = [
         text for text in dict.fromkeys([*verification_texts(brief=brief), beyond(max_length), *(texts or ())]) if text.strip()
     ]
-    framed = frame_tokenizer(model, template, max_length, probes)
+    # of more texts than are read: comparing token ids takes no time
+    framed = frame_tokenizer(model, template, max_length, list(dict.fromkeys([*SHORT, LONG[0], *probes])))
     if extend and not framed.exact_when_cut:
         framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
         probes.append(beyond(framed.max_length))  # a text that this folder, too, has to cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -39,7 +40,9 @@ from layerscope.selection.judges.base import TEXTS, Judgment
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
-from layerscope.store.folder import config_key
+from layerscope.store.folder import config_key, is_complete
+
+log = logging.getLogger("layerscope")
 
 DEFAULT_JUDGE = "minilm-l6"
 SAMPLE = 1000
@@ -150,6 +153,8 @@ class ImproveJob:
     estimated: float = 0.0
     tokens: dict[str, float] = field(default_factory=dict)
     """The mean tokens per text under each template."""
+    computed: dict[str, float] = field(default_factory=dict)
+    """Those of them that the model is run on: what a template puts before every text is read once."""
     spent: float = 0.0
     """The tokens that the choice reads."""
     nearest: str = ""
@@ -166,9 +171,13 @@ class ImproveJob:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
         config = self.settings.config(self.model, self.sample)
         if out is not None:
-            done = _finished(out, config)
-            if done is not None and not overwrite:
-                return done
+            if not overwrite and _is_finished(out, config):
+                damaged = RunFolder(out).damaged()
+                if not damaged:
+                    return Improved.load(out)
+                for check in damaged:
+                    log.warning("%s is damaged (%s): the run is computed again", check.path, check.reason)
+                overwrite = True  # the damaged folder stays until the new one takes its place
             check_free(out, overwrite)
         self.config, self.clock = config, time.perf_counter()
         if self.model.identity.get("sentence_encoder"):
@@ -235,17 +244,18 @@ class ImproveJob:
         """How long it will take, said before anything long begins."""
         wanted, texts = by_template(grid, self.prompts), self.sample.texts
         tokens = self.tokens = self.reader.tokens(list(wanted), texts[:SCREEN])
+        computed = self.computed = self.reader.computed_tokens(wanted, texts[:SCREEN])
         views = 2.7 if panel.needs_views else 1.0  # a text, most of it, and its halves
         many = len(texts)
         first = SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many  # so many are read under every template
         missing = [
-            {name: tokens[name] * self.reader.missing_share(name, kinds, part) for name, kinds in wanted.items()}
+            {name: computed[name] * self.reader.missing_share(name, kinds, part) for name, kinds in wanted.items()}
             for part in (texts[:first], texts[first:])
         ]
-        totals = []  # in all, and of that what is not stored yet
-        for early, late in ((tokens, tokens), missing):
+        totals = []  # all tokens, and those that the model has to be run on
+        for early, late, whole in ((tokens, tokens, tokens), (*missing, computed)):
             read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
-            parts = 0 if panel.needs_views or not read else parts_of(many) * 1.7 * max(tokens.values())
+            parts = 0 if panel.needs_views or not read else parts_of(many) * 1.7 * max(whole.values())
             totals.append(views * read + parts)
         self.spent = totals[0]
         self.speed = self.reader.seconds_per_token(max(tokens, key=lambda name: tokens[name]), texts[:SCREEN])
@@ -315,11 +325,12 @@ class ImproveJob:
     def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Centered:
         """The mean to subtract: over the sample and, as far as that is asked for or costs little, over further texts."""
         sample, mode = self.sample, self.settings.center_on
-        each = sum(self.tokens[name] for name in chosen.parts) * max(chosen.layer, 1) / self.model.n_blocks
+        blocks = max(chosen.layer, 1) / self.model.n_blocks
+        each, computed = (blocks * sum(of[name] for name in chosen.parts) for of in (self.tokens, self.computed))
         count = texts_to_center_on(mode, sample, self.spent, each)
         readouts = {name: chosen.of(name) for name in chosen.parts}
         if count > len(sample.texts):
-            seconds = [said_time((many - len(sample.texts)) * each * self.speed) for many in (count, sample.total)]
+            seconds = [said_time((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (--center-on all)"
             announce(self.bar, f"centering on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
         scratch = None if self.work is None else self.work / "centering.npz"
@@ -387,9 +398,7 @@ def _card(corpus: str, choice: Choice) -> str:
     return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason}"
 
 
-def _finished(out: Path, config: dict[str, Any]) -> Improved | None:
-    """The run in `out`, if it is this very one and whole."""
+def _is_finished(out: Path, config: dict[str, Any]) -> bool:
+    """Whether `out` holds this very run, finished."""
     manifest = RunFolder(out).manifest() if out.is_dir() else None
-    if manifest is None or manifest.get("key") != config_key(config) or manifest.get("status") != "complete":
-        return None
-    return Improved.load(out)
+    return manifest is not None and manifest.get("key") == config_key(config) and is_complete(manifest)

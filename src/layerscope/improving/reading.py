@@ -16,7 +16,7 @@ from layerscope.data.corpus import TextStream
 from layerscope.data.sampling import distinct_texts, draw_texts
 from layerscope.engines import Engine
 from layerscope.engines.base import ModelRecipe
-from layerscope.errors import DataError
+from layerscope.errors import DataError, LayerscopeError, NonFiniteStatesError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, encode_by_workers, open_space, readout_vectors
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
@@ -114,12 +114,19 @@ class Reader:
 
     def tokens(self, names: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """The mean tokens per text under each template."""
-        encoders = {name: TextEncoder(self.model, get_template(name), self.sites, [], self.max_length) for name in names}
-        return {name: float(np.mean([len(e.ids) for e in one.read(texts)])) for name, one in encoders.items()}
+        return {name: float(np.mean([len(e.ids) for e in self._encoder(name, []).read(texts)])) for name in names}
+
+    def computed_tokens(self, wanted: Mapping[str, Sequence[str]], texts: Sequence[str]) -> dict[str, float]:
+        """The same less those that all texts begin with, which are read once; `wanted` names the kinds to store."""
+        encoders = {name: self._encoder(name, kinds) for name, kinds in wanted.items()}
+        return {name: one.computed(one.read(texts)) / len(texts) for name, one in encoders.items()}
+
+    def _encoder(self, name: str, kinds: Sequence[str]) -> TextEncoder:
+        return TextEncoder(self.model, get_template(name), self.sites, kinds, self.max_length, self.batch_size)
 
     def check_differ(self, texts: Sequence[str]) -> None:
         """Refuse texts that are the same once they are cut: no readout could tell them apart."""
-        encoder = TextEncoder(self.model, get_template("plain"), self.sites, [], self.max_length)
+        encoder = self._encoder("plain", [])
         distinct = len({tuple(one.ids) for one in encoder.read(texts)})
         if distinct < LEAST_TEXTS:
             raise DataError(
@@ -133,12 +140,12 @@ class Reader:
 
     def seconds_per_token(self, name: str, texts: Sequence[str]) -> float:
         """How fast the model reads under a template, here and now, from a short trial."""
-        encoder = TextEncoder(self.model, get_template(name), self.sites, ["last/raw"], self.max_length, self.batch_size)
+        encoder = self._encoder(name, ["last/raw"])
         encoded = encoder.read(sorted(texts, key=len)[len(texts) // 2 :][:_TRIAL])
         encoder.run(encoded[:1], lambda n: None)  # the first batch pays for what is done once
         start = time.perf_counter()
         encoder.run(encoded, lambda n: None)
-        return (time.perf_counter() - start) / sum(len(e.ids) for e in encoded)
+        return (time.perf_counter() - start) / encoder.computed(encoded)
 
     def truncated(self, name: str, texts: Sequence[str]) -> int:
         """How many texts were cut under a template."""
@@ -155,8 +162,16 @@ def encoder_vectors(
     one = EncodePass(judge, template, last, readout.kinds, space, length)
     missing = one.missing(texts)
     bar.begin(f"{judge.name}, the judge|texts", len(set(texts)), len(set(texts)) - len(missing))
-    one.run(missing, bar.advance)
-    return readout_vectors(space, [text_key(text) for text in texts], readout, last[0].name)
+    other = "Give another sentence encoder (--judge), or judge without one: --judge none."
+    try:
+        one.run(missing, bar.advance)
+    except NonFiniteStatesError as error:
+        told = str(error).partition(" for ")[0]
+        raise LayerscopeError(f"the judge {judge.name} cannot be asked: {told}. Its weights may be damaged. {other}") from error
+    vectors = readout_vectors(space, [text_key(text) for text in texts], readout, last[0].name)
+    if np.ptp(vectors, axis=0).max() <= 1e-6 * np.abs(vectors).max():
+        raise LayerscopeError(f"the judge {judge.name} cannot be asked: it gives all texts the same vector. {other}")
+    return vectors
 
 
 def unknown_share(judge: LoadedModel, texts: Sequence[str]) -> float:

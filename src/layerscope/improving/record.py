@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.reading import Reading
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.sites import site_of
 from layerscope.improving.centering import Centered
@@ -165,7 +166,7 @@ def manifest_of(
             "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
             "tied": f"within {TIE} standard errors of the best, on the same resampled texts",
             "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
-            "max_length": reader.max_length,
+            **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm
             "seed": settings.seed,
         },
         "warnings": choice.warnings,

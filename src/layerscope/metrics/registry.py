@@ -1,9 +1,12 @@
-"""All metrics by name: those of this folder and those that other packages add (entry points `layerscope.metrics`)."""
+"""All metrics by name: those of this folder, those that other packages add (entry points `layerscope.metrics`), and functions."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +16,8 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.options import Options
 
 M = TypeVar("M", bound=type[Metric[Any]])
+MetricName = str | type[Metric[Any]] | Callable[..., Any]
+"""What a user may ask for: a metric's name, its class, or a function of states."""
 
 
 def _is_metric(thing: Any) -> bool:
@@ -51,21 +56,106 @@ def get_metric(name: str) -> type[Metric[Any]]:
     return REGISTRY.get(name)
 
 
-def expand_names(names: str | Iterable[str] | None) -> list[str]:
-    """Metric names from a user's list, or from names with commas; `all` (or None) is every metric, `paper` the paper's own."""
+def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
+    """Metric names from a user's list, or from names with commas; `all` (or None) is every metric, `paper` the paper's own.
+
+    A metric's class or a plain function may stand for a name: it is made known in this process (see `metric_of_function`).
+    """
+    given: Iterable[MetricName]
     if isinstance(names, str):
-        names = [name.strip() for name in names.split(",") if name.strip()]
+        given = [name.strip() for name in names.split(",") if name.strip()]
+    elif names is None or callable(names):
+        given = ["all" if names is None else names]
+    else:
+        given = names
     known = metrics()
     wanted: list[str] = []
-    for name in names if names is not None else ["all"]:
-        if name == "all":
-            wanted += known
+    for name in given:
+        if not isinstance(name, str):
+            made: Any = name if _is_metric(name) else metric_of_function(name)
+            wanted.append(register(made).info.name)
+        elif name == "all":
+            wanted += [n for n, m in known.items() if not is_function(m)]
         elif name == "paper":
             wanted += [n for n, m in known.items() if m.info.core]
         else:
             get_metric(name)
             wanted.append(name)
     return list(dict.fromkeys(wanted))
+
+
+class FunctionMetric(PromptMean):
+    """The mean over prompts of what a user's function gives. Asked for by the function, never by `all`."""
+
+    function: FunctionType
+    takes_mask: bool
+
+    def measure(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """One value per prompt: from the whole batch, or prompt by prompt from the states without padding."""
+        function = type(self).function
+        if self.takes_mask:
+            return function(states, mask)
+        return torch.tensor([self._number(function(rows[real])) for rows, real in zip(states, mask, strict=True)])
+
+    def _number(self, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError):
+            got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise PluginError(
+                f"metric {self.info.name!r}: the function is given the states (tokens, width) of one prompt and must return one "
+                f"number; it returned {got}."
+            ) from None
+
+
+def is_function(metric: type[Metric[Any]]) -> bool:
+    """Whether a metric is a user's function, which is measured where it is named and nowhere else."""
+    return issubclass(metric, FunctionMetric)
+
+
+def metric_of_function(function: Any) -> type[FunctionMetric]:
+    """A plain function as a metric under its own name, which is the mean over prompts of what it returns.
+
+    A function of one argument is given the token states (tokens, width) of one prompt and returns a number; one of two is given
+    a batch, `(states, mask)`, and returns a number per prompt.
+    """
+    if not isinstance(function, FunctionType) or not function.__name__.isidentifier():
+        raise PluginError(
+            f"{function!r} is no metric: give a name, a metric's class, or a function with a name of its own "
+            "(def my_metric(states): …)."
+        )
+    name = function.__name__
+    needed = [
+        one
+        for one in inspect.signature(function).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) not in (1, 2):
+        raise PluginError(
+            f"metric {name!r}: the function takes {len(needed)} arguments; it must take the states of one prompt, or "
+            "(states, mask) of a batch."
+        )
+    info = MetricInfo(
+        name=name, title=name.replace("_", " ").capitalize(), level="tokens", unit="", citation="",
+        higher_means=f"{name} is larger", bounds=lambda n, d, o: (-math.inf, math.inf), bounds_text="not known",
+    )  # fmt: skip
+    members = {"function": staticmethod(function), "takes_mask": len(needed) == 2, "info": info, "__doc__": function.__doc__}
+    made: type[FunctionMetric] = type(name, (FunctionMetric,), members)
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    return made
+
+
+def _code_digest(function: FunctionType) -> str:
+    """What tells two functions of one name apart, so that a run is not resumed with another one."""
+
+    def told(thing: Any) -> str:
+        if isinstance(thing, CodeType):
+            return f"{thing.co_code.hex()} {thing.co_names} {[told(inner) for inner in thing.co_consts]}"
+        return repr(thing) if isinstance(thing, (int, float, str, bytes, tuple, type(None))) else type(thing).__name__
+
+    closed = [told(cell.cell_contents) for cell in function.__closure__ or ()]
+    parts = [told(function.__code__), *map(told, function.__defaults__ or ()), *closed]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:12]
 
 
 def in_reading_order(names: Iterable[str]) -> list[str]:
@@ -106,6 +196,8 @@ def few_metrics(names: Iterable[str], most: int = 3) -> list[str]:
 def origin(metric: type[Metric[Any]]) -> str:
     """Where a metric from outside comes from, for the manifest and the run's key: its class, its package and version."""
     source = REGISTRY.source(metric.info.name)
+    if issubclass(metric, FunctionMetric):
+        source = f"code {_code_digest(metric.function)}"
     return f"{metric.__module__}.{metric.__qualname__}" + (f" ({source})" if source else "")
 
 

@@ -45,6 +45,7 @@ class LoadedModel:
         self._tokenizer = copy.deepcopy(self.tokenizer)
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
+        self.shares_prefixes: bool | None = None  # not tried yet: see `models.prefix`
 
     @property
     def kind(self) -> str:
@@ -99,8 +100,9 @@ class LoadedModel:
         position_ids: Tensor | None = None,
         *,
         padded_left: bool | None = None,
+        cache: Any = None,
     ) -> Any:
-        """Run the base model without gradients or a cache.
+        """Run the base model without gradients. `cache` holds the keys and values of tokens before these, the same for all.
 
         `position_ids` are passed only where the model takes them; under left padding they are made from the mask,
         because most models would otherwise count the padding. Who says where the padding is (`padded_left`) saves a look at the
@@ -113,7 +115,10 @@ class LoadedModel:
             )
         if position_ids is None and (not bool(attention_mask[:, 0].all()) if padded_left is None else padded_left):
             position_ids = self.position_ids(attention_mask)
-        return modules.run(self.module, input_ids, attention_mask, position_ids)
+        if cache is not None:
+            before = attention_mask.new_ones((len(attention_mask), int(cache.get_seq_length())))
+            attention_mask = torch.cat([before, attention_mask], dim=1)
+        return modules.run(self.module, input_ids, attention_mask, position_ids, cache)
 
     @property
     def item_bytes(self) -> int:

@@ -22,8 +22,8 @@ def reads_pixels(module: nn.Module) -> bool:
     return getattr(module, "main_input_name", "input_ids") == "pixel_values"
 
 
-def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: Tensor | None = None) -> Any:
-    """One forward pass, passing only what the model takes."""
+def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: Tensor | None = None, cache: Any = None) -> Any:
+    """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens before these."""
     names = accepted(module)
     given: dict[str, Any] = {}
     if ids.is_floating_point():
@@ -34,7 +34,9 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
     if positions is not None and "position_ids" in names:
         given["position_ids"] = positions
     if "use_cache" in names:
-        given["use_cache"] = False
+        given["use_cache"] = cache is not None
+    if cache is not None:
+        given["past_key_values"] = cache
     with torch.inference_mode():
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 

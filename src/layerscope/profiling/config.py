@@ -14,7 +14,7 @@ from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metr
 from layerscope.metrics.base import PromptMean
 from layerscope.metrics.entropy import check_alpha
 from layerscope.metrics.options import ENTROPIES
-from layerscope.metrics.registry import check_plugin, is_plugin, origin
+from layerscope.metrics.registry import MetricName, check_plugin, is_plugin, origin
 from layerscope.models.inputs import ReadSettings, ViewSettings
 
 DEFAULT_MAX_LENGTH = 256
@@ -90,7 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def make_config(
     *,
-    metrics: str | Sequence[str] | None = None,
+    metrics: MetricName | Sequence[MetricName] | None = None,
     sites: Sequence[str] | None = None,
     final_norm: str | None = None,
     max_length: int | None = None,

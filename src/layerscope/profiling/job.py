@@ -25,6 +25,7 @@ from layerscope.data.kinds import open_items
 from layerscope.engines import Engine, driver_options, engine_in_use, make_recipe, open_engine
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import Options
+from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
@@ -161,7 +162,7 @@ def profile(
     *,
     tokenizer: Any = None,
     out: str | Path | None = None,
-    metrics: str | Sequence[str] | None = None,
+    metrics: MetricName | Sequence[MetricName] | None = None,
     sites: Sequence[str] | None = None,
     final_norm: str | None = None,
     max_length: int | None = None,
@@ -183,6 +184,8 @@ def profile(
     model: its image processor). `data` are texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or
     images for an image model (an `ImageSet`, or what `load_images` takes). `out` is a folder; a run that is in it already is
     resumed or returned. Without it nothing is left on disk. `live` keeps a page of what is known so far in that folder.
+    `metrics` are names, in a list or with commas (`paper` and `all` name several); a metric's class or a function of one
+    prompt's token states may stand for a name.
 
     What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …),
     `data_options` (column, limit, text_filter, split) and `engine` (address, workers, gpus_per_worker, batch_size; the engine

@@ -16,7 +16,7 @@ from layerscope.errors import DataError, LayerscopeError
 from layerscope.metrics import Metric, Options, PooledRows, PromptMean, expand_names, get_metric, main_metrics, prepare_rows
 from layerscope.metrics.effective_rank import effective_rank
 from layerscope.metrics.entropy import smaller_gram, spectrum_entropy
-from layerscope.metrics.registry import check_plugin, is_plugin
+from layerscope.metrics.registry import MetricName, check_plugin, is_function, is_plugin
 from layerscope.models import LoadedModel
 from layerscope.reading import BatchRunner
 from layerscope.spectra import eigvalsh
@@ -101,10 +101,11 @@ _OF_SPECTRUM: dict[str, Callable[[Tensor, Options], Tensor]] = {
 }
 
 
-def choose_metrics(names: Sequence[str] | None, options: Options) -> list[Metric[Any]]:
+def choose_metrics(names: MetricName | Sequence[MetricName] | None, options: Options) -> list[Metric[Any]]:
     """The metrics that a watch measures: those named, or a few built-in ones and all main ones of other packages."""
     if names is None:
-        outside = [name for name in main_metrics() if is_plugin(get_metric(name)) and get_metric(name).info.level != "views"]
+        known = {name: get_metric(name) for name in main_metrics()}
+        outside = [n for n, m in known.items() if is_plugin(m) and not is_function(m) and m.info.level != "views"]
         names = [*DEFAULT_METRICS, *outside]
     chosen = [get_metric(name) for name in expand_names(names)]
     for metric in chosen:

@@ -20,6 +20,7 @@ from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.core.reading import Reading
 from layerscope.errors import LayerscopeError, ModelError, NonFiniteStatesError, UnknownNameError
 from layerscope.metrics import Options, PromptMean
+from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, modules
 from layerscope.models.families import family_for
 from layerscope.models.modules import inner_tokenizer, unwrap
@@ -143,7 +144,7 @@ class LayerWatch:
         max_length: int = 128,
         final_norm: str = "raw",
         sites: Sequence[str] | None = None,
-        metrics: Sequence[str] | None = None,
+        metrics: MetricName | Sequence[MetricName] | None = None,
         alpha: float = 1.0,
         at_start: bool = False,
         clock: Callable[[], float] = time.perf_counter,
