@@ -7,10 +7,10 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test faults audit lint format bench clean
+.PHONY: help setup browser demo test docs docs-site tutorials release-check faults audit lint format bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ZOO := packages/layerscope-zoo
 
@@ -39,6 +39,29 @@ test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
 
+# The site has an environment of its own: its tools are no business of layerscope's users.
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
+
+$(DOCS_STAMP): docs/site/constraints.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install -q -c docs/site/constraints.txt mkdocs-material 'mkdocstrings[python]'
+	@touch $@
+
+docs: $(STAMP) docs-site ## check every code block and tutorial, and build the documentation into build/site
+	$(BIN)/pytest tests/docs
+
+docs-site: $(STAMP) $(DOCS_STAMP) ## build the documentation alone; it needs no network
+	$(BIN)/python docs/site/cli_reference.py build/docs/cli.md
+	$(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+tutorials: $(STAMP) ## run the tutorials with the real models and write their notebooks: some minutes
+	$(BIN)/python docs/site/tutorials.py
+
+release-check: $(STAMP) ## build both packages, install them in empty environments, run the quickstart, try each extra
+	$(BIN)/python tests/packaging/release_check.py
+
 FAULTS ?= 1500
 faults: $(STAMP) ## hours of faults: FAULTS mutated inputs and damaged files of each kind, 100 kills of each command, races
 	LAYERSCOPE_FAULTS=$(FAULTS) $(BIN)/pytest -n $(TEST_PROCESSES) --dist load tests/faults
@@ -60,4 +83,4 @@ bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against t
 	$(BIN)/python benchmarks/all.py
 
 clean: ## remove .venv and what the demo wrote
-	rm -rf $(VENV) $(DEMO_OUT)
+	rm -rf $(VENV) $(DOCS_VENV) $(DEMO_OUT) build

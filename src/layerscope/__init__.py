@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Run, profile
     from layerscope.report import write_report
+    from layerscope.report.comparing import Comparison, compare
     from layerscope.selection.choice import Choice
     from layerscope.selection.select import select
     from layerscope.studies.run import StudyRun, study
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnyRun",
     "Choice",
+    "Comparison",
     "DataOptions",
     "EngineOptions",
     "Evaluation",
@@ -51,6 +53,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "atlas",
+    "compare",
     "correlate",
     "evaluate",
     "export",
@@ -74,6 +77,7 @@ __all__ = [
 _HOMES = {
     "AnyRun": "layerscope.core.runs",
     "Choice": "layerscope.selection",
+    "Comparison": "layerscope.report.comparing",
     "DataOptions": "layerscope.core.options",
     "EngineOptions": "layerscope.core.options",
     "Evaluation": "layerscope.evaluation.run",
@@ -84,6 +88,7 @@ _HOMES = {
     "Run": "layerscope.profiling.run",
     "StudyRun": "layerscope.studies.run",
     "Sweep": "layerscope.sweeps.run",
+    "compare": "layerscope.report.comparing",
     "correlate": "layerscope.correlation",
     "evaluate": "layerscope.evaluation.job",
     "export": "layerscope.exporting",

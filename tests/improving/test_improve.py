@@ -57,7 +57,7 @@ def test_every_candidate_is_judged_and_the_result_encodes(llama, judge):
     plain = json.loads(result.to_json())
     assert plain["choice"]["layer"] == result.choice.layer
     assert str(result.choice.readout) in str(result)
-    assert "<pre" in result._repr_html_()
+    assert "nearest now" in result._repr_html_()
 
 
 def test_the_same_texts_in_another_order_give_the_same_choice(llama, judge):

@@ -82,34 +82,57 @@ run_kinds: Registry[RunKind] = Registry(
 )
 
 _REPORT = "layerscope.report"
-_IMPROVED = {"print": "print_improved", "html": "as_html", "text": "as_text"}
 for _kind in (
     RunKind(
         "profile",
         "layerscope.profiling.run:Run",
         {
             "plot": f"{_REPORT}.sections.profile:plot_profiles",
-            "html": f"{_REPORT}.sections.profile:run_html",
+            "html": f"{_REPORT}.notebook:result_html",
             "print": f"{_REPORT}.sections.profile:print_run",
             "live": f"{_REPORT}.live:LivePage",
         },
     ),
-    RunKind("evaluation", "layerscope.evaluation.run:Evaluation", {"print": f"{_REPORT}.sections.evaluation:print_evaluation"}),
+    RunKind(
+        "evaluation",
+        "layerscope.evaluation.run:Evaluation",
+        {"print": f"{_REPORT}.sections.evaluation:print_evaluation", "html": f"{_REPORT}.notebook:result_html"},
+    ),
     RunKind(
         "probe",
         "layerscope.probing.run:ProbeRun",
-        {"plot": f"{_REPORT}.sections.probe:plot_probes", "print": f"{_REPORT}.sections.probe:print_probes"},
+        {
+            "plot": f"{_REPORT}.sections.probe:plot_probes",
+            "print": f"{_REPORT}.sections.probe:print_probes",
+            "html": f"{_REPORT}.notebook:result_html",
+        },
     ),
-    RunKind("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
+    RunKind(
+        "study",
+        "layerscope.studies.run:StudyRun",
+        {"print": "layerscope.studies.terminal:print_study", "html": f"{_REPORT}.notebook:result_html"},
+    ),
     RunKind(
         "improve",
         "layerscope.improving.result:Improved",
-        {name: f"layerscope.improving.terminal:{target}" for name, target in _IMPROVED.items()},
+        {
+            "print": "layerscope.improving.terminal:print_improved",
+            "text": "layerscope.improving.terminal:as_text",
+            "html": f"{_REPORT}.notebook:result_html",
+        },
     ),
-    RunKind("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
+    RunKind(
+        "sweep",
+        "layerscope.sweeps.run:Sweep",
+        {"print": "layerscope.sweeps.terminal:print_sweep", "html": f"{_REPORT}.notebook:result_html"},
+    ),
 ):
     run_kinds.add(_kind)
-_MORE_VIEWS = {("training", "plot"): f"{_REPORT}.watch:plot_watch"}  # of what is not a run in a folder
+_MORE_VIEWS = {  # of what is not a run in a folder
+    ("training", "plot"): f"{_REPORT}.watch:plot_watch",
+    ("choice", "html"): f"{_REPORT}.notebook:choice_html",
+    ("correlation", "html"): f"{_REPORT}.notebook:correlations_html",
+}
 
 
 def resolve(target: str) -> Any:

@@ -14,9 +14,10 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.options import take_renamed
 from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
-from layerscope.core.runs import load_run
+from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import benjamini_hochberg, holm
+from layerscope.core.tables import WideTable, pivot
 from layerscope.correlation import maths
 from layerscope.errors import LayerscopeError, UnknownNameError
 
@@ -90,7 +91,7 @@ def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, 
 
 
 @dataclass
-class Correlations:
+class Correlations(WideTable):
     """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
 
     `tasks`: the same within each task. Both hold value, ci_low, ci_high, what unrelated curves as smooth as the scores' give
@@ -117,6 +118,16 @@ class Correlations:
             positive=("value", lambda v: float((v > 0).mean())),
             beyond=("p_adjusted", lambda p: float((p < 0.05).mean())),
         ).reset_index()
+
+    def wide(self, value: str = "value") -> pd.DataFrame:
+        """Metrics down, measures across; `value` names another column, such as `p_adjusted`."""
+        if value not in self.layers.columns:
+            raise UnknownNameError("column of correlations", value, self.layers.columns)
+        return pivot(self.layers, "measure", index="metric", value=value).rename_axis(columns=None)
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view("correlation", "html")(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
-from layerscope.core.runs import finished_manifest
+from layerscope.core.runs import finished_manifest, view
 from layerscope.core.statistics import Interval, average_precision, bootstrap_rows, spearman
+from layerscope.core.tables import WideTable, pivot
+from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, checked
 
 RESAMPLES = 500
@@ -172,7 +174,7 @@ ItemTable = dict[TaskPart, dict[tuple[str, int], ItemScores]]
 
 
 @dataclass
-class Evaluation:
+class Evaluation(WideTable):
     """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items.
 
     `path` is the run's folder; None for a run in memory.
@@ -245,6 +247,23 @@ class Evaluation:
                 }
             )
         return pd.DataFrame(rows)
+
+    def wide(self, readout: str | None = None) -> pd.DataFrame:
+        """Layers down, tasks across, in points (score × 100); of all readouts, or of one."""
+        names = pd.Series(readout_names(self.scores), index=self.scores.index, dtype=object)
+        if readout is not None and readout not in set(names):
+            raise UnknownNameError("readout of this evaluation", readout, set(names))
+        rows = self.scores.assign(readout=names, points=100 * self.scores["score"])
+        parts = rows[["task", "split", "subset"]].drop_duplicates()
+        if parts["task"].duplicated().any():  # several splits or subsets of a task
+            rows["task"] = rows["task"] + " (" + rows["split"] + ", " + rows["subset"] + ")"
+        if readout is not None:
+            return pivot(rows[rows["readout"] == readout], "task", value="points").rename_axis(columns=None)
+        return pivot(rows, ["task", "readout"], value="points")
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view(self.kind, "html")(self)
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""

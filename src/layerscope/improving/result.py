@@ -130,6 +130,7 @@ class Improved:
         return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
 
     def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
         return view("improve", "html")(self)
 
     def __str__(self) -> str:

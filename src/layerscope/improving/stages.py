@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from layerscope.progress import Progress, Silent, progress_bar
+from layerscope.progress import Progress, Silent, in_notebook, progress_bar
 
 
 class StageLines:
@@ -49,7 +49,7 @@ def stages(show: bool | Progress | None) -> Iterator[Progress]:
     if show is False:
         yield Silent()
         return
-    if show is None and not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+    if show is None and not (sys.stderr.isatty() or in_notebook()):
         yield StageLines()
         return
     with progress_bar(show) as bar:

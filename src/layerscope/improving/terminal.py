@@ -97,10 +97,3 @@ def as_text(result: Improved) -> str:
     stream = io.StringIO()
     print_improved(result, Console(file=stream, width=200, highlight=False, color_system=None))
     return stream.getvalue()
-
-
-def as_html(result: Improved) -> str:
-    """For notebooks."""
-    console = Console(record=True, file=io.StringIO(), width=140, highlight=False)
-    print_improved(result, console)
-    return console.export_html(inline_styles=True, code_format='<pre style="font-family:monospace">{code}</pre>')

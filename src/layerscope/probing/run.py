@@ -13,6 +13,7 @@ import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.core.runs import finished_manifest, view
+from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder
 
@@ -115,7 +116,7 @@ KIND = "probe"
 
 
 @dataclass
-class ProbeRun:
+class ProbeRun(WideTable):
     """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row per test item as well."""
 
     kind: ClassVar[str] = KIND
@@ -202,6 +203,15 @@ class ProbeRun:
     def plot(self, metric: str = "top1") -> Figure:
         """Accuracy against depth, as a matplotlib figure."""
         return view(self.kind, "plot")([self], metric=metric)
+
+    def wide(self, metric: str = "top1") -> pd.DataFrame:
+        """Layers down, probes across."""
+        self.curve(metric=metric)  # an unknown name gets its own error
+        return pivot(self.table[self.table["metric"] == metric], "probe").rename_axis(columns=None)
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view(self.kind, "html")(self)
 
     def __repr__(self) -> str:
         count = self.table["layer"].nunique()

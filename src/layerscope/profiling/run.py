@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,8 +12,9 @@ import pandas as pd
 
 from layerscope.core.runs import finished_manifest, view
 from layerscope.core.sites import whole_layers
+from layerscope.core.tables import WideTable, pivot
 from layerscope.core.valley import find_valley
-from layerscope.errors import RunFolderError, UnknownNameError
+from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.profiling.tables import PromptTable, in_order
 from layerscope.store import RunFolder
@@ -97,7 +99,7 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 
 
 @dataclass
-class Run:
+class Run(WideTable):
     """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization and sink setting."""
 
     kind: ClassVar[str] = "profile"
@@ -183,12 +185,35 @@ class Run:
             "run": None if self.path is None else str(self.path),
         }
 
-    def plot(self, metrics: list[str] | None = None, **options: Any) -> Figure:
-        """Curves of the metrics against depth, as a matplotlib figure."""
-        return view(self.kind, "plot")([self], metrics, **options)
+    def wide(self, metrics: Sequence[str] | None = None, *, normalization: str = "raw") -> pd.DataFrame:
+        """Layers down, metrics across; a column `… (sink dropped)` beside metrics that are measured without that token too."""
+        names = list(self.table["metric"].unique()) if metrics is None else list(metrics)
+        for name in names:
+            self.curve(name, normalization)  # an unknown name gets its own error
+        rows = whole_layers(self.table[(self.table["normalization"] == normalization) & self.table["metric"].isin(names)])
+        titles = rows["metric"].where(rows["sink"] == "keep", rows["metric"] + " (sink dropped)")
+        order = [title for name in names for title in (name, f"{name} (sink dropped)") if title in set(titles)]
+        return pivot(rows.assign(title=titles), "title").rename_axis(columns=None)[order]
+
+    def plot(self, *others: Run | str | Path | Sequence[str], metrics: Sequence[str] | None = None, **options: Any) -> Figure:
+        """Curves of the metrics against depth, as a matplotlib figure; other runs (or their folders) on the same axes.
+
+        run.plot(); run.plot(other); run.plot(other, metrics=["prompt_entropy"], x="layer")
+        """
+        runs: list[Run] = [self]
+        for other in others:
+            if isinstance(other, str | Path):
+                runs.append(Run.load(other))
+            elif isinstance(other, Run):
+                runs.append(other)
+            elif isinstance(other, Sequence) and metrics is None:  # the names of metrics, as the first argument
+                metrics = other
+            else:
+                raise LayerscopeError(f"plot takes runs or their folders, not {type(other).__name__}.")
+        return view(self.kind, "plot")(runs, None if metrics is None else list(metrics), **options)
 
     def _repr_html_(self) -> str:
-        """A short page for notebooks: conventions, the valley, the core metrics by layer. Text is escaped."""
+        """For notebooks; text is escaped."""
         return view(self.kind, "html")(self)
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.core.runs import view
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import Interval
 from layerscope.errors import RunFolderError
@@ -110,6 +111,10 @@ class Choice:
     def model_identity(self) -> ModelIdentity:
         """Which model the choice is about."""
         return ModelIdentity.of({"name": self.model, **self.identity})
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view("choice", "html")(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, the documented keys first."""

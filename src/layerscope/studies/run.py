@@ -17,7 +17,7 @@ import pandas as pd
 from layerscope.capture import FINAL_NORMS
 from layerscope.core.options import take_renamed
 from layerscope.core.reading import SEVERAL, Reading
-from layerscope.core.runs import finished_manifest
+from layerscope.core.runs import finished_manifest, view
 from layerscope.data import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.models import LoadedModel, wrap
@@ -89,6 +89,10 @@ class StudyRun:
         keep = ("study", "title", "paper", "verdict", "options", "warnings")
         facts = {name: self.manifest[name] for name in keep}
         return {**facts, "rows": len(self.table), "run": None if self.path is None else str(self.path)}
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view(self.kind, "html")(self)
 
     def __repr__(self) -> str:
         return f"<StudyRun {self.name}: {len(self.table)} rows. {self.verdict[0] if self.verdict else ''}>"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from layerscope.cache import cache_dir
-from layerscope.core.runs import finished_manifest, folder_name
+from layerscope.core.runs import finished_manifest, folder_name, view
 from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
 from layerscope.data.hub import hub_offline
@@ -64,6 +64,10 @@ class Sweep:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table of the run."""
         return {"sweep": self.table, "jobs": self.jobs}
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view(self.kind, "html")(self)
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""

@@ -97,7 +97,7 @@ def test_in_a_notebook_nothing_from_outside_is_markup(run: Run) -> None:
     run.manifest["warnings"].append("<b onclick=evil()>warning</b>")
     html = run._repr_html_()
     tags = set(re.findall(r"</?([a-z]+)", html))
-    assert tags == {"b", "br", "p", "i", "table", "tr", "th", "td", "code"}
+    assert tags == {"b", "div", "p", "i", "table", "tr", "th", "td", "svg", "path", "text"}
     assert "<script" not in html
     assert "<img" not in html
     assert "onclick" not in re.sub(r"&lt;.*?&gt;", "", html)

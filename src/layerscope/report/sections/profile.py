@@ -1,8 +1,7 @@
-"""Profiles, as people see them: curves on the page and in figures, a table in the terminal, a summary in notebooks."""
+"""Profiles, as people see them: curves on the page and in figures, a table in the terminal."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -295,26 +294,3 @@ def _fitted(values: np.ndarray, most: int) -> str:
     if len(values) > most:
         values = values[np.linspace(0, len(values) - 1, most).round().astype(int)]
     return sparkline(values)
-
-
-def run_html(run: Run) -> str:
-    """A small self-contained fragment."""
-    m = run.manifest
-    valley = entropy_valley(run.table)
-    lines = [
-        f"<b>{html.escape(run.name)}</b> on {html.escape(str(m['corpus']['name']))}: {how_long(m)}, "
-        f"final_norm <b>{html.escape(str(m['conventions']['final_norm']))}</b>, "
-        f"{m['conventions']['views']} views",
-    ]
-    if valley is not None:
-        lines.append(html.escape(valley.sentence()))
-    lines += [f"<i>{html.escape(str(warning))}</i>" for warning in m["warnings"]]
-    rows = []
-    for name in run.table["metric"].unique():
-        curve = run.curve(name)
-        values = curve["value"].to_numpy()
-        cells = [html.escape(get_metric(name).info.title), f"<code>{sparkline(values)}</code>"]
-        cells += [number(float(values[0])), number(float(values[-1]))]
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "<tr><th>metric</th><th>embed → last layer</th><th>first</th><th>last</th></tr>"
-    return "<p>" + "<br>".join(lines) + f"</p><table>{head}{''.join(rows)}</table>"

@@ -1,0 +1,114 @@
+"""What the site adds to the pages: tutorials and the command line as pages, and links that leave the folder `docs`.
+
+mkdocs calls these functions. They need no torch: `make docs` writes the command line's page with layerscope's own environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+WRITTEN = ROOT / "build" / "docs"  # pages that were written before: `make docs`
+_LINK = re.compile(r"(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
+
+
+def repository() -> str:
+    """Where the source is published, from the package's own facts."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"])
+
+
+def on_config(config: Any) -> Any:
+    """The repository's address has one home: pyproject.toml."""
+    config.repo_url = repository()
+    config.repo_name = "Source"
+    config.edit_uri = ""
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made from something else."""
+    for notebook in sorted((DOCS / "tutorials").glob("*.ipynb")):
+        name = f"tutorials/{notebook.stem}"
+        files.append(File.generated(config, f"{name}.md", content=tutorial(notebook)))
+    files.append(File.generated(config, "reference/cli.md", content=(WRITTEN / "cli.md").read_text(encoding="utf-8")))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=changes))
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "contributing.md", content=contributing))
+    files.append(File.generated(config, "decisions/README.md", content=decisions()))
+    for page in sorted((DOCS / "gallery").glob("*.html")):  # whole pages of their own, copied as they are
+        files.append(File(f"gallery/{page.name}", config.docs_dir, config.site_dir, config.use_directory_urls))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """A link to a file of the repository that is no page goes to the repository; a link to a folder goes to its first page."""
+    here = Path(page.file.src_uri).parent
+
+    def target(match: re.Match[str]) -> str:
+        before, link, after = match.groups()
+        place = os.path.normpath(DOCS / here / link)
+        inside = os.path.relpath(place, DOCS)
+        if inside.startswith(".."):
+            kind = "tree" if os.path.isdir(place) else "blob"
+            return f"{before}{repository()}/{kind}/main/{os.path.relpath(place, ROOT)}{after}"
+        if os.path.isdir(place) and files.get_file_from_path(f"{inside}/README.md"):
+            return f"{before}{os.path.relpath(inside, here)}/README.md{after}"
+        return match.group()
+
+    return _LINK.sub(target, markdown)
+
+
+def decisions() -> str:
+    """The list of decisions, by their own titles."""
+    rows = []
+    for page in sorted((DOCS / "decisions").glob("*.md")):
+        title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        rows.append(f"- [{title}]({page.name})")
+    return (
+        "# Why things are as they are\n\nOne short page per decision that a reader may wonder about.\n\n" + "\n".join(rows) + "\n"
+    )
+
+
+def tutorial(notebook: Path) -> str:
+    """A notebook as a page: its words, its code, and what the code printed and drew."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    address = repository().removeprefix("https://github.com/")
+    open_it = f"https://colab.research.google.com/github/{address}/blob/main/docs/tutorials/{notebook.name}"
+    cells = [cell for cell in content["cells"] if "colab" not in cell["metadata"].get("tags", [])]
+    parts = []
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            if text.startswith("# "):
+                file = f"{repository()}/blob/main/docs/tutorials/{notebook.name}"
+                parts.append(f"[Open in Colab]({open_it}) · [the notebook]({file})")
+        else:
+            parts.append(f"```python\n{text}\n```")
+            parts += [shown for output in cell["outputs"] if (shown := _output(output))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _output(output: dict[str, Any]) -> str:
+    if output["output_type"] == "stream":
+        return f"```text\n{''.join(output['text']).rstrip()}\n```"
+    data = output.get("data", {})
+    if "image/png" in data:
+        base64.b64decode(data["image/png"], validate=True)
+        return f'<div class="output"><img alt="figure" src="data:image/png;base64,{data["image/png"].strip()}"></div>'
+    if "text/html" in data:
+        inner = "".join(data["text/html"])
+        return '<div class="output">\n' + re.sub(r"\n\s*\n", "\n", inner) + "\n</div>"
+    text = html.escape("".join(data.get("text/plain", ""))).rstrip()
+    return f'<div class="output"><pre>{text}</pre></div>' if text else ""

@@ -1,0 +1,89 @@
+# %% [markdown]
+# # Compare checkpoints
+#
+# When in training do the layers take their shape? We train a tiny model for a minute, keep four checkpoints, and profile each. With a published model it is one command:
+# `layerscope study checkpoints EleutherAI/pythia-410m --set steps=step0,step512,step143000`.
+
+# %% tags=["colab"]
+# On Colab, install layerscope first. Elsewhere this does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+
+# %% [markdown]
+# ## A tiny model
+#
+# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. Nobody should draw conclusions about language from it; it shows how to look.
+
+# %%
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
+
+import layerscope
+
+texts = list(layerscope.load_corpus("lee"))
+core = Tokenizer(models.BPE(unk_token="<unk>"))
+core.pre_tokenizer = pre_tokenizers.ByteLevel()
+core.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=2000, special_tokens=["<unk>", "<pad>"], show_progress=False))
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", pad_token="<pad>")
+
+torch.manual_seed(0)
+size = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **size))
+ids = torch.tensor(sum(tokenizer(texts)["input_ids"], []))
+print(f"{len(ids):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters")
+
+# %% [markdown]
+# ## Train, and keep checkpoints as folders
+#
+# Any folder that `save_pretrained` writes will do, such as those of the Hugging Face Trainer.
+
+# %%
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+for step in range(241):
+    if step in (0, 20, 80, 240):
+        model.save_pretrained(f"training/checkpoint-{step}")
+        tokenizer.save_pretrained(f"training/checkpoint-{step}")
+    starts = torch.randint(0, len(ids) - 64, (16,))
+    batch = torch.stack([ids[k : k + 64] for k in starts])
+    loss = model(input_ids=batch, labels=batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 60 == 0:
+        print(f"step {step}: loss {loss.item():.2f}")
+
+# %% [markdown]
+# ## One call: the study
+#
+# It profiles every checkpoint on held-out texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do.
+
+# %%
+study = layerscope.study("checkpoints", *(f"training/checkpoint-{step}" for step in (0, 20, 80, 240)), limit=20, max_length=64)
+study
+
+# %% [markdown]
+# ## By hand: compare profiles
+#
+# `compare` puts runs of one kind beside each other.
+
+# %%
+names = ["prompt_entropy", "curvature"]
+steps = [0, 20, 80, 240]
+runs = [layerscope.profile(f"training/checkpoint-{step}", "lee", limit=20, max_length=64, metrics=names) for step in steps]
+over_time = layerscope.compare(*runs, metrics=names, labels=[f"step {step}" for step in steps])
+over_time
+
+# %%
+over_time.wide("prompt_entropy").round(2)
+
+# %% [markdown]
+# ## What to take with you
+#
+# - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time and can delete each after it was measured (`clean=True`).
+# - Models that cannot be checkpoints of one training, and steps that hold the same weights, are reported as such.
+# - To watch a training while it goes on, at 2 % of its time: [LayerWatch](../training.md).

@@ -1,0 +1,87 @@
+# %% [markdown]
+# # From a labeled CSV to a deployed folder
+#
+# You have a hundred labeled examples and want a small model in production. We choose layer and readout with the labels, see how sure the choice is, cut the model there, and load the folder without layerscope.
+
+# %% tags=["colab"]
+# On Colab, install layerscope first. Elsewhere this does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+
+# %% [markdown]
+# ## A labeled file
+#
+# Columns `text` and `label`. Here: 96 of TREC's questions with the kind of answer they ask for; 200 more are kept for the end.
+
+# %%
+import csv
+
+import layerscope
+from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+
+rows = TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"][:296]
+known, unseen = rows[:96], rows[96:] or rows[:24]
+with open("questions.csv", "w", newline="", encoding="utf-8") as file:
+    table = csv.writer(file)
+    table.writerow(["text", "label"])
+    table.writerows([row["text"], row["label"]] for row in known)
+
+# %% [markdown]
+# ## Choose
+#
+# Every layer under every readout is judged by the labels. What the choice is worth is measured on examples that had no part in it.
+
+# %%
+choice = layerscope.select("smollm2-135m", labels="questions.csv")
+choice
+
+# %% [markdown]
+# *Tied* layers cannot be told from the chosen one with so few labels. That is useful: a tied layer further down makes a smaller model. `budget=0.5` asks for at most half of the blocks:
+
+# %%
+small = layerscope.select("smollm2-135m", labels="questions.csv", budget=0.5)
+print(f"whole: layer {choice.layer} of {choice.layers}, {choice.readout}")
+print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.blocks_saved} blocks need not run")
+
+# %% [markdown]
+# ## Export
+#
+# The model is cut, written as a sentence-transformers folder, loaded in a fresh process and compared. Only then does the folder get its name.
+
+# %%
+done = layerscope.export("smollm2-135m", from_run=small, out="deployed", center_on="questions.csv")
+print(*sorted(path.name for path in done.path.iterdir()), sep="\n")
+
+# %% [markdown]
+# ## Deploy
+#
+# From here on layerscope is not needed.
+
+# %%
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("deployed")
+examples = model.encode([row["text"] for row in known], normalize_embeddings=True)
+labels = np.array([row["label"] for row in known])
+centers = np.stack([examples[labels == label].mean(axis=0) for label in np.unique(labels)])
+
+
+def classify(texts):
+    nearest = model.encode(texts, normalize_embeddings=True) @ centers.T
+    return np.unique(labels)[nearest.argmax(axis=1)]
+
+
+right = classify([row["text"] for row in unseen]) == np.array([row["label"] for row in unseen])
+print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that nothing has seen")
+
+# %% [markdown]
+# ## What to take with you
+#
+# - Labels decide better than any rule; 64 find most of what there is to gain: [how well it does](../few-labels.md#how-well-it-does).
+# - Where the evidence is weak the last layer stays, and the choice says so.
+# - `layerscope export --onnx` adds a graph that needs neither torch nor sentence-transformers; `layerscope bench` measures the speed: [export](../export.md).

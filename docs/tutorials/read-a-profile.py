@@ -1,0 +1,70 @@
+# %% [markdown]
+# # Read a profile, and do not be fooled by one token
+#
+# A famous curve of language models: entropy is high in the first layers, falls into a valley in the middle, and rises again. "The middle compresses", it is said. We measure it, and find that in this
+# model one token makes the valley.
+
+# %% tags=["colab"]
+# On Colab, install layerscope first. Elsewhere this does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "layerscope[gguf,report,export,mteb,vision]"], check=True)
+
+# %% [markdown]
+# ## Measure every layer
+#
+# Thirty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks leave them.
+
+# %%
+import layerscope
+
+METRICS = ["prompt_entropy", "curvature", "sink_ratio", "sink_first"]
+raw = layerscope.profile("smollm2-135m", "lee", limit=30, max_length=96, final_norm="raw", metrics=METRICS)
+raw
+
+# %% [markdown]
+# *Prompt entropy* says how evenly the tokens of a text spread over directions: low means compressed. There is the valley. But look at the other curves of the same layers.
+#
+# ## The sink
+#
+# `sink_ratio` is the largest token's norm over the median. Where the valley is, one token is more than a hundred times as long as the others, and `sink_first` says that it is the first token of nearly
+# every text. Such a token is called a *sink*: attention that has nowhere to go goes there.
+
+# %%
+raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
+
+# %% [markdown]
+# Entropy is computed of states from which their mean is subtracted. With one giant among them, the mean is the giant's; subtracted, all others look alike. So take that token out:
+
+# %%
+raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
+
+# %% [markdown]
+# The dotted line is the same metric without the sink token. The valley is gone. layerscope always measures both, and says in words which one it is:
+
+# %%
+raw.summary()["valley"]["is_sink"], raw.summary()["valley"]["drop_value"]
+
+# %% [markdown]
+# ## The final norm hides it too
+#
+# Most models norm their states once more behind the last block. Applied at every layer (the default of `profile`, because that is what a cut model would give you), the norm takes the giant down to size.
+
+# %%
+applied = layerscope.profile("smollm2-135m", "lee", limit=30, max_length=96, metrics=METRICS)
+both = layerscope.compare(raw, applied, labels=["raw", "applied"])
+both.notes
+
+# %%
+both.wide("prompt_entropy").iloc[[0, 6, 11, 12, 13, 20, 30] if len(both.wide()) > 30 else [0, 1, 2]].round(2)
+
+# %% [markdown]
+# ## What to take with you
+#
+# - A dip in a curve is not yet compression: look at the curve without the sink before you believe it.
+# - Two curves compare only under the same conventions; `compare` says where they differ.
+# - For a paper: `raw.to_latex(metrics=["prompt_entropy"])`, `raw.plot(other)`.
+# - [The metrics](../metrics.md) one by one; [what the paper says, what we find](../paper.md).

@@ -1,0 +1,91 @@
+"""The fenced blocks of the documentation: where they are, and how each kind is checked.
+
+- `python`: run, block after block of a page in one namespace, in a sandbox with tiny models (`sandbox.py`). A block after a
+  comment `<!-- not run: reason -->` is compiled instead, and the names that it takes from layerscope must exist. A block with a
+  title is a file: `test_extend.py` installs those.
+- `bash` and `console`: every command is parsed by the app itself (options, arguments, names of commands); scripts, make targets
+  and extras must exist. Blocks after `<!-- run -->` are run as well, in the sandbox.
+- `toml` and `yaml`: parsed; plans of sweeps and recipes are read as such.
+- `text`, `csv`, `json`: output or data, not code.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LANGUAGES = ("python", "bash", "console", "toml", "yaml", "text", "csv", "json")
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<more>.*)$")
+_MARK = re.compile(r"<!-- (?P<what>not run|run)(?:: (?P<reason>.+))? -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block. `mark` is `run` or `not run` where a comment before it says so."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    mark: str | None = None
+    reason: str = ""
+    title: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def pages() -> list[Path]:
+    """Every page that people read: the folder `docs`, and the files of the repository's front."""
+    front = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    return [*front, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The blocks of a page, in order."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    found: list[Block] = []
+    start, fence, mark = 0, None, None
+    for number, line in enumerate(lines, 1):
+        match = _FENCE.match(line)
+        if fence is None and match:
+            start, fence = number, match
+            above = next((text for text in reversed(lines[: number - 1]) if text.strip()), "")
+            mark = _MARK.search(above)
+        elif fence is not None and match and not match["language"]:
+            width = len(fence["indent"])
+            text = "\n".join(text[width:] for text in lines[start : number - 1])
+            said = (mark["what"], mark["reason"] or "") if mark else (None, "")
+            title = re.search(r'title="([^"]+)"', fence["more"])
+            found.append(Block(str(page.relative_to(ROOT)), start, fence["language"], text, *said, title[1] if title else ""))
+            fence = None
+    if fence is not None:
+        raise ValueError(f"{page}:{start}: a block without an end")
+    return found
+
+
+def all_blocks() -> list[Block]:
+    """The blocks of every page."""
+    return [block for page in pages() for block in blocks_of(page)]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The commands of a block as words, without comments; a line that ends in a backslash goes on."""
+    text = re.sub(r"\\\n\s*", lambda match: "" if match.start() and text_glued(block.text, match) else " ", block.text)
+    for line in text.splitlines():
+        if block.language == "console":
+            if not line.startswith("$ "):
+                continue
+            line = line[2:]
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+def text_glued(text: str, match: re.Match[str]) -> bool:
+    """Whether a word goes on in the next line: no blank before the backslash and none after it."""
+    return not text[match.start() - 1].isspace() and match.group().endswith("\n")

@@ -1,0 +1,107 @@
+"""A place to run the documentation's code in: tiny models under the catalogue's names, small files under the names of the pages.
+
+Nothing here is real: what is checked is that the code runs, not what it prints.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layerscope.catalogue import Entry, Origin
+from layerscope.data.catalogue import CORPORA
+from layerscope.data.images.sets import IMAGE_SETS
+from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
+from layerscope.models.catalogue import MODELS
+from tests.tiny import build_tiny, tiny_tokenizer
+
+TOPICS = {
+    "battery": ["the battery is empty by noon", "it charges slowly", "the battery lasts two days", "charging takes all night"],
+    "screen": ["the screen is bright", "colors look washed out", "the display has a scratch", "a sharp picture"],
+    "price": ["too expensive for what it does", "a fair price", "it was cheap", "not worth the money"],
+}
+TEXTS = [f"{text}, said customer {k}" for k in range(8) for rows in TOPICS.values() for text in rows]
+LABELS = [topic for _ in range(8) for topic, rows in TOPICS.items() for _ in rows]
+_FAMILIES = {"smollm2-135m": "llama", "gemma3-270m": "gemma3", "minilm-l6": "bert"}
+
+
+@dataclass(frozen=True)
+class StandIn(Origin):
+    """A folder or file of the sandbox in place of a download."""
+
+    place: Path
+    version = "stand-in"
+
+    def path(self, entry: Entry) -> Path:
+        return self.place
+
+    def is_cached(self, entry: Entry) -> bool:
+        return True
+
+    def fetch(self, entry: Entry) -> Path:
+        return self.place
+
+
+def _classified(_folder: Path) -> dict[str, list[dict[str, Any]]]:
+    names = sorted(TOPICS)
+    rows = [{"text": text, "label": names.index(label)} for text, label in zip(TEXTS, LABELS, strict=True)]
+    return {"train": rows[:48], "test": rows[48:]}
+
+
+def _pairs(_folder: Path) -> dict[str, list[dict[str, Any]]]:
+    pairs = pairwise(TEXTS)
+    return {"test": [{"sentence1": a, "sentence2": b, "score": float(len(set(a) & set(b)))} for a, b in pairs]}
+
+
+def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Tiny models, a small corpus, tasks and pictures under the catalogue's names, for the length of a test."""
+    for name, family in _FAMILIES.items():
+        place = folder / name
+        build_tiny(family).save_pretrained(place)
+        tiny_tokenizer(encoder=family == "bert").save_pretrained(place)
+        monkeypatch.setitem(MODELS._things, name, replace(MODELS.get(name), origin=StandIn(place)))
+    (folder / "lee.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    monkeypatch.setitem(CORPORA._things, "lee", replace(CORPORA.get("lee"), origin=StandIn(folder / "lee.txt")))
+    trec = replace(TASKS.get("TrecQuestions"), origin=StandIn(folder), read=_classified)
+    pairs = TaskEntry(name="STSBenchmark", summary="pairs", license="", origin=StandIn(folder), task_type="STS", read=_pairs)
+    monkeypatch.setitem(TASKS._things, "TrecQuestions", trec)
+    monkeypatch.setitem(TASKS._things, "STSBenchmark", pairs)
+    monkeypatch.setitem(IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist"))
+
+
+def fill_folder(folder: Path) -> None:
+    """The files that the pages speak of."""
+    with (folder / "reviews.csv").open("w", encoding="utf-8", newline="") as lines:
+        rows = csv.writer(lines)
+        rows.writerow(["text", "label"])
+        rows.writerows(zip(TEXTS, LABELS, strict=True))
+    shutil.copy(folder / "reviews.csv", folder / "examples.csv")
+    (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    build_tiny("llama").save_pretrained(folder / "my-model")
+    tiny_tokenizer().save_pretrained(folder / "my-model")
+
+
+def given() -> dict[str, Any]:
+    """What the pages take for granted: the reader's own texts, a model that is in memory, a loop that trains it."""
+    import transformers
+
+    module = transformers.LlamaForCausalLM(build_tiny("llama").config)
+    tokenizer = tiny_tokenizer()
+    batch = dict(tokenizer(TEXTS[:4], return_tensors="pt", padding=True))
+    batch["labels"] = batch["input_ids"].clone()
+    return {
+        "__name__": "docs",
+        "texts": TEXTS,
+        "held_out_texts": TEXTS[:8],
+        "model": module,
+        "tokenizer": tokenizer,
+        "batches": [batch] * 3,
+        "optimizer": torch.optim.SGD(module.parameters(), lr=1e-3),
+    }

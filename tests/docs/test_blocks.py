@@ -1,0 +1,213 @@
+"""Every block of code in the documentation is checked: Python is run, commands are parsed by the app, plans and settings read."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+import layerscope
+from layerscope.cli.app import app, load_commands, renamed
+from layerscope.sweeps.plan import read_plan
+from tests.cli.support import run_main
+from tests.docs.blocks import LANGUAGES, ROOT, Block, all_blocks, blocks_of, commands, pages
+from tests.docs.sandbox import fill_folder, given, stand_ins
+
+BLOCKS = all_blocks()
+SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
+PYTHON_PAGES = [page for page in pages() if any(block.language == "python" for block in blocks_of(page))]
+RUN_PAGES = [page for page in pages() if any(block.mark == "run" for block in blocks_of(page))]
+# Programs of others that the pages name; only their being meant is checked.
+OTHERS = {
+    "ray",
+    "ssh",
+    "git",
+    "export",
+    "set",
+    "tensorboard",
+    "jupyter",
+    "cd",
+    "pre-commit",
+    "conda",
+    "uv",
+    "hf",
+    "source",
+    "py",
+    "pytest",
+}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_every_block_names_its_language() -> None:
+    assert [f"{block} ```{block.language}" for block in BLOCKS if block.language not in LANGUAGES] == []
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    assert [str(block) for block in BLOCKS if block.mark == "not run" and len(block.reason) < 10] == []
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [block for block in blocks_of(page) if block.language == "python"]
+    for block in blocks:
+        compile(block.text, str(block), "exec")
+        check_names(block)
+    wanted = [block for block in blocks if block.mark != "not run" and not block.title]
+    if not wanted:
+        return
+    stand_ins(monkeypatch, tmp_path / "stand-ins")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    fill_folder(tmp_path / "work")
+    namespace = given()
+    prepare = ROOT / "tests" / "docs" / "before" / f"{page.stem}.py"
+    if prepare.is_file():  # what a page assumes to be there already, such as a finished run
+        exec(compile(prepare.read_text(encoding="utf-8"), str(prepare), "exec"), namespace)
+    for block in wanted:
+        # the line numbers of an error are those of the page
+        tree = ast.increment_lineno(ast.parse(block.text, str(ROOT / block.page)), block.line)
+        exec(compile(tree, str(ROOT / block.page), "exec"), namespace)
+
+
+def check_names(block: Block) -> None:
+    """What a block takes from layerscope exists, also where the block is not run."""
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "layerscope":
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{block}: {node.module} has no {alias.name}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "layerscope":
+            assert hasattr(layerscope, node.attr), f"{block}: layerscope has no {node.attr}"
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_commands_are_understood(block: Block) -> None:
+    seen = 0
+    for words in commands(block):
+        check_command(block, words)
+        seen += 1
+    assert seen, f"{block} holds no command; mark output as ```text"
+
+
+def check_command(block: Block, words: list[str]) -> None:
+    program, *rest = words
+    line = f"{block}: {shlex.join(words)}"
+    if program == "layerscope":
+        rest = [word for word in rest if word != "…"]
+        assert renamed(rest) == rest, f"{line}: an old spelling"
+        parse(rest, line)
+    elif program == "python":
+        check_script(rest, line)
+    elif program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert rest[0] in targets, f"{line}: the Makefile has no such target"
+    elif program == "pip":
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        for extras in re.findall(r"(?:layerscope|\.)\[([\w,-]+)\]", " ".join(rest)):
+            assert set(extras.split(",")) <= set(known), f"{line}: an unknown extra"
+    else:
+        bare = re.fullmatch(r"[A-Z_]+=\S*", program)  # a variable set for the command behind it
+        if bare and rest:
+            check_command(block, rest)
+        else:
+            assert program in OTHERS, f"{line}: an unknown program"
+
+
+def parse(words: list[str], line: str) -> None:
+    """Let the app read the command line, without running it."""
+    load_commands()
+    command: Any = typer.main.get_command(app)
+    context, left = None, words
+    try:
+        while True:
+            context = command.make_context(getattr(command, "name", None) or "layerscope", list(left), parent=context)
+            if not hasattr(command, "resolve_command"):
+                return
+            left = [*getattr(context, "_protected_args", []), *context.args]
+            if not left:
+                return
+            _, command, left = command.resolve_command(context, left)
+    except SystemExit as leaving:  # --help and --version
+        if leaving.code:
+            pytest.fail(line)
+    except Exception as error:
+        if type(error).__name__ != "Exit":
+            pytest.fail(f"{line}: {getattr(error, 'message', error)}")
+
+
+def check_script(words: list[str], line: str) -> None:
+    """The script or module exists, and knows the options that it is given."""
+    if words[0] == "-m":
+        found = importlib.util.find_spec(words[1])
+        assert found is not None, f"{line}: no such module"
+        source = "" if found.origin is None else Path(found.origin).read_text(encoding="utf-8")
+    elif words[0] == "-c":
+        compile(words[1], line, "exec")
+        return
+    else:
+        assert (ROOT / words[0]).is_file(), f"{line}: no such file"
+        folder = (ROOT / words[0]).parent
+        # options may be declared in a file beside it
+        source = "\n".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    for option in (word.split("=")[0] for word in words[1:] if word.startswith("--")):
+        assert f'"{option}"' in source or source == "", f"{line}: no option {option}"
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=name)
+def test_marked_commands_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_ins(monkeypatch, tmp_path / "stand-ins")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    fill_folder(tmp_path / "work")
+    for block in (block for block in blocks_of(page) if block.mark == "run" and block.language in ("bash", "console")):
+        for words in commands(block):
+            if words[0] == "layerscope":
+                ended = run_main(monkeypatch, capsys, *words[1:])
+                assert ended.code == 0, f"{block}: {shlex.join(words)}\n{ended.err}"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "yaml")], ids=str)
+def test_settings_and_plans_are_read(block: Block) -> None:
+    if block.language == "toml":
+        for group, points in tomllib.loads(block.text).get("project", {}).get("entry-points", {}).items():
+            assert group.startswith("layerscope."), f"{block}: {group}"
+            assert points
+        return
+    plan = yaml.safe_load(block.text)
+    if "jobs" not in plan:  # not a workflow
+        assert read_plan(plan).steps
+
+
+def test_a_broken_block_is_found(tmp_path: Path) -> None:
+    wrong = Block("page.md", 1, "bash", "layerscope profile smollm2-135m --metrix x")
+    with pytest.raises(pytest.fail.Exception, match="--metrix"):
+        test_commands_are_understood(wrong)
+    with pytest.raises(AssertionError, match="has no porfile"):
+        check_names(Block("page.md", 1, "python", "import layerscope\nlayerscope.porfile('x')"))
+    with pytest.raises(AssertionError, match="no such file"):
+        test_commands_are_understood(Block("page.md", 1, "bash", "python benchmarks/none.py"))
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers() -> Any:
+    """Modules of the pages' own do not stay for other tests."""
+    before = set(sys.modules)
+    yield
+    for extra in set(sys.modules) - before:
+        if extra.startswith("my_"):
+            del sys.modules[extra]

@@ -1,0 +1,169 @@
+"""What notebooks show of every result: the answer, curves, tables; nothing from outside is markup."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import layerscope
+from layerscope.report.notebook import chart_svg, table_html
+from layerscope.report.sources import Chart, Line
+from layerscope.selection import Choice
+from tests.report.synthetic import (
+    READOUTS,
+    synthetic_evaluation,
+    synthetic_improvement,
+    synthetic_probe,
+    synthetic_run,
+    synthetic_study,
+    synthetic_sweep,
+)
+
+EVIL = "<script>alert(1)</script>"
+
+
+class Tags(HTMLParser):
+    """Opened and closed tags, to see that a fragment is well-formed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.add(tag)
+        assert not any(name.startswith("on") for name, _ in attrs), attrs
+        if tag not in ("img", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def read(fragment: str) -> set[str]:
+    tags = Tags()
+    tags.feed(fragment)
+    assert tags.open == []
+    assert "script" not in tags.seen
+    return tags.seen
+
+
+def choice(**more: Any) -> Choice:
+    facts = {"layers": 6, "model": "small", "reason": "It is the best."}
+    return Choice(4, "block.3", READOUTS[3], 5.0, 1.0, 9.0, 0.1, (4, 5), "measured", 2, **{**facts, **more})
+
+
+def correlations() -> Any:
+    layers = np.arange(9)
+    tables = {"up": layers**1.5, "wave": np.sin(layers)}
+    metrics = pd.concat([pd.DataFrame({"metric": name, "layer": layers, "value": v}) for name, v in tables.items()])
+    scores = pd.DataFrame({"task": "a", "layer": layers, "score": np.sqrt(layers)})
+    return layerscope.correlate(metrics, scores, measures=["dcor", "spearman"], surrogates=99, bootstrap=100)
+
+
+def test_a_profile_shows_its_valley_and_curves() -> None:
+    shown = synthetic_run()._repr_html_()
+    assert {"svg", "path", "table"} <= read(shown)
+    assert "valley at layer 3" in shown
+    assert shown.count("<svg") == 4
+    assert "sink dropped" in shown
+
+
+def test_an_evaluation_shows_a_line_per_readout_and_the_best_layers() -> None:
+    run = synthetic_evaluation("small", "llama", 6, ["STSBenchmark", "Topics"], READOUTS)
+    shown = run._repr_html_()
+    read(shown)
+    assert all(readout in shown for readout in READOUTS)
+    assert "Topics" in shown
+
+
+def test_a_choice_says_what_it_rests_on() -> None:
+    shown = choice()._repr_html_()
+    read(shown)
+    assert "read layer 4 of 6" in shown
+    assert "It is the best." in shown
+
+
+def test_an_improvement_shows_neighbors_before_and_after() -> None:
+    shown = synthetic_improvement()._repr_html_()
+    assert "svg" in read(shown)
+    assert "nearest today" in shown
+    assert "after 1.2" in shown
+
+
+def test_probes_show_accuracy_by_layer() -> None:
+    shown = synthetic_probe()._repr_html_()
+    assert "svg" in read(shown)
+    assert "top-1 accuracy" in shown
+
+
+def test_a_study_shows_its_verdict_and_figure(tmp_path: Path) -> None:
+    run = synthetic_study(tmp_path)
+    shown = run._repr_html_()
+    read(shown)
+    assert run.verdict[0].split(":")[-1].strip()[:20] in shown
+
+
+def test_a_sweep_shows_how_it_ended() -> None:
+    shown = synthetic_sweep()._repr_html_()
+    read(shown)
+    assert "jobs in" in shown
+
+
+def test_correlations_show_what_chance_reaches() -> None:
+    found = correlations()
+    shown = found._repr_html_()
+    assert shown.count("<svg") == 2  # one per measure
+    assert "circle" in read(shown)
+    assert "Holm p" in shown
+
+
+def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:
+    run = synthetic_run(EVIL)
+    run.manifest["warnings"].append(EVIL)
+    scored = synthetic_evaluation(EVIL, "llama", 6, [EVIL], READOUTS[:1])
+    improved = synthetic_improvement(EVIL)
+    improved.neighbors["neighbor"] = EVIL
+    study = synthetic_study(tmp_path)
+    study.manifest["verdict"] = [EVIL]
+    found = correlations()
+    found.layers["metric"] = EVIL
+    found.facts["model"] = EVIL
+    results = [run, scored, improved, study, synthetic_probe(EVIL), found, choice(model=EVIL, reason=EVIL)]
+    results.append(layerscope.compare(run, synthetic_run("other"), labels=[EVIL, "b"]))
+    for result in results:
+        shown = result._repr_html_()
+        read(shown)
+        assert "<script" not in shown
+        assert "&lt;script&gt;" in shown
+
+
+def test_a_curve_with_gaps_and_a_flat_one_are_drawn() -> None:
+    gap = chart_svg(Chart("gap", [Line("a", [0, 1, 2, 3], [1.0, float("nan"), 2.0, 3.0])]))
+    (path,) = re.findall(r'd="(M[^"]*)" fill="none" stroke="#0', gap)
+    assert path.count("M") == 2
+    assert "nan" not in gap
+    flat = chart_svg(Chart("flat", [Line("a", [0, 1], [1.0, 1.0])]))
+    assert "nan" not in flat
+    assert chart_svg(Chart("none", [Line("a", [0], [float("nan")])])) == ""
+
+
+def test_a_long_table_says_what_is_left_out() -> None:
+    shown = table_html(pd.DataFrame({"a": range(30)}), most=12)
+    assert shown.count("<tr>") == 13
+    assert "18 more rows" in shown
+
+
+@pytest.mark.parametrize("make", [synthetic_run, synthetic_probe])
+def test_fragments_need_nothing_from_elsewhere(make: Any) -> None:
+    shown = make()._repr_html_()
+    assert "http" not in shown.replace("http://www.w3.org/2000/svg", "")
