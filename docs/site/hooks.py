@@ -19,6 +19,19 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 WRITTEN = ROOT / "build" / "docs"  # pages that were written before: `make docs`
+GLOSSARY = "glossary.md"
+# What a newcomer would stumble over, as the pages write it, and its place in the glossary.
+TERMS = {
+    "readouts?": "readout",
+    "[Pp]rompt entropy": "prompt-entropy",
+    "sinks?(?: token)?": "sink",
+    "final norm": "final-norm",
+    "valleys?": "valley",
+    "atlas": "atlas",
+    "headroom": "headroom",
+    "probes?": "probe",
+    "manifest": "manifest",
+}
 _LINK = re.compile(r"(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
 
 
@@ -66,7 +79,40 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return f"{before}{os.path.relpath(inside, here)}/README.md{after}"
         return match.group()
 
-    return _LINK.sub(target, markdown)
+    markdown = _LINK.sub(target, markdown)
+    if page.file.src_uri == GLOSSARY:
+        return re.sub(r"\*\*([A-Z][\w -]+)\*\*", lambda match: f"{match.group()}{{ #{_slug(match[1])} }}", markdown)
+    return link_terms(markdown, os.path.relpath(GLOSSARY, here))
+
+
+def link_terms(markdown: str, glossary: str) -> str:
+    """Link the first time that a page uses a term of its own to the glossary; code, headings, tables and links are left alone."""
+    out, wanted, fenced = [], dict(TERMS), False
+    for line in markdown.split("\n"):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not line.lstrip().startswith(("#", "|", "```", "<", "!", "---", ":::")):
+            line, wanted = _link(line, wanted, glossary)
+        out.append(line)
+    return "\n".join(out)
+
+
+def _link(line: str, wanted: dict[str, str], glossary: str) -> tuple[str, dict[str, str]]:
+    left = dict(wanted)
+    for words, anchor in wanted.items():
+        parts = re.split(r"(`[^`]*`|!?\[[^\]]*\]\([^)]*\)|<[^>]*>|\*\*[^*]*\*\*)", line)
+        for place in range(0, len(parts), 2):  # every second part is code, a link or bold
+            found = re.search(rf"(?<![\w-])({words})(?![\w-])", parts[place])
+            if found:
+                link = f"[{found[1]}]({glossary}#{anchor}){{ .term }}"
+                parts[place] = parts[place][: found.start()] + link + parts[place][found.end() :]
+                line = "".join(parts)
+                del left[words]
+                break
+    return line, left
+
+
+def _slug(term: str) -> str:
+    return term.lower().replace(" ", "-")
 
 
 def decisions() -> str:

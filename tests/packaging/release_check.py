@@ -1,11 +1,11 @@
-"""`make release-check`: what a user installs works. Wheels and source distributions in empty environments, with and without extras.
+"""`make release-check`: what a user installs works, from wheels in empty environments, with and without extras.
 
     python tests/packaging/release_check.py                        # everything
     python tests/packaging/release_check.py --extras report,gguf   # these extras alone; `none`: only the core
 
 1. Builds sdist and wheel of layerscope and layerscope-zoo; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section.
-3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model from the zoo: profile, select, report.
+3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo.
 4. Installs each extra alone and runs what it is for. A step whose extra is missing must say which one to install.
 """
 
@@ -34,7 +34,8 @@ import sys
 from pathlib import Path
 import layerscope
 assert "site-packages" in layerscope.__file__, layerscope.__file__
-run = layerscope.profile("controlled-ar", "texts.txt", metrics=["prompt_entropy", "sink_ratio"], out="runs/a", max_length=32, progress=False)
+metrics = ["prompt_entropy", "sink_ratio"]
+run = layerscope.profile("controlled-ar", "texts.txt", metrics=metrics, out="runs/a", max_length=32, progress=False)
 assert layerscope.load_run("runs/a").table.equals(run.table)
 choice = layerscope.select(run)
 page = layerscope.write_report([run, choice], "report.html")
@@ -46,7 +47,7 @@ EXTRAS = {
     "report": "import layerscope; layerscope.load_run('runs/a').plot().savefig('a.png')",
     "export": (
         "import layerscope; from sentence_transformers import SentenceTransformer;"
-        "layerscope.export('controlled-ar', 6, out='cut', max_length=32, progress=False);"
+        "layerscope.export('controlled-ar', 6, out='cut', max_length=32);"
         "assert SentenceTransformer('cut').encode(['a film']).shape == (1, 128)"
     ),
     "onnx": "import onnxruntime, onnx",

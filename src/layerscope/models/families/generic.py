@@ -12,9 +12,7 @@ from layerscope.errors import ModelError
 from layerscope.models import modules
 from layerscope.models.families.base import Family
 
-_NEXT = (
-    "Pass `family` if the model has the structure of a known one, or add a family (entry point `layerscope.families`, see docs)."
-)
+_NEXT = "Pass `family` if the model has the structure of a known one, or add a family (docs/how-to/extend.md)."
 
 
 class GenericFamily(Family):
