@@ -12,9 +12,10 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -50,6 +51,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made from something else."""
+    from mkdocs.structure.files import File
+
     for notebook in sorted((DOCS / "tutorials").glob("*.ipynb")):
         name = f"tutorials/{notebook.stem}"
         files.append(File.generated(config, f"{name}.md", content=tutorial(notebook)))

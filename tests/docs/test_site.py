@@ -1,0 +1,87 @@
+"""The site: every page has its place, terms are linked once, and the command line's page holds every command."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from layerscope.cli.app import app
+from tests.docs.blocks import ROOT
+
+DOCS = ROOT / "docs"
+GENERATED = {"reference/cli.md", "changelog.md", "contributing.md", "decisions/README.md"}
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", DOCS / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [leaf for part in (nav.values() if isinstance(nav, dict) else nav) for leaf in leaves(part)]
+
+
+def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
+    listed = leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    tutorials = {f"tutorials/{script.stem}.md" for script in (DOCS / "tutorials").glob("*.py")}
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) - pages == GENERATED | tutorials
+    assert {page for page in pages - set(listed) if not page.startswith("decisions/")} == set()
+
+
+def test_relative_links_lead_somewhere() -> None:
+    broken = []
+    generated = {DOCS / name for name in GENERATED} | {script.with_suffix(".md") for script in (DOCS / "tutorials").glob("*.py")}
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS.rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            place = Path((page.parent / target).resolve())
+            if "://" not in target and not place.exists() and place not in generated:
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_a_term_is_linked_where_it_first_comes() -> None:
+    hooks = load("hooks")
+    text = "# The sink\n\n`sink` and [the sink](x.md) stay. One sink here, a sink there.\n\n```text\nsink\n```\n\nA readout, readouts."
+    linked = hooks.link_terms(text, "../glossary.md")
+    assert linked.count("../glossary.md#sink") == 1
+    assert "One [sink](../glossary.md#sink){ .term } here, a sink there." in linked
+    assert linked.startswith("# The sink\n")
+    assert linked.count("#readout") == 1
+
+
+def test_every_linked_term_is_in_the_glossary() -> None:
+    hooks = load("hooks")
+    known = {
+        hooks._slug(term) for term in re.findall(r"\*\*([A-Z][\w -]+)\*\*", (DOCS / "glossary.md").read_text(encoding="utf-8"))
+    }
+    assert set(hooks.TERMS.values()) <= known
+
+
+def test_the_command_line_page_has_every_command() -> None:
+    page = load("cli_reference").page()
+    for command in [*app.registered_commands, *app.registered_groups]:
+        assert f"\n### {command.name}\n" in page
+    assert "`--final-norm`" in page
+    assert "Sentinel" not in page
+
+
+@pytest.mark.parametrize("name", ["index.md", "quickstart.md", "install.md"])
+def test_the_first_pages_name_files_that_exist(name: str) -> None:
+    for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (DOCS / name).read_text(encoding="utf-8")):
+        assert (DOCS / target).is_file()
