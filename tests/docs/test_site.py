@@ -57,7 +57,7 @@ def test_relative_links_lead_somewhere() -> None:
 
 def test_a_term_is_linked_where_it_first_comes() -> None:
     hooks = load("hooks")
-    text = "# The sink\n\n`sink` and [the sink](x.md) stay. One sink here, a sink there.\n\n```text\nsink\n```\n\nA readout, readouts."
+    text = "# The sink\n\n`sink` and [the sink](x.md) stay. One sink here, a sink there.\n\n```text\nsink\n```\nA readout."
     linked = hooks.link_terms(text, "../glossary.md")
     assert linked.count("../glossary.md#sink") == 1
     assert "One [sink](../glossary.md#sink){ .term } here, a sink there." in linked
