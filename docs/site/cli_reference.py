@@ -36,13 +36,13 @@ def _command(command: Any, path: str, level: int, example: str | None = None) ->
     out = [f"{'#' * level} {path.removeprefix('layerscope ')}", "", _words(command.help), ""]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option" and one.name != "help" and not one.hidden]
-    usage = " ".join(one.make_metavar(_context(command, path)) for one in arguments)
+    usage = " ".join(_metavar(one) for one in arguments)
     inner = getattr(command, "commands", {})
     out += ["```text", f"{path} {usage}{' COMMAND' if inner else ''}{' [OPTIONS]' if options else ''}", "```", ""]
     example = example or _example(command)
     if example:
         out += ["```bash", *(line.strip() for line in example.strip().splitlines()), "```", ""]
-    rows = [(f"`{_metavar(one, command, path)}`", one, "") for one in arguments]
+    rows = [(f"`{_metavar(one)}`", one, "") for one in arguments]
     rows += [(", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts]), one, _default(one)) for one in options]
     if rows:
         out += ["| | | default |", "|---|---|---|"]
@@ -53,12 +53,12 @@ def _command(command: Any, path: str, level: int, example: str | None = None) ->
     return out
 
 
-def _context(command: Any, path: str) -> Any:
-    return command.context_class(command, info_name=path)
-
-
-def _metavar(one: Any, command: Any, path: str) -> str:
-    return str(one.make_metavar(_context(command, path)))
+def _metavar(argument: Any) -> str:
+    """An argument as the usage line has it: [RUN]..."""
+    if argument.metavar:
+        return str(argument.metavar)
+    name = argument.name.upper() if argument.required else f"[{argument.name.upper()}]"
+    return f"{name}..." if argument.nargs == -1 else name
 
 
 def _example(command: Any) -> str | None:

@@ -107,9 +107,10 @@ def test_probes_show_accuracy_by_layer() -> None:
 
 
 def test_a_study_shows_its_verdict_and_figure(tmp_path: Path) -> None:
+    (tmp_path / "figure.png").write_bytes(b"a picture")
     run = synthetic_study(tmp_path)
     shown = run._repr_html_()
-    read(shown)
+    assert "img" in read(shown)
     assert run.verdict[0].split(":")[-1].strip()[:20] in shown
 
 
@@ -133,6 +134,7 @@ def test_nothing_from_outside_is_markup(tmp_path: Path) -> None:
     scored = synthetic_evaluation(EVIL, "llama", 6, [EVIL], READOUTS[:1])
     improved = synthetic_improvement(EVIL)
     improved.neighbors["neighbor"] = EVIL
+    (tmp_path / "figure.png").write_bytes(b"a picture")
     study = synthetic_study(tmp_path)
     study.manifest["verdict"] = [EVIL]
     found = correlations()

@@ -54,7 +54,9 @@ class Comparison(WideTable):
         rows = self.table if series is None else self.table[self.table["series"] == series]
         same = self.table.groupby("run")["layer"].max().nunique() == 1
         columns = "run" if series is not None else ["series", "run"]
-        return pivot(rows, columns) if same else pivot(_at_depths_of(rows, self.labels[0]), columns, index="depth")
+        wide = pivot(rows, columns) if same else pivot(_at_depths_of(rows, self.labels[0]), columns, index="depth")
+        order = self.labels if series is not None else [(name, label) for name in known for label in self.labels]
+        return wide[[column for column in order if column in wide.columns]]
 
     def plot(self, metrics: Sequence[str] | None = None, **options: Any) -> Figure:
         """All runs on the same axes (profiles and probes)."""

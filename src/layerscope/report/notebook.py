@@ -112,12 +112,14 @@ def scores_html(scores: Scores) -> str:
     title = scores.tasks[0] if len(scores.tasks) == 1 else f"mean over {scores.mean_says}"
     parts = [f"<b>{text(scores.model)}</b>: {len(scores.tasks)} tasks × {len(scores.readouts)} readouts, every layer"]
     parts.append(charts_html([Chart(title, drawn, "points")]))
-    if scores.run is not None:
-        best = scores.run.best()[["task", "best", "layer", "readout", "last", "default_last"]]
-        for name in ("best", "last", "default_last"):
-            best[name] = (100 * best[name]).round(2)
-        best = best.rename(columns={"last": "last layer", "default_last": "today"})
-        parts.append(table_html(best, "the best layer and readout of each task; the last layer read so, and read as today"))
+    rows = []
+    for task, of_task in scores.table.dropna(subset=["score"]).groupby("task", sort=False):
+        top = of_task.loc[of_task["score"].idxmax()]
+        last = of_task[of_task["layer"] == of_task["layer"].max()].set_index("readout")["score"]
+        ends = [100 * float(last.get(name, math.nan)) for name in (top["readout"], DEFAULT_READOUT)]
+        rows.append([task, 100 * top["score"], int(top["layer"]), top["readout"], *ends])
+    best = pd.DataFrame(rows, columns=["task", "best", "layer", "readout", "last layer", "today"])
+    parts.append(table_html(best, "the best layer and readout of each task; the last layer under that readout, and as read today"))
     return _page(parts, scores.warnings)
 
 
