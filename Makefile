@@ -45,7 +45,7 @@ DOCS_STAMP := $(DOCS_VENV)/.installed
 
 $(DOCS_STAMP): docs/site/constraints.txt
 	$(PYTHON) -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/pip install -q -c docs/site/constraints.txt mkdocs-material 'mkdocstrings[python]'
+	$(DOCS_VENV)/bin/pip install -q -c docs/site/constraints.txt mkdocs-material 'mkdocstrings[python]' ruff
 	@touch $@
 
 docs: $(STAMP) docs-site ## check every code block and tutorial, and build the documentation into build/site
@@ -53,7 +53,7 @@ docs: $(STAMP) docs-site ## check every code block and tutorial, and build the d
 
 docs-site: $(STAMP) $(DOCS_STAMP) ## build the documentation alone; it needs no network
 	$(BIN)/python docs/site/cli_reference.py build/docs/cli.md
-	$(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 
 tutorials: $(STAMP) ## run the tutorials with the real models and write their notebooks: some minutes

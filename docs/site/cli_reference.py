@@ -18,7 +18,7 @@ def page() -> str:
     load_commands()
     root: Any = typer.main.get_command(app)
     out = ["# Command line", "", "Written from the program itself. `layerscope COMMAND --help` prints the same.", ""]
-    out += ["| | |", "|---|---|"]
+    out += ["| command | what it does |", "|---|---|"]
     named = {name for names in STORY.values() for name in names}
     panels = {**STORY, "More": tuple(name for name in root.commands if name not in named)}
     shown = {panel: [name for name in names if name in root.commands] for panel, names in panels.items()}
@@ -45,7 +45,7 @@ def _command(command: Any, path: str, level: int, example: str | None = None) ->
     rows = [(f"`{_metavar(one)}`", one, "") for one in arguments]
     rows += [(", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts]), one, _default(one)) for one in options]
     if rows:
-        out += ["| | | default |", "|---|---|---|"]
+        out += ["| option | what it is | default |", "|---|---|---|"]
         out += [f"| {name} | {_words(getattr(one, 'help', '') or '', row=True)} | {default} |" for name, one, default in rows]
         out.append("")
     for name, sub in inner.items():

@@ -43,9 +43,8 @@ def repository() -> str:
 
 def on_config(config: Any) -> Any:
     """The repository's address has one home: pyproject.toml."""
-    config.repo_url = repository()
-    config.repo_name = "Source"
-    config.edit_uri = ""
+    # as a plain link: the theme's own box would ask GitHub for the number of stars
+    config.extra["social"] = [{"icon": "fontawesome/brands/github", "link": repository(), "name": "Source"}]
     return config
 
 
@@ -62,8 +61,6 @@ def on_files(files: Files, config: Any) -> Files:
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "contributing.md", content=contributing))
     files.append(File.generated(config, "decisions/README.md", content=decisions()))
-    for page in sorted((DOCS / "gallery").glob("*.html")):  # whole pages of their own, copied as they are
-        files.append(File(f"gallery/{page.name}", config.docs_dir, config.site_dir, config.use_directory_urls))
     return files
 
 

@@ -182,7 +182,10 @@ def test_marked_commands_run(
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "yaml")], ids=str)
-def test_settings_and_plans_are_read(block: Block) -> None:
+def test_settings_and_plans_are_read(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-training" / "checkpoint-1").mkdir(parents=True)
+    fill_folder(tmp_path)
     if block.language == "toml":
         for group, points in tomllib.loads(block.text).get("project", {}).get("entry-points", {}).items():
             assert group.startswith("layerscope."), f"{block}: {group}"

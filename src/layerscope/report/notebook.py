@@ -119,7 +119,9 @@ def scores_html(scores: Scores) -> str:
         ends = [100 * float(last.get(name, math.nan)) for name in (top["readout"], DEFAULT_READOUT)]
         rows.append([task, 100 * top["score"], int(top["layer"]), top["readout"], *ends])
     best = pd.DataFrame(rows, columns=["task", "best", "layer", "readout", "last layer", "today"])
-    parts.append(table_html(best, "the best layer and readout of each task; the last layer under that readout, and as read today"))
+    parts.append(
+        table_html(best, "the best layer and readout of each task; the last layer under that readout, and as read today")
+    )
     return _page(parts, scores.warnings)
 
 
