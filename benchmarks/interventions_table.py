@@ -1,6 +1,6 @@
 """What benchmarks/train_interventions.py found: means and paired differences over seeds, as tables and in words.
 
-    python benchmarks/interventions_table.py OUT    # the tables again, from OUT/runs.json
+python benchmarks/interventions_table.py OUT    # the tables again, from OUT/runs.json
 """
 
 from __future__ import annotations
