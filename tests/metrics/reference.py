@@ -234,6 +234,22 @@ def dime(a: ArrayLike, b: ArrayLike, perms: list[np.ndarray], alpha: float = 1.0
     return sum(terms) / len(terms)
 
 
+def dime_without(a: ArrayLike, b: ArrayLike, left_out: np.ndarray, perms: list[np.ndarray], alpha: float = 1.0) -> float:
+    """DiME without some prompts. Where a permutation leads to one of them, it is followed until it leads to one that stays."""
+    stay = np.flatnonzero(~left_out)
+    place = {int(prompt): k for k, prompt in enumerate(stay)}
+    induced = []
+    for perm in perms:
+        to = []
+        for i in stay:
+            j = int(perm[i])
+            while left_out[j]:
+                j = int(perm[j])
+            to.append(place[j])
+        induced.append(np.array(to))
+    return dime(rows_of(a)[stay], rows_of(b)[stay], induced, alpha)
+
+
 def _psd_entropy(gram: np.ndarray, alpha: float) -> float:
     """S_α of a positive semidefinite matrix: its singular values are its eigenvalues."""
     values = np.linalg.svd(gram, compute_uv=False)
@@ -248,6 +264,22 @@ def anisotropy(pooled: ArrayLike) -> float:
     units = [row for row in prepare(pooled, "unit") if row.any()]
     cosines = [float(np.dot(u, v)) for i, u in enumerate(units) for v in units[i + 1 :]]
     return sum(cosines) / len(cosines) if cosines else math.nan
+
+
+def spectral_anisotropy(pooled: ArrayLike) -> float:
+    """σ₁² / Σ σ² of the centered rows, by their singular values."""
+    z = rows_of(pooled)
+    squares = np.linalg.svd(z - z.mean(0), compute_uv=False) ** 2
+    return float(squares[0] / squares.sum())
+
+
+def rbf_entropy(z: ArrayLike, alpha: float = 1.0, rows: str = "centered-unit") -> float:
+    """S_α of exp(−d² / 2 m²), with m the median distance, distances one by one."""
+    z = prepare(z, rows)
+    n = len(z)
+    d = np.array([[math.sqrt(((z[i] - z[j]) ** 2).sum()) for j in range(n)] for i in range(n)])
+    middle = float(np.median([d[i, j] ** 2 for i in range(n) for j in range(i)])) if n > 1 else 0.0
+    return _psd_entropy(np.exp(-(d**2) / (2 * middle)) if middle > 0 else np.ones((n, n)), alpha)
 
 
 def intrinsic_dimension(pooled: ArrayLike) -> float:

@@ -85,7 +85,7 @@ def test_every_metric_with_influences_is_checked():
     s = draw(12, 5, 0)
     with_influence = {name for name in metrics() if accumulate(name, s).compute().influence is not None}
     assert with_influence == set(WEIGHTED)
-    assert set(metrics()) - with_influence == {"dime", *SPECTRAL}  # theirs is over permutations, or folds left out
+    assert set(metrics()) - with_influence == {"dime", *SPECTRAL}  # theirs leaves folds out
 
 
 @pytest.mark.parametrize("d", [5, 24], ids=["N>D", "N<D"])
@@ -229,6 +229,8 @@ def spread_ratio(name: str, n: int, d: int, datasets: int = 60) -> float:
         ("rankme", 8),
         ("rankme", 200),
         ("alpha_req", 8),
+        ("dime", 8),
+        ("dime", WIDE),
     ],
 )
 def test_spread(name, d, record_property):
@@ -238,14 +240,50 @@ def test_spread(name, d, record_property):
     assert 0.6 <= ratio <= 1.6
 
 
-def test_dimes_interval_is_over_permutations_not_over_prompts():
-    """By design narrower than the spread over datasets: it says whether more permutations would move the value."""
+def test_one_part_of_dimes_error_is_over_permutations():
     s = draw(30, 6, 0)
     few = accumulate("dime", s, options=Options(permutations=5)).compute()
     many = accumulate("dime", s, options=Options(permutations=80)).compute()
-    assert many.se < few.se
+    assert many.notes["se_permutations"] < few.notes["se_permutations"]
     means = [accumulate("dime", s, options=Options(permutations=10, seed=k)).compute() for k in range(30)]
-    assert np.mean([m.se for m in means]) == pytest.approx(np.std([m.value for m in means], ddof=1), rel=0.5)
+    told = np.mean([m.notes["se_permutations"] for m in means])
+    assert told == pytest.approx(np.std([m.value for m in means], ddof=1), rel=0.5)
+    assert few.se == pytest.approx(math.hypot(few.notes["se_permutations"], few.notes["se_prompts"]))
+    assert few.df == 19
+
+
+@pytest.mark.parametrize(("n", "d", "alpha"), [(40, 8, 1.0), (40, 60, 1.0), (40, 8, 2.0), (80, 30, 1.0), (100, 200, 1.0)])
+def test_the_other_part_of_dimes_error_is_over_prompts(n, d, alpha):
+    """Prompts left out of both views, each permutation kept but for them, everything solved anew: numpy only."""
+    s = draw(n, d, 5)
+    s.keys = np.arange(n)
+    found = accumulate("dime", s, options=Options(alpha=alpha)).compute().notes["se_prompts"]
+    a, b = (ref.prepare(s.views[:, i], "unit") for i in (0, 1))
+    left = [ref.dime_without(a, b, np.arange(n) % 20 == g, ref.permutations(n, 10, 0), alpha) for g in range(20)]
+    expected = math.sqrt(19 / 20 * np.square(np.array(left) - np.mean(left)).sum())
+    assert found == pytest.approx(expected, rel=0.3)
+
+
+def test_dimes_error_over_prompts_is_the_same_by_quadrature_and_by_solving(monkeypatch):
+    s = draw(90, 30, 6)
+    quick = accumulate("dime", s).compute().notes["se_prompts"]
+    monkeypatch.setattr("layerscope.metrics.dime.FEWEST", 1000)
+    assert accumulate("dime", s).compute().notes["se_prompts"] == pytest.approx(quick, rel=1e-3)
+
+
+@pytest.mark.parametrize("d", [6, 60])
+def test_dimes_interval_covers(d):
+    """Of 200 datasets of 40 prompts, how many intervals hold the mean of all; over permutations alone it was half or fewer."""
+    runs = [accumulate("dime", draw(40, d, seed)).compute() for seed in range(200)]
+    truth = np.mean([run.value for run in runs])
+    held = np.mean([low <= truth <= high for low, high in map(interval, runs)])
+    narrow = np.mean([abs(run.value - truth) <= 2.262 * run.notes["se_permutations"] for run in runs])
+    assert 0.90 <= held <= 0.995, held
+    assert narrow < 0.75
+
+
+def test_dime_of_two_prompts_has_no_interval():
+    assert math.isnan(accumulate("dime", draw(2, 6, 0)).compute().se)
 
 
 # (c) the interval itself ----------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from layerscope.studies.shared.curves import at_depths, dip_of, mean_of
+from layerscope.profiling import Run
+from layerscope.studies.shared.curves import INVARIANCE, at_depths, dip_of, invariance, mean_of
 
 
 def test_a_dip_by_hand() -> None:
@@ -79,3 +81,45 @@ def test_what_an_interval_says() -> None:
     assert mean_of(values, 0).sign == 0
     assert mean_of(np.array([5.0]), 0).sign == 0
     assert "no interval: 1 item" in str(mean_of(np.array([5.0]), 0))
+
+
+def _views(values: dict[str, list[float]], half: float = 0.1) -> Run:
+    rows = [
+        {"layer": k, "depth": k / 2, "metric": metric, "normalization": "raw", "value": value, "ci_low": value - half,
+         "ci_high": value + half}
+        for metric, curve in values.items()
+        for k, value in enumerate(curve)
+    ]  # fmt: skip
+    return Run(pd.DataFrame(rows), {}, pd.DataFrame())
+
+
+def test_augmentation_invariance_has_a_sign_per_metric() -> None:
+    """Lower InfoNCE, higher LiDAR and higher DiME say that views are more alike."""
+    base = _views({"infonce": [3.0, 3.0, 3.0], "lidar": [1.0, 1.0, 1.0], "dime": [0.5, 0.5, 0.5]})
+    other = _views({"infonce": [2.0, 2.0, 2.9], "lidar": [2.0, 2.0, 2.0], "dime": [0.9, 0.9, 0.9]})
+    (line,) = invariance(base, other, ("base", "tuned"))
+    assert line.startswith("Augmentation invariance, tuned against base: more invariant. ")
+    assert "InfoNCE -0.7 on average over layers (intervals apart towards more at 2 of 3, towards less at 0)" in line
+    (line,) = invariance(other, base, ("tuned", "base"))
+    assert "base against tuned: less invariant. " in line
+    mixed = _views({"infonce": [2.0, 2.0, 2.0], "lidar": [0.2, 0.2, 0.2], "dime": [0.5, 0.5, 0.5]})
+    assert "more invariant by some metrics, not by others" in invariance(base, mixed, ("base", "mixed"))[0]
+    assert "not clearly more or less invariant" in invariance(base, base, ("base", "same"))[0]
+    assert invariance(base, _views({"prompt_entropy": [1.0, 2.0, 3.0]}), ("base", "none")) == []
+    assert set(INVARIANCE) == {"infonce", "lidar", "dime"}
+
+
+def test_augmentation_invariance_meets_at_the_same_depth() -> None:
+    base = _views({"infonce": [3.0, 2.0, 1.0]})
+    twice = Run(
+        pd.DataFrame(
+            [
+                {"layer": k, "depth": k / 4, "metric": "infonce", "normalization": "raw", "value": 2.5 - k / 2,
+                 "ci_low": 2.4 - k / 2, "ci_high": 2.6 - k / 2}
+                for k in range(5)
+            ]
+        ),
+        {},
+        pd.DataFrame(),
+    )  # fmt: skip
+    assert "InfoNCE -0.5 on average" in invariance(base, twice, ("base", "deep"))[0]

@@ -130,3 +130,34 @@ def test_deep_models_have_curves_that_fit() -> None:
     assert len(_thinned(np.arange(200.0))) == 40
     assert _thinned(np.arange(200.0))[[0, -1]].tolist() == [0, 199]
     assert _thinned(np.arange(31.0)).tolist() == list(range(31))
+
+
+def test_traces_are_greedy_and_followed() -> None:
+    """What is written is what transformers' own greedy decoding gives; the verdict speaks about the trace."""
+    import torch
+
+    from layerscope.models import wrap
+    from layerscope.studies.reasoning import output_weights, write_on
+    from tests.tiny import _LLAMA, hf, tiny_tokenizer
+
+    torch.manual_seed(0)
+    full = hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA, tie_word_embeddings=True)).eval()
+    model = wrap(full, tiny_tokenizer(), "tied")
+    ids = model.tokenize(["a question about numbers"]).ids[0]
+    expected = full.generate(torch.tensor([ids]), max_new_tokens=9, do_sample=False)[0, len(ids) :].tolist()
+    stop = model.module.config.eos_token_id
+    expected = expected[: expected.index(stop)] if stop in expected else expected
+    assert write_on(model, output_weights(model), ids, 9) == expected
+    run = study("reasoning", model, texts=["a question about numbers", "another one, longer than the first"], generate=9)
+    assert run.table["position"].max() == len(model.tokenize(["another one, longer than the first"]).ids[0]) + 9
+    assert any("wrote 9 tokens after 2 of 2 texts" in line for line in run.verdict)
+    assert run.manifest["conventions"]["trace"].startswith("up to 9 tokens")
+    room = write_on(model, output_weights(model), list(range(10, 10 + 126)), 9)
+    assert len(room) <= 2  # the context is full
+
+
+def test_a_model_without_its_output_layer_cannot_write() -> None:
+    with pytest.raises(LayerscopeError, match="its output layer is not loaded"):
+        study("reasoning", tiny_model("llama"), texts=["some words to read"], generate=3)
+    with pytest.raises(LayerscopeError, match="it is not a decoder"):
+        study("reasoning", tiny_model("bert"), texts=["some words to read"], generate=3)

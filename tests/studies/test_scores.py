@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
+import pytest
 
+from layerscope.studies.run import StudyRun, study
 from layerscope.studies.scores import choose_by_lowest
+from tests.evaluation.support import write_tasks
+from tests.tiny import _LLAMA, hf, tiny_model, tiny_tokenizer
 
 
 def test_the_lowest_value_chooses_per_task_among_scored_layers() -> None:
@@ -19,3 +23,65 @@ def test_the_lowest_value_chooses_per_task_among_scored_layers() -> None:
     # layer 3 has no score, so layer 1 is the lowest
     assert chosen[["task", "layer", "gain"]].values.tolist() == [["a", 1, 10.0], ["b", 1, -5.0]]
     assert choose_by_lowest(scores, {"a": curve([0.0, 0, 1, 1])}, ["dime"])["layer"].tolist() == [0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
+    """Two models on two small tasks; one has enough layers for a correlation."""
+    from layerscope.models import wrap
+
+    place = tmp_path_factory.mktemp("scores")
+    data = write_tasks(place / "tasks")
+    deep = wrap(hf.LlamaModel(hf.LlamaConfig(**{**_LLAMA, "num_hidden_layers": 6})).eval(), tiny_tokenizer(), "deep")
+    texts = [f"text number {i} about {['rain', 'bread', 'rock'][i % 3]} and more" for i in range(12)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERSCOPE_CACHE", str(place / "cache"))
+        return study(
+            "scores", deep, tiny_model("bert"), texts=texts, out=place / "run", max_length=48, final_norm="applied",
+            tasks="Pairs,Topics,Ranking", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",
+            rules="infonce,dataset_entropy",
+        )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_has_scores_correlations_and_choices(whole: StudyRun) -> None:
+    table = whole.table
+    assert set(table["kind"]) == {"value", "score", "correlation", "choice"}
+    scores = table[(table["kind"] == "score") & (table["model"] == "deep")]
+    assert set(scores["task"]) == {"Pairs", "Topics", "Ranking"}
+    assert sorted(scores["layer"].unique()) == list(range(7))
+    rows = table[(table["kind"] == "correlation") & (table["model"] == "deep")]
+    assert set(rows["measure"]) == {"dcor", "spearman", "kendall"}
+    assert set(rows["metric"]) == {"prompt_entropy", "dataset_entropy", "infonce"}
+    assert rows["p_adjusted"].between(0, 1).all()
+    choices = table[(table["kind"] == "choice") & (table["model"] == "deep")]
+    assert set(choices["metric"]) == {"infonce", "dataset_entropy"}
+    for choice in choices.itertuples():  # the gain is that of the layer it names, over the last
+        mine = scores[scores["task"] == choice.task].set_index("layer")["value"]
+        assert choice.value == pytest.approx(mine[choice.layer] - mine[6])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_task_chooses_on_its_own_texts(whole: StudyRun) -> None:
+    from layerscope.profiling import Run
+
+    assert whole.path is not None
+    assert whole.manifest["conventions"]["metrics_on"] == "each task's own texts"
+    choices = whole.table[(whole.table["kind"] == "choice") & (whole.table["model"] == "deep")]
+    for task in ("Pairs", "Topics"):
+        run = Run.load(next((whole.path / "parts").rglob(f"deep-tasks/{task}/deep")))
+        curve = run.curve("dataset_entropy").set_index("layer")["value"]
+        chosen = choices[(choices["task"] == task) & (choices["metric"] == "dataset_entropy")]["layer"].iloc[0]
+        assert chosen == int(curve.idxmin())
+        assert run.manifest["corpus"]["task"] == task
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_verdict_says_what_it_depends_on(whole: StudyRun) -> None:
+    text = "\n".join(whole.verdict)
+    assert whole.verdict[0].startswith("In short: an inner layer has the best mean score in ")
+    assert "chosen on the same tasks" in text
+    assert "It depends on the null" in text
+    assert "In the mean over single tasks, all drawn together" in text
+    assert "Over models nothing can be said" in text  # two families
+    assert whole.plot() is not None

@@ -132,7 +132,8 @@ def correlation_tables(model: str, convention: str = "english", metrics_on: str 
     values = values[on_mteb if where == "mteb" else values["dataset"] == "wikitext"]
     if values.empty:
         raise LayerscopeError(f"the atlas has no metrics of {known.name} on {where}.")
-    facts = {"model": known.name, "source": "atlas", "convention": convention, "metrics_on": where}
+    family = known.family.split("-")[0].split("_")[0]  # relatives are one unit of a test over models
+    facts = {"model": known.name, "family": family, "source": "atlas", "convention": convention, "metrics_on": where}
     notes = []
     if not known.family.startswith("bert"):
         notes.append(

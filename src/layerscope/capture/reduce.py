@@ -252,12 +252,13 @@ class Reducer:
         masks = {"keep": full_mask(raw) if mask is None else mask}
         if any("drop" in metric.info.sinks for metric in self.measured):
             masks["drop"] = without_token(masks["keep"], largest_token(token_norms(raw), mask))
-        states = state if state.dtype == torch.float64 else state.float()
+        states = _as_given(state)
         out = []
         for metric in self.measured:
+            given = _as_given(raw) if metric.before_final_norm else states
             for sink in metric.info.sinks:
                 try:
-                    values = metric.measure(states, masks[sink])
+                    values = metric.measure(given, masks[sink])
                 except Exception as error:
                     if is_out_of_memory(error):  # the batch is split and tried again
                         raise
@@ -331,6 +332,11 @@ def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFinit
         f"{kind} in the states at {where} for {bad} of {len(pooled)} texts in a batch. "
         + (hint or "The weights may be damaged: check the model, or read layers before this one with --sites.")
     )
+
+
+def _as_given(states: Tensor) -> Tensor:
+    """States as metrics outside the fused ones get them: half precision as float32."""
+    return states if states.dtype == torch.float64 else states.float()
 
 
 def _stacked(by_site: dict[int, Tensor]) -> Tensor:

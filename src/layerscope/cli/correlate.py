@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 @command("correlate", "layerscope correlate runs/profile runs/scores --surrogates 499")
 def correlate_command(
-    runs: list[Path] = typer.Argument(None, help="A profile folder and an evaluation folder of the same model."),
-    model: str | None = option(None, "--atlas", panel=DATA, help="A model of the atlas instead, e.g. Pythia-410m."),
+    runs: list[Path] = typer.Argument(
+        None,
+        help="Folders of a profile and an evaluation of the same model. Also: a profile for each task (`profile --task`), "
+        "several models, or an evaluation alone, whose stored vectors give the metrics.",
+    ),
+    model: str | None = option(
+        None, "--atlas", panel=DATA, help="A model of the atlas instead, e.g. Pythia-410m; or several, comma-separated."
+    ),
     metric: str | None = typer.Option(
         None, "--metric", "-m", rich_help_panel=METRICS, help="Comma-separated metric names. (default: all)"
     ),
@@ -47,25 +53,20 @@ def correlate_command(
     """Associate each metric with the scores across layers, beside what unrelated curves as smooth would give."""
     from layerscope.atlas import correlation_tables
     from layerscope.correlation import correlate
-    from layerscope.errors import LayerscopeError, UnknownNameError
+    from layerscope.errors import LayerscopeError
 
     if (model is None) == (not runs):
         raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
-    tables = correlation_tables(model, convention, metrics_on) if model is not None else _from_folders(runs, readout, sink)
-    chosen = words(metric)
-    if chosen is not None:
-        measured = set(tables.metrics["metric"])
-        for name in chosen:
-            if name not in measured:
-                raise UnknownNameError("metric", name, measured)
-        tables.metrics = tables.metrics[tables.metrics["metric"].isin(chosen)]
-    correlations = correlate(
-        tables.metrics,
-        tables.scores,
-        measures=words(measure) or [],
-        surrogates=surrogates,
-        seed=seed,
-    )
+    named = words(model) or []
+    every = [correlation_tables(name, convention, metrics_on) for name in named] if named else _from_folders(runs, readout, sink)
+    for tables in every:
+        _keep(tables, words(metric))
+    settings: dict[str, Any] = {"measures": words(measure) or [], "surrogates": surrogates, "seed": seed}
+    if len(every) > 1:
+        _over_models(every, settings, out, as_json, quiet)
+        return
+    tables = every[0]
+    correlations = correlate(tables.metrics, tables.scores, **settings)
     if as_json:
         shared.print_json({**tables.facts, **correlations.as_dict(), "notes": tables.notes})
     elif not quiet:
@@ -83,15 +84,77 @@ def correlate_command(
         shared.next_step(f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shown(model or '')}")
 
 
-def _from_folders(runs: list[Path], readout: str, sink: str) -> Tables:
-    from layerscope.core.runs import load_run
-    from layerscope.correlation import from_runs
-    from layerscope.errors import RunFolderError
+def _keep(tables: Tables, chosen: list[str] | None) -> None:
+    """Only the chosen metrics."""
+    from layerscope.errors import UnknownNameError
 
-    loaded = {run.kind: run for run in map(load_run, runs)}
-    if len(runs) != 2 or set(loaded) != {"profile", "evaluation"}:
+    if chosen is None:
+        return
+    measured = set(tables.metrics["metric"])
+    for name in chosen:
+        if name not in measured:
+            raise UnknownNameError("metric", name, measured)
+    tables.metrics = tables.metrics[tables.metrics["metric"].isin(chosen)]
+
+
+def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None, as_json: bool, quiet: bool) -> None:
+    """Several models: the test over them, and each model's mean over tasks."""
+    from layerscope.correlation import correlate, over_models
+    from layerscope.errors import LayerscopeError
+
+    if out is not None:
+        raise LayerscopeError("--out draws the correlations of one model; give a single one.")
+    names = [str(tables.facts["model"]) for tables in every]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise LayerscopeError(f"{', '.join(sorted(twice))} is given more than once: a model counts once.")
+    found = {name: correlate(t.metrics, t.scores, bootstrap=100, **settings) for name, t in zip(names, every, strict=True)}
+    families = {name: str(tables.facts.get("family", name)) for name, tables in zip(names, every, strict=True)}
+    result = over_models(found, families)
+    if as_json:
+        shared.print_json({**result.as_dict(), "families": families, "notes": [note for t in every for note in t.notes]})
+    elif not quiet:
+        from layerscope.report.atlas import print_over_models
+
+        print_over_models(result, families)
+
+
+def _from_folders(runs: list[Path], readout: str, sink: str) -> list[Tables]:
+    """One pair of tables per evaluation, with the profiles of the same model; without any, with metrics from the store."""
+    from layerscope.core.identity import ModelIdentity
+    from layerscope.core.runs import load_run
+    from layerscope.correlation import Tables, from_runs
+    from layerscope.correlation.study import from_scores
+    from layerscope.errors import RunFolderError
+    from layerscope.evaluation.task_metrics import stored_metrics
+
+    loaded: list[Any] = [load_run(run) for run in runs]
+    evaluations = [run for run in loaded if run.kind == "evaluation"]
+    profiles = [run for run in loaded if run.kind == "profile"]
+    if not evaluations or len(evaluations) + len(profiles) != len(loaded):
         raise RunFolderError(
-            f"two folders are needed, a profile and an evaluation of the same model; given: {', '.join(loaded) or 'none'}. "
-            "`layerscope profile` and `layerscope evaluate` make them."
+            "folders are needed of a profile and of an evaluation of the same model; given: "
+            f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and `layerscope evaluate` make them."
         )
-    return from_runs(loaded["profile"], loaded["evaluation"], readout, sink)  # type: ignore[arg-type]
+    if len(evaluations) == 1 and profiles:
+        return [from_runs(profiles, evaluations[0], readout, sink)]  # which says what is wrong where they do not fit
+    out = []
+    for evaluation in evaluations:
+        identity = ModelIdentity.of(evaluation.manifest["model"])
+        own = [run for run in profiles if ModelIdentity.of(run.manifest["model"]).same_as(identity)]
+        profiles = [run for run in profiles if run not in own]
+        if own:
+            out.append(from_runs(own, evaluation, readout, sink))
+            continue
+        values = stored_metrics(evaluation, readout=readout)
+        scores = from_scores(evaluation, readout)
+        facts = {
+            "model": evaluation.name,
+            "source": "runs",
+            "readout": readout,
+            "metrics_on": "each task's own texts, from the store",
+        }
+        facts["family"] = str(evaluation.manifest["model"].get("family") or evaluation.name)
+        out.append(Tables(values, scores, facts))
+    if profiles:
+        raise RunFolderError(f"there is no evaluation of {', '.join(run.name for run in profiles)} among the folders.")
+    return out

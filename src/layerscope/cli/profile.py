@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -25,10 +26,17 @@ def profile_command(
         rich_help_panel=DATA,
         help=f"{shared.DATA_HELP} Of an image model: an image set (`layerscope images`), a folder of class folders, .parquet.",
     ),
+    task: str | None = option(
+        None,
+        "--task",
+        panel=DATA,
+        help="The texts of one task instead (as `evaluate --tasks` names it), at most --limit of them.",
+    ),
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="With --task: a folder with data of tasks."),
     split: str | None = option(None, "--split", panel=DATA, help="Split of the images, such as test. (default: the first)"),
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts or images in a file with several."),
     text_filter: str | None = option(
-        None, "--text-filter", panel=DATA, help="paper (no headings, at least 30 tokens), released or none."
+        None, "--text-filter", panel=DATA, help="paper (no headings, at least 30 words), released or none."
     ),
     limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts or images."),
     max_length: int | None = option(None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: 256)"),
@@ -65,18 +73,28 @@ def profile_command(
     ),
     live: bool = option(False, "--live", panel=RESULT, help="Keep a page of the results so far in RUN/live.html."),
 ) -> None:
-    """Measure every layer of a model on some texts or images, in one pass. The same command again resumes or returns at once."""
+    """Measure every layer of a model on some texts or images, in one pass and one more per augmented view.
+
+    The same command again resumes or returns at once.
+    """
     from layerscope.profiling import PRESETS, profile
 
+    if task is not None:
+        refuse_with_task(data, split, column, text_filter)
     norm = final_norm or PRESETS.get(preset, {}).get("final_norm", "applied")
-    folder = out or default_folder(model, data, norm, limit=limit)
+    folder = out or default_folder(model, task or data, norm, limit=limit)
     model_options = loading.as_dict() | ({} if attention is None else {"attention": attention})
     if live and not output.quiet:
         print(f"Open {(folder / 'live.html').absolute()} to watch the run.", file=sys.stderr)
+    items: Any = data
+    if task is not None:
+        from layerscope.evaluation.task_metrics import task_corpus
+
+        items, limit = task_corpus(task, limit=limit, seed=seed, data_dir=data_dir, offline=running.offline), None
     with running.open() as engine:
         run = profile(
             model,
-            data,
+            items,
             out=folder,
             metrics=words(metrics),
             sites=words(sites),
@@ -112,3 +130,11 @@ def profile_command(
         f"{folder}: profile.csv, profile.parquet, prompts.parquet, manifest.json",
         f"layerscope select {shared.shown(folder)}",
     )
+
+
+def refuse_with_task(data: str, *others: str | None) -> None:
+    """A task has texts of its own."""
+    from layerscope.errors import LayerscopeError
+
+    if data != "lee" or any(other is not None for other in others):
+        raise LayerscopeError("--task takes the task's own texts: leave out --data, --split, --column and --text-filter.")

@@ -4,8 +4,19 @@ from layerscope import atlas, correlate
 tables = atlas.correlation_tables("Pythia-410m")
 correlate(tables.metrics, tables.scores).layers
 correlate("runs/profile", "runs/evaluation").layers
+over_models({name: correlate(t.metrics, t.scores) for name, t in tables_by_model.items()}).table
 """
 
+from layerscope.correlation.pooled import ModelCorrelations, over_models
 from layerscope.correlation.study import Correlations, Tables, correlate, from_runs, mean_by_layer, same_tasks
 
-__all__ = ["Correlations", "Tables", "correlate", "from_runs", "mean_by_layer", "same_tasks"]
+__all__ = [
+    "Correlations",
+    "ModelCorrelations",
+    "Tables",
+    "correlate",
+    "from_runs",
+    "mean_by_layer",
+    "over_models",
+    "same_tasks",
+]

@@ -127,20 +127,25 @@ def _gamma(a: Array, b: Array) -> Array:
 SURROGATES = 999  # of each kind
 
 
-def _random_phase(y: Array, count: int, rng: np.random.Generator) -> Array:
-    n = len(y)
-    line = np.linspace(y[0], y[-1], n)  # a curve that does not end where it began is no cycle; its way from end to end stays
-    waves = np.abs(np.fft.rfft(y - line)) * np.exp(2j * np.pi * rng.random((count, n // 2 + 1)))
-    waves[:, 0] = 0.0
+def _random_phase(ys: Array, count: int, rng: np.random.Generator) -> Array:
+    n = ys.shape[-1]
+    lines = np.linspace(ys[:, 0], ys[:, -1], n, axis=-1)  # a curve that does not end where it began is no cycle: its way stays
+    spectra = np.fft.rfft(ys - lines)
+    middle = spectra.mean(0)
+    # phases are drawn for the mean of the curves; each curve keeps its own phases relative to the mean's
+    own = spectra * np.exp(-1j * np.angle(middle))
+    waves = own * np.exp(2j * np.pi * rng.random((count, n // 2 + 1)))[:, None]
+    waves[..., 0] = 0.0
     if n % 2 == 0:
-        waves[:, -1] = np.abs(waves[:, -1]) * rng.choice([-1.0, 1.0], count)
-    return line + np.fft.irfft(waves, n)
+        waves[..., -1] = own[:, -1].real * rng.choice([-1.0, 1.0], count)[:, None]
+    return lines + np.fft.irfft(waves, n)
 
 
-def _permuted_increments(y: Array, count: int, rng: np.random.Generator) -> Array:
-    steps = np.diff(y)
-    orders = rng.random((count, len(steps))).argsort(axis=1)
-    return y[0] + np.concatenate([np.zeros((count, 1)), steps[orders].cumsum(axis=1)], axis=1)
+def _permuted_increments(ys: Array, count: int, rng: np.random.Generator) -> Array:
+    steps = np.diff(ys)
+    orders = rng.random((count, steps.shape[-1])).argsort(axis=1)
+    drawn = steps[:, orders].swapaxes(0, 1).cumsum(axis=-1)
+    return ys[:, :1] + np.concatenate([np.zeros((count, len(ys), 1)), drawn], axis=-1)
 
 
 NULLS: dict[str, Callable[[Array, int, np.random.Generator], Array]] = {
@@ -153,12 +158,15 @@ def surrogate_curves(y: ArrayLike, count: int = SURROGATES, seed: int = 0) -> di
     """Curves as smooth as `y`, and with its change from the first layer to the last, by kind of null: (count, n) each.
 
     Random phase keeps the spectrum about the line from end to end, permuted increments keep the steps between neighbors.
+    Several curves (k, n), such as those of a model's tasks, are drawn together, (count, k, n) each: all are shifted by the same
+    phases, or have their steps in the same order, so that they stay as alike as they are (Prichard & Theiler 1994).
 
     >>> sorted((kind, curves.shape) for kind, curves in surrogate_curves([0.0, 1.0, 3.0, 2.0, 4.0], 10).items())
     [('permuted increments', (10, 5)), ('random phase', (10, 5))]
     """
-    y = np.asarray(y, dtype=float)
-    return {kind: draw(y, count, np.random.default_rng([seed, i])) for i, (kind, draw) in enumerate(NULLS.items())}
+    ys = np.atleast_2d(np.asarray(y, dtype=float))
+    drawn = {kind: draw(ys, count, np.random.default_rng([seed, i])) for i, (kind, draw) in enumerate(NULLS.items())}
+    return {kind: curves[:, 0] for kind, curves in drawn.items()} if np.ndim(y) == 1 else drawn
 
 
 def null_values(measure: str, xs: Array, curves: Array) -> Array:
@@ -191,11 +199,16 @@ class Chance:
 
 def against_chance(measure: str, observed: ArrayLike, xs: Array, curves: Mapping[str, Array]) -> list[Chance]:
     """Each observed value beside the surrogate curves that `surrogate_curves` gave for the other series."""
+    return compare_with(measure, observed, {name: null_values(measure, xs, drawn) for name, drawn in curves.items()})
+
+
+def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) -> list[Chance]:
+    """Each observed value beside what each null gave for it: one row per value, one column per draw."""
     kind = MEASURES[measure]
     value = kind.strength(np.atleast_1d(np.asarray(observed, float)))[:, None]
     p, mean, limit = {}, {}, {}
-    for name, drawn in curves.items():
-        null = kind.strength(null_values(measure, xs, drawn))
+    for name, drawn in nulls.items():
+        null = kind.strength(drawn)
         # the share at least as strong, the observed curve included; equal values differ in their last bits
         p[name] = (1 + (null >= value - 1e-12).sum(axis=1)) / (1 + null.shape[1])
         mean[name], limit[name] = null.mean(axis=1), np.quantile(null, 0.95, axis=1)

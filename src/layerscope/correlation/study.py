@@ -18,7 +18,7 @@ from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import benjamini_hochberg, holm
 from layerscope.core.tables import WideTable, pivot
-from layerscope.correlation import maths
+from layerscope.correlation import maths, pooled
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -59,35 +59,78 @@ class Tables:
     notes: list[str] = field(default_factory=list)
 
 
-def from_runs(run: Run, evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep") -> Tables:
-    """A profile's curves and an evaluation's scores, of the same model."""
-    one, other = (ModelIdentity.of(each.manifest["model"]) for each in (run, evaluation))
-    if (difference := one.difference(other)) is not None:
-        raise LayerscopeError(
-            f"the profile is of {one.name} and the evaluation of {other.name}, and they differ in {difference}. "
-            "Give two runs of the same model."
-        )
-    measured = evaluation.scores
-    names = pd.Series(readout_names(measured), index=measured.index)
+def from_runs(runs: Run | Sequence[Run], evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep") -> Tables:
+    """A profile's curves and an evaluation's scores, of the same model.
+
+    Several profiles are each of one task's own texts (`layerscope profile --task`): a task then has its own values.
+    """
+    profiles = list(runs) if isinstance(runs, Sequence) else [runs]
+    other = ModelIdentity.of(evaluation.manifest["model"])
+    for run in profiles:
+        one = ModelIdentity.of(run.manifest["model"])
+        if (difference := one.difference(other)) is not None:
+            raise LayerscopeError(
+                f"the profile is of {one.name} and the evaluation of {other.name}, and they differ in {difference}. "
+                "Give two runs of the same model."
+            )
     if sink not in ("keep", "drop"):
         raise UnknownNameError("sink setting", sink, ["keep", "drop"])
-    if readout not in set(names):
-        raise UnknownNameError("readout of this evaluation", readout, set(names))
-    # subsets of a task are one score of it
-    scores = measured[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
-    curves = whole_layers(run.table[run.table["normalization"] == "raw"])
-    has_it = set(curves.loc[curves["sink"] == sink, "metric"])  # metrics over prompts know no sink
-    curves = curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
-    reading = Reading.of(run.manifest)
+    scores = from_scores(evaluation, readout)
+    reading = Reading.of(profiles[0].manifest)
     norms = {"metrics": str(reading.final_norm), "scores": Readout.parse(readout).final_norm}
-    facts = {"model": run.name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
+    facts = {"model": profiles[0].name, "source": "runs", "readout": readout, "sink": sink, "final_norm": norms}
+    if family := profiles[0].manifest["model"].get("family"):
+        facts["family"] = str(family)  # models of one architecture are one unit of a test over models
+    tasks = [_task_of(run) for run in profiles]
     notes = []
+    if tasks[0] is not None:
+        facts["metrics_on"] = "each task's own texts"
+        if left := sorted(set(scores["task"]) - set(map(str, tasks))):
+            notes.append(f"no profile of the texts of {', '.join(left)}: left out. `layerscope profile --task TASK` makes one.")
     if reading.differs_from(norms["scores"]):
         notes.append(
             f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
             "different vector in the two. Profile with --final-norm " + norms["scores"] + " to compare like with like."
         )
-    return Tables(curves[["metric", "layer", "value"]].reset_index(drop=True), scores, facts, notes)
+    _check_profiles(profiles, tasks)
+    parts = [_curves(run, sink).assign(task=task) for run, task in zip(profiles, tasks, strict=True)]
+    columns = ["metric", "layer", "value"] if tasks[0] is None else ["metric", "task", "layer", "value"]
+    return Tables(pd.concat(parts, ignore_index=True)[columns], scores, facts, notes)
+
+
+def from_scores(evaluation: Evaluation, readout: str = DEFAULT_READOUT) -> pd.DataFrame:
+    """The scores of one readout: task, layer, score. Subsets of a task are one score of it."""
+    measured = evaluation.scores
+    names = pd.Series(readout_names(measured), index=measured.index)
+    if readout not in set(names):
+        raise UnknownNameError("readout of this evaluation", readout, set(names))
+    return measured[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
+
+
+def _task_of(run: Run) -> str | None:
+    """The task whose texts were profiled; None for any other corpus."""
+    task = run.manifest.get("corpus", {}).get("task")
+    return None if task is None else str(task)
+
+
+def _check_profiles(profiles: Sequence[Run], tasks: Sequence[str | None]) -> None:
+    if len(profiles) == 1:
+        return
+    if None in tasks:
+        raise LayerscopeError(
+            "several profiles are taken only if each is of one task's texts (`layerscope profile --task TASK`)."
+        )
+    if twice := sorted({str(task) for task in tasks if tasks.count(task) > 1}):
+        raise LayerscopeError(f"there is more than one profile of the texts of {', '.join(twice)}: give one of each task.")
+    if len({Reading.of(run.manifest).final_norm for run in profiles}) > 1:
+        raise LayerscopeError("the profiles differ in final_norm: the same layer is a different vector in them.")
+
+
+def _curves(run: Run, sink: str) -> pd.DataFrame:
+    """A profile's values by layer; metrics over prompts know no sink."""
+    curves = whole_layers(run.table[run.table["normalization"] == "raw"])
+    has_it = set(curves.loc[curves["sink"] == sink, "metric"])
+    return curves[(curves["sink"] == sink) | ~curves["metric"].isin(has_it)]
 
 
 @dataclass
@@ -95,14 +138,16 @@ class Correlations(WideTable):
     """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
 
     `tasks`: the same within each task. Both hold value, ci_low, ci_high, what unrelated curves as smooth as the scores' give
-    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted. `undefined` says which
-    pairs have no correlation and why.
+    (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted. `over_tasks`: the mean
+    of the tasks' correlations with its p, all tasks together (see `pooled`); `over_models` needs it. `undefined` says which pairs
+    have no correlation and why.
     """
 
     layers: pd.DataFrame
     tasks: pd.DataFrame
     undefined: list[dict[str, str]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    over_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=pooled.TASK_COLUMNS))
 
     def within(self) -> pd.DataFrame:
         """Per metric and measure over the single tasks: how many, median, middle half, and the share with adjusted p < 0.05."""
@@ -131,13 +176,13 @@ class Correlations(WideTable):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        parts = {"layers": self.layers, "within": self.within(), "tasks": self.tasks}
+        parts = {"layers": self.layers, "over_tasks": self.over_tasks, "within": self.within(), "tasks": self.tasks}
         rows = {name: part.astype(object).where(part.notna(), None).to_dict(orient="records") for name, part in parts.items()}
         return {**self.facts, **rows, "undefined": self.undefined}
 
 
 def correlate(
-    metrics: pd.DataFrame | Run | str | Path,
+    metrics: pd.DataFrame | Run | Sequence[Run | str | Path] | str | Path,
     scores: pd.DataFrame | Evaluation | str | Path,
     *,
     readout: str = DEFAULT_READOUT,
@@ -151,14 +196,15 @@ def correlate(
 ) -> Correlations:
     """Association of each metric with the scores across layers.
 
-    Give a profile and an evaluation of the same model (runs or their folders; `readout` and `sink` say which scores and values
-    are used), or two tables. `metrics`: metric, layer, value, and `task` where each task has its own values (None or absent: the
-    same for all tasks). `scores`: task, layer, score. A layer counts where both are known.
+    Give a profile (or a list of profiles, each of one task's own texts) and an evaluation of the same model (runs or their
+    folders; `readout` and `sink` say which scores and values are used), or two tables. `metrics`: metric, layer, value, and
+    `task` where each task has its own values (None or absent: the same for all tasks). `scores`: task, layer, score. A layer
+    counts where both are known.
 
     Neighboring layers are alike, so shuffling them is no null. Chance is what the metric's curve gives with `surrogates` curves
     of each of two kinds, as smooth as the scores' and seeded: random phase, and permuted increments. `p` is the larger of the two
-    p-values. `p_adjusted` is Holm's over the metrics for the layer means, Benjamini and Hochberg's over all metrics and tasks
-    within tasks. The report and the atlas use the same null and the same numbers.
+    p-values. `p_adjusted` is Holm's over the metrics for the layer means and for the mean over tasks, Benjamini and Hochberg's
+    over all metrics and tasks within tasks. The report and the atlas use the same null and the same numbers.
     """
     renamed.pop("task_permutations", None)
     surrogates = take_renamed(renamed, "surrogates", ("permutations",), surrogates, maths.SURROGATES)
@@ -183,21 +229,30 @@ def correlate(
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
     layers = [row for name in metrics["metric"].unique() for row in job.layer_means(name, metrics, scores)]
-    tasks: Iterable[str] = scores["task"].unique() if within else []
-    rows = [row for task in tasks for row in job.one_task(task, metrics, scores)]
+    rows = list(job.single_tasks(metrics, scores)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
-    return Correlations(_adjusted(layers, holm), _adjusted(rows, benjamini_hochberg), job.undefined, {**facts, **settings})
+    return Correlations(
+        _adjusted(layers, holm),
+        _adjusted(rows, benjamini_hochberg),
+        job.undefined,
+        {**facts, **settings},
+        pooled.over_tasks(job.pools),
+    )
 
 
-def _runs(profile: Any, evaluation: Any) -> tuple[Run, Evaluation]:
-    """The two runs, in either order, opened where folders were given."""
-    runs = {run.kind: run for run in (load_run(x) if isinstance(x, str | Path) else x for x in (profile, evaluation))}
-    if set(runs) != {"profile", "evaluation"}:
+def _runs(profile: Any, evaluation: Any) -> tuple[list[Run], Evaluation]:
+    """The runs, in either order, opened where folders were given."""
+    given = [each for part in (profile, evaluation) for each in (part if isinstance(part, list | tuple) else [part])]
+    runs = [load_run(x) if isinstance(x, str | Path) else x for x in given]
+    profiles = [run for run in runs if run.kind == "profile"]
+    evaluations = [run for run in runs if run.kind == "evaluation"]
+    if not profiles or len(evaluations) != 1 or len(profiles) + 1 != len(runs):
+        given_kinds = ", ".join(sorted(str(run.kind) for run in runs))
         raise LayerscopeError(
-            f"a profile and an evaluation of the same model are needed; given: {', '.join(sorted(map(str, runs)))}. "
+            f"a profile and an evaluation of the same model are needed; given: {given_kinds}. "
             "`layerscope profile` and `layerscope evaluate` make them."
         )
-    return runs["profile"], runs["evaluation"]  # type: ignore[return-value]
+    return profiles, evaluations[0]  # type: ignore[return-value]
 
 
 _COLUMNS = [
@@ -232,6 +287,7 @@ class _Job:
     def __init__(self, measures: tuple[str, ...], surrogates: int, bootstrap: int, seed: int) -> None:
         self.measures, self.surrogates, self.bootstrap, self.seed = measures, surrogates, bootstrap, seed
         self.undefined: list[dict[str, str]] = []
+        self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
 
     def layer_means(self, metric: str, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """One point per layer: means over the same tasks on both sides."""
@@ -242,38 +298,56 @@ class _Job:
             both = scores[["task", "layer", "score"]].merge(mine[["layer", "value"]], on="layer")
         both = same_tasks(both)
         points = both.groupby("layer")[["value", "score"]].mean().sort_index()
-        yield from self._compare({metric: points}, None, both["task"].nunique())
-
-    def one_task(self, task: str, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
-        """Every metric against one task's own scores."""
-        own = scores.loc[scores["task"] == task, ["layer", "score"]]
-        series = {}
-        for metric, mine in metrics.groupby("metric", sort=False):
-            if _per_task(mine):
-                mine = mine[mine["task"] == task]
-            if not mine.empty:
-                joined = own.merge(mine[["layer", "value"]], on="layer").groupby("layer")[["value", "score"]].mean()
-                series[str(metric)] = joined.sort_index()
-        yield from self._compare(series, task, 1)
-
-    def _compare(self, series: dict[str, pd.DataFrame], task: str | None, tasks: int) -> Iterable[dict[str, Any]]:
-        sound: dict[tuple[Any, ...], dict[str, pd.DataFrame]] = {}
-        for metric, points in series.items():
+        if self._defined(metric, points, None):
             x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
-            reason = maths.undefined_because(x, y, MIN_LAYERS)
-            if reason:
-                self.undefined.append({"metric": metric, "task": task or "mean over tasks", "reason": reason})
-            else:  # metrics known at the same layers share the surrogates of the scores
-                sound.setdefault((*points.index, *y), {})[metric] = points
-        for group in sound.values():
-            y = next(iter(group.values()))["score"].to_numpy(float)
-            xs = np.stack([points["value"].to_numpy(float) for points in group.values()])
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)
-            for measure in self.measures:
-                values = [maths.association(measure, x, y) for x in xs]
-                chances = maths.against_chance(measure, values, xs, curves)
-                for x, value, chance, metric in zip(xs, values, chances, group, strict=True):
-                    yield self._row(measure, metric, x, y, value, chance, task, tasks)
+            for row, _ in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
+                yield row
+
+    def single_tasks(self, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
+        """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
+        by_layers: dict[tuple[int, ...], dict[str, dict[str, pd.DataFrame]]] = {}
+        for task in scores["task"].unique():
+            own = scores.loc[scores["task"] == task, ["layer", "score"]]
+            for metric, mine in metrics.groupby("metric", sort=False):
+                if _per_task(mine):
+                    mine = mine[mine["task"] == task]
+                if mine.empty:
+                    continue
+                points = own.merge(mine[["layer", "value"]], on="layer").groupby("layer")[["value", "score"]].mean().sort_index()
+                if self._defined(str(metric), points, str(task)):
+                    by_layers.setdefault(tuple(points.index), {}).setdefault(str(task), {})[str(metric)] = points
+        for layers, tasks in by_layers.items():
+            ys = np.stack([next(iter(found.values()))["score"].to_numpy(float) for found in tasks.values()])
+            curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
+            pools: dict[tuple[str, str], pooled.TaskPool] = {}
+            for i, (task, found) in enumerate(tasks.items()):
+                xs = np.stack([points["value"].to_numpy(float) for points in found.values()])
+                own_curves = {kind: drawn[:, i] for kind, drawn in curves.items()}
+                for row, nulls in self._compare(list(found), xs, ys[i], own_curves, task, 1):
+                    pool = pools.setdefault((row["metric"], row["measure"]), pooled.TaskPool(len(layers)))
+                    pool.add(row["value"], nulls)
+                    yield row
+            for key, pool in pools.items():
+                self.pools.setdefault(key, []).append(pool)
+
+    def _defined(self, metric: str, points: pd.DataFrame, task: str | None) -> bool:
+        """Whether the two curves have a correlation; if not, why is recorded."""
+        reason = maths.undefined_because(points["value"].to_numpy(float), points["score"].to_numpy(float), MIN_LAYERS)
+        if reason:
+            self.undefined.append({"metric": metric, "task": task or "mean over tasks", "reason": reason})
+        return reason is None
+
+    def _compare(
+        self, names: list[str], xs: maths.Array, y: maths.Array, curves: dict[str, maths.Array], task: str | None, tasks: int
+    ) -> Iterable[tuple[dict[str, Any], dict[str, maths.Array]]]:
+        """Metrics at the same layers with one curve of scores: a row each, and the values of the surrogates."""
+        for measure in self.measures:
+            values = [maths.association(measure, x, y) for x in xs]
+            nulls = {kind: maths.null_values(measure, xs, drawn) for kind, drawn in curves.items()}
+            chances = maths.compare_with(measure, values, nulls)
+            for k, (metric, value, chance) in enumerate(zip(names, values, chances, strict=True)):
+                yield self._row(measure, metric, xs[k], y, value, chance, task, tasks), {n: v[k] for n, v in nulls.items()}
 
     def _row(
         self,

@@ -40,9 +40,9 @@ def text_filter(
 ) -> Callable[[str], str | None]:
     """A function that says why a text is left out, or None if it is kept.
 
-    `paper` drops headings and texts of fewer than 30 tokens; `released`, as in the authors' code, drops headings and
-    texts of fewer than 10 characters; `none` drops nothing. `min_tokens` sets (or, for the others, adds) a least number
-    of tokens.
+    `paper` drops headings and texts of fewer than 30 tokens, counted as words between spaces unless `count_tokens` says
+    otherwise; `released`, as in the authors' code, drops headings and texts of fewer than 10 characters; `none` drops nothing.
+    `min_tokens` sets (or, for the others, adds) a least number of tokens.
 
     >>> keep = text_filter("released")
     >>> keep(" = Title = "), keep("short"), keep("long enough to keep")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +88,16 @@ _IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "archite
 
 def space_description(model: LoadedModel, template: Template, max_length: int) -> dict[str, Any]:
     """What tells these vectors from all others, apart from site and kind."""
-    identity = {name: model.identity.get(name) for name in _IDENTITY}
-    return {"model": identity, "template": template.pattern, "max_length": max_length}
+    return described_vectors(model.identity, template, max_length)
+
+
+def described_vectors(identity: Mapping[str, Any], template: Template, max_length: int) -> dict[str, Any]:
+    """The same from a model's identity, as manifests have it."""
+    return {
+        "model": {name: identity.get(name) for name in _IDENTITY},
+        "template": template.pattern,
+        "max_length": max_length,
+    }
 
 
 def open_space(store: EmbeddingStore, model: LoadedModel, template: Template, max_length: int, dtype: str = "float32") -> Space:

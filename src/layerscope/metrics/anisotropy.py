@@ -1,13 +1,15 @@
-"""Anisotropy: the mean cosine between different prompts."""
+"""Anisotropy, in two senses: the mean cosine between different prompts, and the share of the largest direction."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.options import prepare_rows
+from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
+from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import PooledRows
 
 
@@ -53,3 +55,38 @@ def _cosines_with_others(unit: torch.Tensor, total: torch.Tensor, n: int) -> tor
     """Mean cosine of each vector with all the others; NaN for a vector of length zero."""
     squares = unit.square().sum(-1)
     return torch.where(squares > 0, (unit @ total - squares) / (n - 1), torch.nan)
+
+
+class SpectralAnisotropy(PooledSpectrumMetric):
+    """σ₁² / Σ σ² of the centered pooled vectors: the share of their variance along one direction.
+
+    Its logarithm is −S_∞ of the centered rows: anisotropy = exp(−S_∞). Every S_α is between S_∞ and α / (α − 1) · S_∞ for α > 1,
+    so that a high anisotropy and a low entropy are the same finding.
+
+    >>> import torch
+    >>> rows = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> round(SpectralAnisotropy().update(rows).compute().value, 6)  # 8 of 8 + 2
+    0.8
+    """
+
+    info = MetricInfo(
+        name="spectral_anisotropy",
+        title="Spectral anisotropy",
+        level="pooled",
+        unit="share",
+        higher_means="one direction holds more of the variance of all prompts",
+        bounds=lambda n, d, o: (1.0 / max(1, min(n, d)), 1.0),
+        bounds_text="1/min(N, D) to 1",
+        citation="Razzhigaev et al. 2024",
+        order=205,
+        main=False,
+        by_default=False,
+    )
+
+    def rows(self) -> RowPreparation:
+        """Centered, lengths kept: a covariance."""
+        return "centered"
+
+    def function(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The largest eigenvalue over their sum."""
+        return lambda lam: lam.amax(-1) / lam.sum(-1)

@@ -35,7 +35,8 @@ class MetricInfo:
 
     How it is shown: `heading` is the column heading of tables (two lines at most; the title if empty), `order` its place among
     the metrics (small ones first), `log_scale` the axis of figures. `main` metrics are shown where not all of them fit.
-    `compare_sinks` shows the value without the sink token beside the one with it.
+    `compare_sinks` shows the value without the sink token beside the one with it. A metric that is not `by_default` is measured
+    where it is named (`--metrics all,state_norm`).
     """
 
     name: str
@@ -54,6 +55,7 @@ class MetricInfo:
     log_scale: bool = False
     main: bool = True
     compare_sinks: bool = False
+    by_default: bool = True
 
     def __post_init__(self) -> None:
         if not self.heading:
@@ -169,6 +171,7 @@ class PromptMean(Metric[PromptValues]):
     """
 
     fused: ClassVar[str | None] = None
+    before_final_norm: ClassVar[bool] = False  # `measure` is given the states without the final norm, whatever the run's setting
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
         """One value per prompt (B,) of token states (B, T, D); `mask` (B, T) is False at padding. NaN: undefined."""

@@ -12,8 +12,15 @@ from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
-from layerscope.metrics.folds import FEWEST, entropy_of_sums, prepared_view
-from layerscope.metrics.samples import ViewRows
+from layerscope.metrics.folds import (
+    FEWEST,
+    entropies_without,
+    entropy_of_sums,
+    equal_folds,
+    equal_folds_error,
+    prepared_view,
+)
+from layerscope.metrics.samples import ViewRows, n_folds
 from layerscope.spectra import eigvalsh
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
@@ -46,19 +53,64 @@ def _entropies(products: Tensor, alpha: float) -> Tensor:
 def _products(a: Tensor, b: Tensor, permutations: int, seed: int, feature_side: bool) -> Iterator[Tensor]:
     """K_A ∘ K_B, then K_A ∘ P K_B Pᵀ for each permutation."""
     k_a, k_b = (a.T @ a, b.T @ b) if feature_side else (a @ a.T, b @ b.T)
-    rng = np.random.default_rng([seed, len(k_a)])
     yield k_a * k_b
-    for _ in range(permutations):
-        p = torch.from_numpy(rng.permutation(len(k_a))).to(k_a.device)
+    for p in _orders(len(k_a), permutations, seed, k_a.device):
         yield k_a * k_b[p][:, p]
+
+
+def _orders(n: int, permutations: int, seed: int, device: torch.device) -> Iterator[Tensor]:
+    rng = np.random.default_rng([seed, n])
+    for _ in range(permutations):
+        yield torch.from_numpy(rng.permutation(n)).to(device)
+
+
+# --- how far other prompts would move it ---------------------------------------------------------------------------------------
+
+_PERMUTATIONS_LEFT_OUT = (
+    3  # of the permutations, those whose entropies are taken without each fold: the mean over prompts is close
+)
+
+
+def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False) -> float:
+    """The standard error of DiME over prompts, by leaving out folds of them; NaN for fewer than three prompts.
+
+    Without a fold, K_A and K_B lose the same rows. In K_A ∘ P K_B Pᵀ these are at different places: what each loss does is taken
+    alone, and the two are added.
+    """
+    n, members = len(a), equal_folds(len(a), a.device)
+    if members is None:
+        return math.nan
+    count = min(permutations, _PERMUTATIONS_LEFT_OUT)
+    if feature_side:
+        values = _without_on_feature_side(a, b, members, alpha, count, seed)
+    else:
+        k_a, k_b = a @ a.T, b @ b.T
+        paired = entropies_without(k_a * k_b, [members], alpha)[0]
+        terms = []
+        for p in _orders(n, count, seed, a.device):
+            # position i holds prompt i of A and prompt p[i] of B
+            terms.append(sum(entropies_without(k_a * k_b[p][:, p], [members, torch.argsort(p)[members]], alpha)))
+        values = torch.stack(terms).mean(0) - paired
+    return equal_folds_error(values, n)
+
+
+def _without_on_feature_side(a: Tensor, b: Tensor, members: Tensor, alpha: float, count: int, seed: int) -> Tensor:
+    k_a, k_b = a.T @ a, b.T @ b
+    values = []
+    for fold in members:
+        less_a, less_b = k_a - a[fold].T @ a[fold], k_b - b[fold].T @ b[fold]
+        products = [less_a * less_b[p][:, p] for p in _orders(len(k_a), count, seed, a.device)]
+        entropies = gram_entropy(torch.stack([less_a * less_b, *products]), alpha)
+        values.append(entropies[1:].mean() - entropies[0])
+    return torch.stack(values)
 
 
 class DiME(Metric[ViewRows]):
     """Mean over permutations of S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B), on N×N Gram matrices with unit diagonal.
 
-    Its interval is the standard error over permutations: near zero the smallest value over layers is noise. At most
-    `dime_samples` prompts are used (the first in canonical order: a random sample where keys are hashes), since the cost
-    grows with their cube.
+    Its standard error has two parts: how far other prompts would move it (folds of prompts left out), and how far other
+    permutations would. Near zero the smallest value over layers is noise. At most `dime_samples` prompts are used (the first in
+    canonical order: a random sample where keys are hashes), since the cost grows with their cube.
     """
 
     info = MetricInfo(
@@ -113,12 +165,15 @@ class DiME(Metric[ViewRows]):
         return spectrum_entropy(eigenvalues, self.options.alpha)
 
     def estimate(self, data: ViewRows) -> Estimate:
-        """The mean over permutations with its standard error."""
+        """The mean over permutations with its standard error over prompts and permutations."""
         data.need_views(2, self.info.name)
         o = self.options
         n = min(len(data), o.dime_samples)
-        values = data._memo.get(("dime", o))
+        values, views, feature_side = data._memo.get(("dime", o)), self._views(data), self._feature_side(data)
         if values is None:
-            values = dime_values(*self._views(data), o.alpha, o.permutations, o.seed, self._feature_side(data))
-        se = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-        return Estimate(float(values.mean()), n, data.width, se=se, df=len(values) - 1, notes={"permutations": len(values)})
+            values = dime_values(*views, o.alpha, o.permutations, o.seed, feature_side)
+        over_permutations = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+        over_prompts = prompt_error(*views, o.alpha, o.permutations, o.seed, feature_side)
+        se = math.hypot(over_permutations, over_prompts)
+        notes = {"permutations": len(values), "se_permutations": over_permutations, "se_prompts": over_prompts}
+        return Estimate(float(values.mean()), n, data.width, se=se, df=max(1, n_folds(n) - 1), notes=notes)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from layerscope.core.statistics import jackknife_error
-from layerscope.metrics.entropy import moved_by_rounding, rounding_floor
+from layerscope.metrics.entropy import gram_entropy, moved_by_rounding, rounding_floor
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import n_folds, stacked
 from layerscope.spectra import eigvalsh, joined, solve_together
@@ -227,6 +227,44 @@ def pooled_sums(data: PooledRows, rows: RowPreparation, group: int | None) -> Fo
     """The sums of one data. Computed once per data and preparation."""
     prepare_fold_sums([data], rows, group)
     return data._memo["sums", rows, group]
+
+
+# --- entropies of Gram matrices whose rows are samples, without folds of them (DiME, kernels) -----------------------------------
+
+
+def equal_folds(n: int, device: torch.device) -> Tensor | None:
+    """Folds of n samples in canonical order, all of one size (folds, size); None where fewer than three can be made.
+
+    An entropy grows with its matrix, so that folds of different sizes would differ by that alone. A few samples are in none.
+    """
+    folds = n_folds(n)
+    if folds < 3:
+        return None
+    size = n // folds
+    return torch.arange(folds * size, device=device).view(size, folds).T.contiguous()
+
+
+def equal_folds_error(values: Tensor, n: int) -> float:
+    """The jackknife's standard error from the values without each fold; (folds − 1) / folds · Σ where they hold all n samples."""
+    size = n // len(values)
+    return math.sqrt((n - size) / size * float((values - values.mean()).square().mean()))
+
+
+def entropies_without(gram: Tensor, sets: Sequence[Tensor], alpha: float) -> list[Tensor]:
+    """S_α of a matrix (n, n) without the rows of each fold, for several ways to make folds (folds, size) of its rows."""
+    n = len(gram)
+    if alpha == 1 and n >= FEWEST and (gram.device.type == "cpu" or fast_doubles(gram.device)):
+        if gram.device.type == "cpu":  # one decomposition for all sets
+            left = sums_without(gram.unsqueeze(0), sets)[1][0]
+            return list(entropy_of_sums(left).split([len(members) for members in sets]))
+        return [entropy_of_sums(sums_without(gram.unsqueeze(0), [members])[1][0]) for members in sets]
+    out = []
+    for members in sets:
+        stay = torch.ones(len(members), n, dtype=torch.bool, device=gram.device)
+        stay.scatter_(1, members, False)
+        rows = stay.nonzero()[:, 1].view(len(members), -1)
+        out.append(torch.cat([gram_entropy(gram[some.unsqueeze(-1), some].unsqueeze(0), alpha) for some in rows]))
+    return out
 
 
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error,

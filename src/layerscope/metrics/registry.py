@@ -57,7 +57,9 @@ def get_metric(name: str) -> type[Metric[Any]]:
 
 
 def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
-    """Metric names from a user's list, or from names with commas; `all` (or None) is every metric, `paper` the paper's own.
+    """Metric names from a user's list, or from names with commas.
+
+    `all` (or None) is every metric that is measured by default, `paper` the paper's own.
 
     A metric's class or a plain function may stand for a name: it is made known in this process (see `metric_of_function`).
     """
@@ -75,7 +77,7 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
             made: Any = name if _is_metric(name) else metric_of_function(name)
             wanted.append(register(made).info.name)
         elif name == "all":
-            wanted += [n for n, m in known.items() if not is_function(m)]
+            wanted += [n for n, m in known.items() if m.info.by_default and not is_function(m)]
         elif name == "paper":
             wanted += [n for n, m in known.items() if m.info.core]
         else:

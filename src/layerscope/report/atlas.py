@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from layerscope.atlas.overlay import Overlay
     from layerscope.atlas.reproduce.base import Item, Row
-    from layerscope.correlation import Correlations, Tables
+    from layerscope.correlation import Correlations, ModelCorrelations, Tables
 
 
 _COLORS = {"supported": "green", "not supported": "red", "cannot be checked": "yellow"}
@@ -160,14 +160,14 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         mine = correlations.layers[correlations.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
         layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
         console.print(f"\n{NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)")
-        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "beyond")
+        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "over tasks", "beyond")
         for row in mine.to_dict(orient="records"):
-            table.add_row(*_cells(row, within, measure))
+            table.add_row(*_cells(row, within, correlations.over_tasks, measure))
         console.print(table)
     console.print(
         "by chance: mean and 95 % limit of unrelated curves as smooth as the scores' (of the size, for ρ and τ), by random phase "
         "or permuted increments, whichever reaches further; p: the larger of the two · tasks: median over single tasks; "
-        "beyond: share of them with adjusted p < 0.05",
+        "over tasks: Holm p of their mean, all tasks drawn together; beyond: share of them with adjusted p < 0.05",
         style="dim",
     )
     for note in tables.notes:
@@ -178,16 +178,42 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         console.print(f"[yellow]undefined[/] {len(correlations.undefined)} pairs, such as {escape(example)}")
 
 
-def _cells(row: dict[Any, Any], within: Any, measure: str) -> list[str]:
+def print_over_models(found: ModelCorrelations, families: dict[str, str], console: Console | None = None) -> None:
+    """One block per measure: the test over families of models; then what could not be tested."""
+    console = console or Console()
+    console.print(f"\n[bold]{len(families)} models of {len(set(families.values()))} families[/]  {escape(', '.join(families))}")
+    for measure in dict.fromkeys(found.table["measure"]):
+        mine = found.table[found.table["measure"] == measure].sort_values("p")
+        console.print(f"\n{NAMES[measure]}  mean over tasks, then over families")
+        table = numeric_table("metric", "value", "z", "t", "p", "Holm p", "same sign", "families")
+        for row in mine.to_dict(orient="records"):
+            cells = [f"{row['value']:.2f}", f"{row['z']:+.2f}", f"{row['t']:+.2f}", _p(row["p"]), _p(row["p_adjusted"])]
+            table.add_row(escape(str(row["metric"])), *cells, f"{row['same_sign']:.0%}", str(row["families"]))
+        console.print(table)
+    console.print(
+        "z: where a model's mean correlation over tasks lies among unrelated curves as smooth, as a normal score (of two nulls "
+        "the one nearer to 0) · t, p: whether its mean over families differs from 0; for distance correlation, exceeds it · same "
+        "sign: share of models",
+        style="dim",
+    )
+    for one in found.undefined[:1]:
+        console.print(
+            f"[yellow]undefined[/] {len(found.undefined)} tests, such as {escape(one['metric'])}: {escape(one['reason'])}"
+        )
+
+
+def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> list[str]:
     known = row["ci_low"] is not None and row["ci_low"] == row["ci_low"]
     interval = f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else ""
     value = escape(f"{row['value']:.2f}{interval}")
     cells = [escape(str(row["metric"])), value, f"{row['null_mean']:.2f} < {row['null_95']:.2f}", _p(row["p_adjusted"])]
     single = within[(within["metric"] == row["metric"]) & (within["measure"] == measure)]
     if single.empty:
-        return [*cells, "–", "–"]
+        return [*cells, "–", "–", "–"]
     one = single.iloc[0]
-    return [*cells, f"{one['median']:.2f}", f"{one['beyond']:.0%}"]
+    together = over_tasks[(over_tasks["metric"] == row["metric"]) & (over_tasks["measure"] == measure)]
+    p = "–" if together.empty else _p(float(together["p_adjusted"].iloc[0]))
+    return [*cells, f"{one['median']:.2f}", p, f"{one['beyond']:.0%}"]
 
 
 def _p(value: float) -> str:

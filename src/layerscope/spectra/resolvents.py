@@ -217,6 +217,10 @@ def _by_inverses(grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL) -
     count, n, sets = len(grams), grams.shape[-1], first.shape[1] - 1
     if members:
         order = torch.cat([some.flatten() for some in members])
+        if len(order) < n:  # rows in no set come last
+            outside = torch.ones(n, dtype=torch.bool, device=order.device)
+            outside[order] = False
+            order = torch.cat([order, outside.nonzero()[:, 0]])
         grams = grams[:, order.unsqueeze(-1), order]  # the rows of a set lie together
     at, which = u.flatten().exp(), torch.arange(count, device=u.device).repeat_interleave(u.shape[1])
     phi = u.new_empty(len(at), 1 + sets)

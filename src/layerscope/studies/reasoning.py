@@ -1,7 +1,9 @@
 """How does prompt entropy grow along the sequence, and does a model that was taught to reason keep more of it?
 
 Measures the entropy of every prefix of every prompt at every layer, of one model or several (`prefix_entropies` has the
-mathematics). Finished prompts are on disk, one file each.
+mathematics). Finished prompts are on disk, one file each. With `generate`, each model first writes on after every text, the
+likeliest token at each step, and entropy is followed along the text and the trace; solutions written by people are measured
+without it, as texts (`--data openai/gsm8k:main/test --column answer`).
 
 Table: a row per model, layer, position and sink setting, with the spread between prompts (`sd`). Figure: entropy against tokens
 read, a column per group of layers, a color per model. Verdict: every other model against the first, prompt by prompt at equal
@@ -13,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -65,6 +68,9 @@ class Reasoning(Study):
         Option(
             "alpha", 1.0, "order of the entropy; 1 and 2 are updated from prefix to prefix, others are computed anew", least=0
         ),
+        Option(
+            "generate", 0, "tokens that each model writes after every text before it is measured; 0: the texts alone", least=0
+        ),
         Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third", least=1),
     )
 
@@ -79,6 +85,7 @@ class Reasoning(Study):
             "alpha": options["alpha"],
             "entropy": "in nats, of the first n tokens, not divided by the log of n",
             "sink": "the token with the largest norm in the prompt, found per layer on states without the final norm",
+            "trace": f"up to {options['generate']} tokens, greedy, by the model itself" if options["generate"] else None,
         }
         notes = [note for m in measured for note in m.warnings]
         if len({m.tokenizer for m in measured}) > 1:
@@ -127,6 +134,8 @@ class MeasuredTraces:
     values: dict[str, np.ndarray]
     tokenizer: str
     warnings: list[str] = field(default_factory=list)
+    texts: list[int] = field(default_factory=list)  # tokens of each text, before what the model wrote
+    traces: list[int] = field(default_factory=list)  # tokens that it wrote
 
 
 def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
@@ -135,15 +144,17 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
     model = spec.open(request)
     sites = expand_sites(None, model.anatomy)
     tokens = model.tokenize(list(request.texts.texts), request.max_length)
-    longest = max((len(ids) for ids in tokens.ids), default=0)
+    folder = request.work / folder_name(spec.label)
+    folder.mkdir(parents=True, exist_ok=True)
+    lengths = [len(ids) for ids in tokens.ids]
+    prompts = _with_traces(model, tokens.ids, request.options["generate"], folder, bar)
+    longest = max((len(ids) for ids in prompts), default=0)
     if longest < _FEWEST_TOKENS:
         raise LayerscopeError(f"every text has fewer than {_FEWEST_TOKENS} tokens: nothing can be measured along them.")
     positions = _positions(longest, request.options["stride"])
-    values = {sink: np.full((len(tokens.ids), len(sites), len(positions)), np.nan) for sink in SINKS}
-    folder = request.work / folder_name(spec.label)
-    folder.mkdir(parents=True, exist_ok=True)
-    bar.begin(f"{spec.label}|prompts", len(tokens.ids))
-    for i, ids in enumerate(tokens.ids):
+    values = {sink: np.full((len(prompts), len(sites), len(positions)), np.nan) for sink in SINKS}
+    bar.begin(f"{spec.label}|prompts", len(prompts))
+    for i, ids in enumerate(prompts):
         if len(ids) >= _FEWEST_TOKENS:
             file = folder / f"{i:06d}.npy"
             block = checked.read_or_discard(file, checked.read_array)
@@ -153,12 +164,63 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
             for k, sink in enumerate(SINKS):
                 values[sink][i, :, : block.shape[2]] = block[k]
         bar.advance(1)
-    short = sum(len(ids) < _FEWEST_TOKENS for ids in tokens.ids)
+    short = sum(len(ids) < _FEWEST_TOKENS for ids in prompts)
     notes = [f"{spec.label}: {short} texts with fewer than {_FEWEST_TOKENS} tokens are left out."] if short else []
     if any(tokens.truncated):
         notes.append(f"{spec.label}: {sum(tokens.truncated)} of {len(tokens.ids)} texts were cut to {request.max_length} tokens.")
     cut = hashlib.sha256(str(tokens.ids[:8]).encode()).hexdigest()
-    return MeasuredTraces(spec.label, model.identity, sites, positions, values, cut, notes)
+    written = [len(ids) - length for ids, length in zip(prompts, lengths, strict=True)]
+    return MeasuredTraces(spec.label, model.identity, sites, positions, values, cut, notes, lengths, written)
+
+
+def _with_traces(model: LoadedModel, prompts: list[list[int]], count: int, folder: Path, bar: Progress) -> list[list[int]]:
+    """The prompts, each with what the model writes after it; what was written is on disk."""
+    if not count:
+        return prompts
+    head = output_weights(model)
+    bar.begin(f"{model.name} writes|prompts", len(prompts))
+    out = []
+    for i, ids in enumerate(prompts):
+        file = folder / f"{i:06d}.trace.npy"
+        trace = checked.read_or_discard(file, checked.read_array)
+        if trace is None:
+            trace = np.array(write_on(model, head, ids, count) if ids else [], dtype=np.int64)
+            checked.write_array(file, trace)
+        out.append([*ids, *trace.tolist()])
+        bar.advance(1)
+    return out
+
+
+def output_weights(model: LoadedModel) -> Tensor:
+    """What turns a final state into scores of tokens: the input embeddings, where the model shares them."""
+    config = getattr(model.module, "config", None)
+    if not getattr(config, "tie_word_embeddings", False) or model.identity["bidirectional"]:
+        why = "it is not a decoder" if model.identity["bidirectional"] else "its output layer is not loaded"
+        raise LayerscopeError(
+            f"{model.name} cannot write here: {why}. `generate` is for decoders that share input and output embeddings "
+            "(SmolLM2, Gemma 3, Qwen 2.5 up to 3B); texts that were written elsewhere can be measured with generate=0."
+        )
+    return model.module.get_input_embeddings().weight  # type: ignore[no-any-return, operator]
+
+
+def write_on(model: LoadedModel, head: Tensor, ids: Sequence[int], count: int) -> list[int]:
+    """At most `count` tokens after `ids`, the likeliest at each step, until the text ends or the model's context is full."""
+    ends = getattr(model.module.config, "eos_token_id", None)
+    stop = set(ends if isinstance(ends, list) else [ends])
+    room = count if model.max_length is None else min(count, model.max_length - len(ids))
+    tokens = torch.tensor([list(ids)], device=model.device)
+    written: list[int] = []
+    past = None
+    with torch.inference_mode():
+        while len(written) < room:
+            output = model.module(input_ids=tokens, past_key_values=past, use_cache=True)
+            past = output.past_key_values
+            token = int((head @ output.last_hidden_state[0, -1]).argmax())
+            if token in stop:
+                break
+            written.append(token)
+            tokens = torch.tensor([[token]], device=model.device)
+    return written
 
 
 def _positions(longest: int, stride: int) -> np.ndarray:
@@ -231,6 +293,8 @@ def verdict(measured: Sequence[MeasuredTraces], groups: int, seed: int) -> list[
         out += _compared(base, other, groups, seed)
     for m in measured:
         out.append(_growth(m, groups, seed))
+        if any(m.traces):
+            out.append(_along_traces(m, groups, seed))
     return out
 
 
@@ -271,6 +335,24 @@ def _growth(m: MeasuredTraces, groups: int, seed: int) -> str:
     early, whole = _span(m)
     parts = [f"{mean_of(_change(m, g, groups), seed)} in {name}" for g, name in enumerate(group_names(groups))]
     return f"{m.label}: from {early} to {whole} tokens prompt entropy changes by " + "; ".join(parts) + "."
+
+
+def _along_traces(m: MeasuredTraces, groups: int, seed: int) -> str:
+    """From the end of each text to the end of what the model wrote after it."""
+    parts = []
+    for g, name in enumerate(group_names(groups)):
+        curves = _curves(m, "drop", g, groups, m.positions)
+        changes = np.full(len(curves), np.nan)
+        for i, (text, trace) in enumerate(zip(m.texts, m.traces, strict=True)):
+            before, after = (np.searchsorted(m.positions, at, side="right") - 1 for at in (text, text + trace))
+            if trace and before >= 0:
+                changes[i] = curves[i, after] - curves[i, before]
+        parts.append(f"{mean_of(changes, seed)} in {name}")
+    wrote = [trace for trace in m.traces if trace]
+    return (
+        f"{m.label} wrote {np.mean(wrote):.0f} tokens after {len(wrote)} of {len(m.traces)} texts; along them prompt entropy "
+        f"without the sink token changes by {'; '.join(parts)}."
+    )
 
 
 def _span(m: MeasuredTraces) -> tuple[int, int]:

@@ -20,14 +20,14 @@ import pandas as pd
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of, whole_layers
 from layerscope.core.statistics import Interval
-from layerscope.correlation import correlate
+from layerscope.correlation import Correlations, correlate, over_models
+from layerscope.correlation.pooled import FEWEST_FAMILIES
 from layerscope.correlation.study import from_runs
-from layerscope.data import load_corpus
+from layerscope.errors import DataError
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.tasks.facts import used_splits
+from layerscope.evaluation.task_metrics import corpus_of
 from layerscope.evaluation.tasks.resolve import resolve_tasks
-from layerscope.evaluation.tasks.spec import TaskSpec
 from layerscope.metrics import metrics
 from layerscope.profiling import Run
 from layerscope.progress import Progress
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
 MEASURES = ("dcor", "spearman", "kendall")
 _FEWEST_TASKS = 5  # below this an interval over tasks says nothing, and no choice is called clear
-_FEWEST_TEXTS = 8  # of a task whose own texts choose its layer
 
 
 class Scores(Study):
@@ -82,6 +81,7 @@ class Scores(Study):
             "readout": DEFAULT_READOUT,
             "choices": "per task, the layer with the lowest value of the metric "
             + ("on the task's own texts" if request.options["task_texts"] else "on the corpus"),
+            "metrics_on": "each task's own texts" if request.options["task_texts"] else "the corpus",
             "chance": "smooth-curve nulls: random phase and permuted increments; p is the larger, Holm over the metrics",
         }
         warnings = [f"{each.label}: {line}" for each in found for line in [*each.profile.manifest["warnings"], *each.notes]]
@@ -128,10 +128,15 @@ class _Found:
     label: str
     profile: Run
     scores: pd.DataFrame  # task, layer, score × 100
-    correlations: pd.DataFrame
+    found: Correlations
     choices: pd.DataFrame  # rule, task, layer, gain
     seed: int
     notes: list[str]
+
+    @property
+    def correlations(self) -> pd.DataFrame:
+        """Of the layer means."""
+        return self.found.layers
 
     @property
     def blocks(self) -> int:
@@ -189,56 +194,32 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
         offline=request.offline,
         progress=False,
     )
-    tables = from_runs(run, evaluation)
-    wanted = tables.metrics[tables.metrics["metric"].isin(options["metrics"])]
-    layers = correlate(wanted, tables.scores, measures=MEASURES, seed=request.seed, within=False).layers
-    scores = tables.scores.assign(score=100 * tables.scores["score"])
-    curves: dict[str, pd.DataFrame] = {}
-    notes = list(tables.notes)
-    if options["task_texts"] and options["rules"]:
+    curves: dict[str, Run] = {}
+    notes = []
+    if options["task_texts"]:
         specs = resolve_tasks(options["tasks"], data_dir=data_dir, offline=request.offline, limit=limit, seed=request.seed)
         for task in specs:
-            texts = task_texts(task, options["task_texts"], request.seed)
-            if len(texts) < _FEWEST_TEXTS:
-                notes.append(f"{task.name} has {len(texts)} texts, too few to choose a layer by: left out of the choices.")
+            try:
+                corpus = corpus_of(task, options["task_texts"], request.seed)
+            except DataError as error:
+                notes.append(f"{error} It is left out of the correlations and the choices.")
                 continue
-            corpus = load_corpus(texts, name=task.name)
             place = request.work / f"{folder_name(spec.label)}-tasks" / folder_name(task.name)
-            on_task = profile_of(replace(own, texts=corpus, work=place), loaded, options["rules"], bar)
-            curves[task.name] = on_task.table
-    choices = choose_by_lowest(scores, curves or run.table, options["rules"])
+            curves[task.name] = profile_of(replace(own, texts=corpus, work=place), loaded, chosen, bar)
+    tables = from_runs(list(curves.values()) or run, evaluation)
+    wanted = tables.metrics[tables.metrics["metric"].isin(options["metrics"])]
+    found = correlate(wanted, tables.scores, measures=MEASURES, seed=request.seed)
+    scores = tables.scores.assign(score=100 * tables.scores["score"])
+    notes += tables.notes
+    by_task = {task: each.table for task, each in curves.items()}
+    choices = choose_by_lowest(scores, by_task or run.table, options["rules"])
     del loaded
     free_memory()
-    return _Found(spec.label, run, scores, layers, choices, request.seed, [*notes, *_failed(evaluation)])
+    return _Found(spec.label, run, scores, found, choices, request.seed, [*notes, *_failed(evaluation)])
 
 
 def _failed(evaluation: Evaluation) -> list[str]:
     return [f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed]
-
-
-def task_texts(spec: TaskSpec, limit: int, seed: int) -> list[str]:
-    """Texts that scoring a task reads, each once: as many as asked for, drawn from its evaluation splits."""
-    task = spec.load()
-    named = ("input_column_name", "input1_column_name", "input2_column_name")
-    columns = [getattr(task, name, None) for name in named] + ["text", "sentence1", "sentence2", "sentences"]
-    columns += [name for name in getattr(task, "column_names", ()) if isinstance(name, str)]
-    texts: dict[str, None] = {}
-    for _, split, data in used_splits(task):
-        if split in task.eval_splits:
-            part = data["queries"] if isinstance(data, Mapping) else data
-            for column in dict.fromkeys(columns):
-                if isinstance(column, str) and column in part.column_names:
-                    texts.update(dict.fromkeys(_strings(part[column])))
-    every = sorted(texts)
-    drawn = np.random.default_rng(seed).permutation(len(every))[:limit]
-    return [every[i] for i in sorted(drawn)]
-
-
-def _strings(values: Any) -> list[str]:
-    """All strings in nested lists."""
-    if isinstance(values, str):
-        return [values]
-    return [text for value in values for text in _strings(value)] if hasattr(values, "__iter__") else []
 
 
 def choose_by_lowest(scores: pd.DataFrame, curves: pd.DataFrame | Mapping[str, pd.DataFrame], rules: list[str]) -> pd.DataFrame:
@@ -284,17 +265,42 @@ def _verdict(found: list[_Found]) -> list[str]:
             f"the null: {int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
             f"{int((rows['p_increments'] < 0.05).sum())} by permuted increments, before the correction."
         )
+        together = each.found.over_tasks[each.found.over_tasks["measure"] == "dcor"]
+        if len(together):
+            sure = together[together["p_adjusted"] < 0.05]["metric"].tolist()
+            out.append(
+                f"  In the mean over single tasks, all drawn together: {lists(sure) if sure else 'none'}, over "
+                f"{int(together['tasks'].max())} tasks."
+            )
         for rule in dict.fromkeys(each.choices["rule"]):
             gain = each.gain_of(rule)
             rules.append(gain.sign if gain.n >= _FEWEST_TASKS else 0)
             heading = metrics()[rule].info.title
             out.append(f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, over {gain.n} tasks.")
+    out += _over_models(found)
     answer = f"an inner layer has the best mean score in {inner} of {len(found)} model{'s' * (len(found) > 1)}"
     answer += f"; {beyond} of {of} metrics go with the scores beyond chance"
     if rules:
         up, down = sum(sign > 0 for sign in rules), sum(sign < 0 for sign in rules)
         answer += f"; of {len(rules)} label-free choices {up} clearly beat the last layer and {down} clearly lose to it"
     return [in_short(answer), *out]
+
+
+def _over_models(found: list[_Found]) -> list[str]:
+    """What the models say together; a test over them needs three families."""
+    if len(found) < 2:
+        return []
+    families = {each.label: str(each.profile.manifest["model"].get("family") or each.label) for each in found}
+    result = over_models({each.label: each.found for each in found}, families)
+    table = result.table[result.table["measure"] == "dcor"] if len(result.table) else result.table
+    if table.empty:
+        count = len(set(families.values()))
+        return [f"Over models nothing can be said: {count} families, and a test over them needs {FEWEST_FAMILIES}."]
+    sure = table[table["p_adjusted"] < 0.05]["metric"].tolist()
+    return [
+        f"Over {int(table['families'].max())} families of models (t-test, Holm over {len(table)} metrics): "
+        f"{lists(sure) if sure else 'no metric'} beyond chance."
+    ]
 
 
 STUDY = Scores()

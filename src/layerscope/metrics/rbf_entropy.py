@@ -1,0 +1,112 @@
+"""Entropies with a kernel that is not linear: S_α of a Gaussian (RBF) Gram matrix, of a prompt's tokens and of all prompts.
+
+K_ij = exp(−‖x_i − x_j‖² / 2σ²), with σ² the median squared distance between rows (of one prompt, or of all prompts). The linear
+entropies see directions: rows on a line have no spread but one. This one sees clusters and distances: it is about the logarithm
+of how many rows lie apart by more than the typical distance. Rows are prepared as for the linear entropies.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
+from layerscope.metrics.entropy import gram_entropy
+from layerscope.metrics.folds import entropies_without, equal_folds, equal_folds_error
+from layerscope.metrics.options import RowPreparation, prepare_rows
+from layerscope.metrics.prompt_entropy import PromptEntropy
+from layerscope.metrics.samples import PooledRows, n_folds
+
+_SOURCE = "Giraldo, Rao & Príncipe 2014"
+
+
+def rbf_gram(rows: Tensor) -> Tensor:
+    """The Gaussian Gram matrix (n, n), float64, of prepared rows (n, D); all ones where all rows are equal.
+
+    >>> import torch
+    >>> rbf_gram(torch.eye(2, dtype=torch.float64))[0].round(decimals=4).tolist()  # one distance, the median: e^(−1/2)
+    [1.0, 0.6065]
+    """
+    n = len(rows)
+    squares = rows.double().square().sum(-1)
+    distances = (squares[:, None] + squares - 2 * rows.double() @ rows.double().T).clamp(min=0)
+    distances.fill_diagonal_(0.0)
+    apart = distances[torch.triu(torch.ones(n, n, dtype=torch.bool, device=rows.device), 1)]
+    if not len(apart) or float(apart.max()) <= 1e-12 * float(squares.max().clamp(min=1e-300)):
+        return torch.ones_like(distances)
+    # more than half of the rows may be equal: then the smallest distance between different ones
+    middle = apart.quantile(0.5) if len(apart) <= 2**24 else apart.median()
+    width = middle if float(middle) > 0 else apart[apart > 0].min()
+    return torch.exp(-distances / (2 * width))
+
+
+class PromptEntropyRBF(PromptMean):
+    """S_α of the Gaussian Gram matrix of one prompt's token states, averaged over prompts."""
+
+    info = MetricInfo(
+        name="prompt_entropy_rbf",
+        title="Prompt entropy (RBF)",
+        level="tokens",
+        unit="nats",
+        higher_means="more tokens of a prompt lie apart from each other",
+        bounds=lambda n, d, o: (0.0, math.inf),
+        bounds_text="0 to log tokens",
+        citation=_SOURCE,
+        normalizations=("raw", "logN"),
+        sinks=("keep", "drop"),
+        order=15,
+        heading="prompt entropy\n(RBF)",
+        compare_sinks=True,
+        by_default=False,
+    )
+
+    normalized = PromptEntropy.normalized
+
+    def measure(self, states: Tensor, mask: Tensor) -> Tensor:
+        """S_α of each prompt; NaN without a token, or where no row has a direction."""
+        values = []
+        for state, real in zip(states, mask, strict=True):
+            rows = state[real].double()
+            if not len(rows):
+                values.append(torch.tensor(math.nan, dtype=torch.float64, device=states.device))
+                continue
+            values.append(gram_entropy(rbf_gram(prepare_rows(rows, self.options.rows)), self.options.alpha))
+        return torch.stack(values)
+
+
+class DatasetEntropyRBF(Metric[PooledRows]):
+    """S_α of the Gaussian Gram matrix of the pooled vectors: N×N for any N, so at most `dime_samples` prompts are used.
+
+    They are the first in canonical order: a random sample where keys are hashes. The standard error leaves out folds of prompts.
+    """
+
+    info = MetricInfo(
+        name="dataset_entropy_rbf",
+        title="Dataset entropy (RBF)",
+        level="pooled",
+        unit="nats",
+        higher_means="more prompts lie apart from each other",
+        bounds=lambda n, d, o: (0.0, math.log(max(1, n))),
+        bounds_text="0 to log N",
+        citation=_SOURCE,
+        normalizations=("raw", "logN"),
+        order=35,
+        heading="dataset entropy\n(RBF)",
+        by_default=False,
+    )
+
+    def rows(self) -> RowPreparation:
+        """How the pooled vectors are prepared."""
+        return self.options.pooled_rows
+
+    def estimate(self, data: PooledRows) -> Estimate:
+        """The value and its standard error."""
+        o = self.options
+        n = min(len(data), o.dime_samples)
+        gram = rbf_gram(prepare_rows(data.all()[:n], self.rows()))
+        value = float(gram_entropy(gram, o.alpha))
+        members = equal_folds(n, gram.device)
+        se = math.nan if members is None else equal_folds_error(entropies_without(gram, [members], o.alpha)[0], n)
+        return Estimate(value, n, data.width, se=se, df=max(1, n_folds(n) - 1))

@@ -1,0 +1,135 @@
+"""Metrics on a task's own texts: as a corpus that is profiled, from the store, and through `correlate` and `select`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from layerscope import correlate, evaluate, profile, select
+from layerscope.correlation import from_runs
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+from layerscope.evaluation.run import Evaluation
+from layerscope.evaluation.task_metrics import stored_metrics, task_corpus
+from layerscope.models import LoadedModel
+from layerscope.profiling import Run
+from tests.evaluation.support import write_tasks
+from tests.metrics import reference as ref
+from tests.tiny import tiny_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TASKS = ["Pairs", "Topics"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return tiny_model("llama")
+
+
+@pytest.fixture(scope="module")
+def scored(data: Path, model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+    place = tmp_path_factory.mktemp("scores")
+    return evaluate(
+        model, TASKS, data_dir=data, out=place / "run", store=place / "store", scoring_workers=0, progress=False, max_length=64
+    )
+
+
+@pytest.fixture(scope="module")
+def profiles(data: Path, model: LoadedModel) -> list[Run]:
+    metrics = ["dataset_entropy", "prompt_entropy", "effective_rank"]
+    return [
+        profile(model, task_corpus(task, data_dir=data), metrics=metrics, final_norm="applied", max_length=64, progress=False)
+        for task in TASKS
+    ]
+
+
+def test_a_task_is_a_corpus(data: Path) -> None:
+    corpus = task_corpus("Topics", data_dir=data)
+    assert corpus.name == "Topics"
+    assert (corpus.source["kind"], corpus.source["task"]) == ("task", "Topics")
+    assert len(corpus.texts) == len(set(corpus.texts)) == 12  # the test split; the training texts are others'
+    fewer = task_corpus("Topics", data_dir=data, limit=9, seed=1)
+    assert len(fewer) == 9
+    assert set(fewer.texts) < set(corpus.texts)
+    assert task_corpus("Topics", data_dir=data, limit=9, seed=1).texts == fewer.texts
+    both = task_corpus("Pairs", data_dir=data)
+    assert len(both) > 12  # sentence1 and sentence2
+    with pytest.raises(DataError, match="has 5 different texts; at least 8 are needed"):
+        task_corpus("Topics", data_dir=data, limit=5)
+    with pytest.raises(DataError, match="stands for 4 tasks"):
+        task_corpus("small", data_dir=data, offline=False)
+
+
+def test_profiles_of_tasks_give_each_task_its_own_values(scored: Evaluation, profiles: list[Run]) -> None:
+    tables = from_runs(profiles, scored)
+    assert tables.facts["metrics_on"] == "each task's own texts"
+    assert tables.notes == []
+    assert set(tables.metrics["task"]) == set(TASKS)
+    own = tables.metrics[(tables.metrics["task"] == "Topics") & (tables.metrics["metric"] == "dataset_entropy")]
+    curve = profiles[1].curve("dataset_entropy").set_index("layer")["value"]
+    assert own.set_index("layer")["value"].to_dict() == pytest.approx(curve.to_dict())
+    assert "no profile of the texts of Topics" in from_runs(profiles[:1], scored).notes[0]
+
+
+def test_what_does_not_fit_is_refused(scored: Evaluation, profiles: list[Run], model: LoadedModel, texts: list[str]) -> None:
+    with pytest.raises(LayerscopeError, match="more than one profile of the texts of Pairs"):
+        from_runs([profiles[0], profiles[0]], scored)
+    general = profile(model, texts, metrics="dataset_entropy", max_length=64, progress=False)
+    with pytest.raises(LayerscopeError, match="several profiles are taken only if each is of one task's texts"):
+        from_runs([profiles[0], general], scored)
+
+
+def test_metrics_straight_from_the_store(scored: Evaluation, data: Path, model: LoadedModel) -> None:
+    """The texts that scoring encoded, without another pass: the same as computing them from a pass of one's own."""
+    assert scored.path is not None
+    store = scored.path.parent / "store"
+    table = stored_metrics(scored, ["dataset_entropy", "anisotropy"], store=store)
+    assert set(table["task"]) == set(TASKS)
+    assert sorted(table["layer"].unique()) == [0, 1, 2, 3]
+    # scoring Sets of the task Topics reads its training texts too: all 24 of them
+    every = _all_texts(data)
+    run = profile(model, every, metrics=["dataset_entropy", "anisotropy"], final_norm="applied", max_length=64, progress=False)
+    for metric in ("dataset_entropy", "anisotropy"):
+        own = table[(table["task"] == "Topics") & (table["metric"] == metric)].set_index("layer")["value"]
+        curve = run.curve(metric).set_index("layer")["value"]
+        assert own.to_dict() == pytest.approx(curve.to_dict(), rel=1e-4)
+    with pytest.raises(UnknownNameError, match="metric of pooled vectors"):
+        stored_metrics(scored, ["curvature"], store=store)
+    with pytest.raises(UnknownNameError, match="readout"):
+        stored_metrics(scored, readout="plain/last/raw/keep/none", store=store)
+    found = correlate(table, scored.scores[["task", "layer", "score"]], measures=["spearman"], surrogates=99, bootstrap=100)
+    assert found.undefined  # four layers are too few, and that is said
+
+
+def _all_texts(data: Path) -> list[str]:
+    return sorted(
+        {text for name in ("train", "test") for text in pd.read_json(data / "Topics" / f"{name}.jsonl", lines=True)["text"]}
+    )
+
+
+def test_a_rule_chooses_for_one_task(profiles: list[Run]) -> None:
+    for run in profiles:
+        curve = run.curve("dataset_entropy")
+        expected = int(curve["layer"].iloc[int(np.argmin(curve["value"]))])
+        assert select(run, rule="lowest_dataset_entropy").layer == expected
+
+
+def test_dataset_entropy_of_a_task_against_the_reference(profiles: list[Run], data: Path, model: LoadedModel) -> None:
+    import torch
+
+    texts = task_corpus("Topics", data_dir=data).texts
+    pooled = []
+    for text in texts:
+        ids = torch.tensor([model.tokenize([text], 64).ids[0]])
+        with torch.no_grad():
+            pooled.append(model.module(input_ids=ids).last_hidden_state[0].mean(0).double().numpy())
+    last = profiles[1].curve("dataset_entropy")["value"].iloc[-1]
+    assert last == pytest.approx(ref.dataset_entropy(np.array(pooled), 1.0, "centered-unit"), abs=1e-4)
