@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test docs docs-site tutorials release-check faults audit lint format bench clean
+.PHONY: help setup browser demo test docs docs-site tutorials release-check faults audit paper lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ faults: $(STAMP) ## hours of faults: FAULTS mutated inputs and damaged files of 
 audit: $(STAMP) ## known vulnerabilities of what is installed
 	$(BIN)/pip install -q pip-audit
 	$(BIN)/pip-audit --skip-editable
+
+PAPER_OUT ?= runs/paper-small
+paper: $(STAMP) ## every experiment of the paper on the catalogue's small models, under half an hour on two cores
+	$(BIN)/layerscope recipe paper --small --out $(PAPER_OUT)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

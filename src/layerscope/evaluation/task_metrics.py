@@ -21,8 +21,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout, get_template
 from layerscope.data.corpus import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.encode import described_vectors, readout_vectors
-from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.scoring import texts_file
+from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.evaluation.tasks.facts import used_splits
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
