@@ -74,13 +74,13 @@ def test_related_models_are_found(measure: str) -> None:
         assert rows["z"].mean() < -1
 
 
-def test_shuffling_or_single_tasks_would_find_far_more() -> None:
+def test_a_t_test_over_tasks_would_find_far_more() -> None:
     """What is wrong with taking tasks for independent trials: they share the model's curve."""
     rng, beyond = np.random.default_rng(14), 0
     for _ in range(200):
         ys, x = walks(rng, 8), rng.normal(size=LAYERS).cumsum()
         beyond += stats.ttest_1samp([maths.association("spearman", x, y) for y in ys], 0).pvalue <= 0.05
-    assert beyond / 200 > 0.5
+    assert beyond / 200 > 0.3  # instead of 0.05
 
 
 def test_surrogates_of_several_curves_stay_as_alike() -> None:

@@ -5,9 +5,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from layerscope.metrics import Estimate, Options, get_metric, interval, metrics
 from layerscope.metrics import intervals as intervals_module
+from layerscope.metrics.dime import two_way_effects
+from layerscope.metrics.folds import entropies_without_each
 from tests.metrics import reference as ref
 from tests.metrics.support import Samples, accumulate, make_samples
 
@@ -61,6 +64,8 @@ WEIGHTED: dict[str, Callable[[Samples, np.ndarray], float]] = {
     "sink_first": weighted_mean(lambda t: float(ref.sink(t)[0] == 0)),
     "anisotropy": weighted_anisotropy,
     "intrinsic_dimension": weighted_dimension,
+    "state_norm": weighted_mean(lambda t: float(np.linalg.norm(t, axis=1).mean())),
+    "prompt_entropy_rbf": weighted_mean(ref.rbf_entropy),
     "infonce": weighted_loss,
     "infonce_mi": lambda s, w: math.log(len(s)) - weighted_loss(s, w),
 }
@@ -85,7 +90,12 @@ def test_every_metric_with_influences_is_checked():
     s = draw(12, 5, 0)
     with_influence = {name for name in metrics() if accumulate(name, s).compute().influence is not None}
     assert with_influence == set(WEIGHTED)
-    assert set(metrics()) - with_influence == {"dime", *SPECTRAL}  # theirs leaves folds out
+    assert set(metrics()) - with_influence == {
+        "dime",
+        "spectral_anisotropy",
+        "dataset_entropy_rbf",
+        *SPECTRAL,
+    }  # theirs leaves folds out
 
 
 @pytest.mark.parametrize("d", [5, 24], ids=["N>D", "N<D"])
@@ -94,7 +104,8 @@ def test_influence_is_the_derivative_in_a_prompts_weight(name, d):
     s = draw(12, d, 0)
     s.keys = np.arange(12)
     # the norms of the sink are float32
-    assert_is_derivative(s, accumulate(name, s, batch=5).compute(), WEIGHTED[name], 1e-5 if name == "sink_ratio" else 1e-6)
+    rough = name in ("sink_ratio", "state_norm")
+    assert_is_derivative(s, accumulate(name, s, batch=5).compute(), WEIGHTED[name], 1e-5 if rough else 1e-6)
 
 
 def test_influences_follow_the_keys():
@@ -249,36 +260,54 @@ def test_one_part_of_dimes_error_is_over_permutations():
     told = np.mean([m.notes["se_permutations"] for m in means])
     assert told == pytest.approx(np.std([m.value for m in means], ddof=1), rel=0.5)
     assert few.se == pytest.approx(math.hypot(few.notes["se_permutations"], few.notes["se_prompts"]))
-    assert few.df == 19
+    assert few.df == 29
 
 
-@pytest.mark.parametrize(("n", "d", "alpha"), [(40, 8, 1.0), (40, 60, 1.0), (40, 8, 2.0), (80, 30, 1.0), (100, 200, 1.0)])
+@pytest.mark.parametrize(("n", "d", "alpha"), [(40, 8, 1.0), (40, 60, 1.0), (40, 8, 2.0), (40, 8, 3.0), (80, 30, 1.0)])
 def test_the_other_part_of_dimes_error_is_over_prompts(n, d, alpha):
     """Prompts left out of both views, each permutation kept but for them, everything solved anew: numpy only."""
     s = draw(n, d, 5)
     s.keys = np.arange(n)
     found = accumulate("dime", s, options=Options(alpha=alpha)).compute().notes["se_prompts"]
     a, b = (ref.prepare(s.views[:, i], "unit") for i in (0, 1))
-    left = [ref.dime_without(a, b, np.arange(n) % 20 == g, ref.permutations(n, 10, 0), alpha) for g in range(20)]
+    perms = ref.permutations(n, 10, 0)
+    left = [ref.dime_without(a, b, np.arange(n) % 20 == g, perms, alpha) for g in range(20)]
     expected = math.sqrt(19 / 20 * np.square(np.array(left) - np.mean(left)).sum())
-    assert found == pytest.approx(expected, rel=0.3)
+    assert found == pytest.approx(expected, rel=0.35)  # each is an estimate from few prompts
 
 
-def test_dimes_error_over_prompts_is_the_same_by_quadrature_and_by_solving(monkeypatch):
-    s = draw(90, 30, 6)
-    quick = accumulate("dime", s).compute().notes["se_prompts"]
-    monkeypatch.setattr("layerscope.metrics.dime.FEWEST", 1000)
-    assert accumulate("dime", s).compute().notes["se_prompts"] == pytest.approx(quick, rel=1e-3)
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
+def test_entropies_without_each_row(alpha):
+    rows = draw(70, 40, 6).pooled
+    unit = ref.prepare(rows, "unit")
+    gram = torch.tensor((unit @ unit.T) ** 2)
+    found = entropies_without_each(gram.unsqueeze(0), alpha)[0].numpy()
+    stay = [np.delete(np.arange(70), i) for i in range(70)]
+    exact = np.array([ref._psd_entropy(gram.numpy()[np.ix_(s, s)], alpha) for s in stay])
+    if alpha == 3.0:  # to first order
+        assert np.corrcoef(found, exact)[0, 1] > 0.99
+    np.testing.assert_allclose(found, exact, atol=3e-2 if alpha == 3.0 else 1e-5)
+
+
+def test_two_way_effects_are_told_apart():
+    rng = np.random.default_rng(0)
+    of_a, of_b = rng.normal(size=(2, 30))
+    orders = [rng.permutation(30) for _ in range(6)]
+    seen = np.stack([of_a + of_b[p] + 0.01 * rng.normal(size=30) + 5 for p in orders])
+    found_a, found_b, noise = two_way_effects(seen, orders)
+    np.testing.assert_allclose(found_a, of_a - of_a.mean(), atol=0.05)
+    np.testing.assert_allclose(found_b, of_b - of_b.mean(), atol=0.05)
+    assert noise == pytest.approx(1e-4, rel=0.4)
 
 
 @pytest.mark.parametrize("d", [6, 60])
 def test_dimes_interval_covers(d):
-    """Of 200 datasets of 40 prompts, how many intervals hold the mean of all; over permutations alone it was half or fewer."""
-    runs = [accumulate("dime", draw(40, d, seed)).compute() for seed in range(200)]
+    """Of 120 datasets of 40 prompts, how many intervals hold the mean of all; over permutations alone it is far fewer."""
+    runs = [accumulate("dime", draw(40, d, seed)).compute() for seed in range(120)]
     truth = np.mean([run.value for run in runs])
     held = np.mean([low <= truth <= high for low, high in map(interval, runs)])
     narrow = np.mean([abs(run.value - truth) <= 2.262 * run.notes["se_permutations"] for run in runs])
-    assert 0.90 <= held <= 0.995, held
+    assert 0.92 <= held <= 1.0, held
     assert narrow < 0.75
 
 

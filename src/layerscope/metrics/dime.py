@@ -14,13 +14,13 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.folds import (
     FEWEST,
-    entropies_without,
+    entropies_without_each,
     entropy_of_sums,
     equal_folds,
     equal_folds_error,
     prepared_view,
 )
-from layerscope.metrics.samples import ViewRows, n_folds
+from layerscope.metrics.samples import ViewRows
 from layerscope.spectra import eigvalsh
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
@@ -66,32 +66,54 @@ def _orders(n: int, permutations: int, seed: int, device: torch.device) -> Itera
 
 # --- how far other prompts would move it ---------------------------------------------------------------------------------------
 
-_PERMUTATIONS_LEFT_OUT = (
-    3  # of the permutations, those whose entropies are taken without each fold: the mean over prompts is close
-)
+_ROUNDS = 30  # of the two-way fit below; it converges in far fewer
+_FEATURE_PERMUTATIONS = 3  # they shuffle features, which adds no noise to what a prompt does
 
 
 def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False) -> float:
-    """The standard error of DiME over prompts, by leaving out folds of them; NaN for fewer than three prompts.
+    """The standard error of DiME over prompts, by leaving out each of them; NaN for fewer than three prompts.
 
-    Without a fold, K_A and K_B lose the same rows. In K_A ∘ P K_B Pᵀ these are at different places: what each loss does is taken
-    alone, and the two are added.
+    Without prompt j, K_A and K_B both lose a row. In K_A ∘ P K_B Pᵀ position i holds prompt i of A and prompt p(i) of B: leaving
+    the position out is the effect of the one plus that of the other, which a two-way fit over all permutations tells apart. What
+    it leaves unexplained is noise, whose share in the variance is known and taken off.
     """
-    n, members = len(a), equal_folds(len(a), a.device)
-    if members is None:
+    n = len(a)
+    if n < 3:
         return math.nan
-    count = min(permutations, _PERMUTATIONS_LEFT_OUT)
     if feature_side:
-        values = _without_on_feature_side(a, b, members, alpha, count, seed)
-    else:
-        k_a, k_b = a @ a.T, b @ b.T
-        paired = entropies_without(k_a * k_b, [members], alpha)[0]
-        terms = []
-        for p in _orders(n, count, seed, a.device):
-            # position i holds prompt i of A and prompt p[i] of B
-            terms.append(sum(entropies_without(k_a * k_b[p][:, p], [members, torch.argsort(p)[members]], alpha)))
-        values = torch.stack(terms).mean(0) - paired
-    return equal_folds_error(values, n)
+        members = equal_folds(n, a.device)
+        assert members is not None
+        count = min(permutations, _FEATURE_PERMUTATIONS)
+        return equal_folds_error(_without_on_feature_side(a, b, members, alpha, count, seed), n)
+    k_a, k_b = a @ a.T, b @ b.T
+    paired = -entropies_without_each((k_a * k_b).unsqueeze(0), alpha)[0].cpu().numpy()
+    orders = [p.cpu().numpy() for p in _orders(n, permutations, seed, a.device)]
+    batch = max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // n**2)
+    effects = []
+    for start in range(0, permutations, batch):
+        some = [torch.from_numpy(p).to(a.device) for p in orders[start : start + batch]]
+        effects.append(-entropies_without_each(torch.stack([k_a * k_b[p][:, p] for p in some]), alpha).cpu().numpy())
+    of_a, of_b, noise = two_way_effects(np.concatenate(effects), orders)
+    influence = of_a + of_b - (paired - paired.mean())
+    variance = float(np.square(influence).sum()) - 2 * n * noise / permutations
+    return math.sqrt((n - 1) / n * max(variance, 0.0))
+
+
+def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, float]:
+    """Effects (permutations, n) of positions as α_i + β_p(i), by least squares: α, β (both of mean 0) and the residual variance.
+
+    With a single permutation the two cannot be told apart, and nothing is left over.
+    """
+    count, n = effects.shape
+    seen = effects - effects.mean(1, keepdims=True)
+    inverse = [np.argsort(p) for p in orders]
+    of_a, of_b = np.zeros(n), np.zeros(n)
+    for _ in range(_ROUNDS):
+        of_a = np.mean([row - of_b[p] for row, p in zip(seen, orders, strict=True)], axis=0)
+        of_b = np.mean([(row - of_a)[q] for row, q in zip(seen, inverse, strict=True)], axis=0)
+    left = np.stack([row - of_a - of_b[p] for row, p in zip(seen, orders, strict=True)])
+    free = count * n - 2 * n - count + 2
+    return of_a, of_b, float(np.square(left).sum() / free) if free > 0 else 0.0
 
 
 def _without_on_feature_side(a: Tensor, b: Tensor, members: Tensor, alpha: float, count: int, seed: int) -> Tensor:
@@ -108,7 +130,7 @@ def _without_on_feature_side(a: Tensor, b: Tensor, members: Tensor, alpha: float
 class DiME(Metric[ViewRows]):
     """Mean over permutations of S_α(K_A ∘ P K_B Pᵀ) − S_α(K_A ∘ K_B), on N×N Gram matrices with unit diagonal.
 
-    Its standard error has two parts: how far other prompts would move it (folds of prompts left out), and how far other
+    Its standard error has two parts: how far other prompts would move it (each left out), and how far other
     permutations would. Near zero the smallest value over layers is noise. At most `dime_samples` prompts are used (the first in
     canonical order: a random sample where keys are hashes), since the cost grows with their cube.
     """
@@ -176,4 +198,4 @@ class DiME(Metric[ViewRows]):
         over_prompts = prompt_error(*views, o.alpha, o.permutations, o.seed, feature_side)
         se = math.hypot(over_permutations, over_prompts)
         notes = {"permutations": len(values), "se_permutations": over_permutations, "se_prompts": over_prompts}
-        return Estimate(float(values.mean()), n, data.width, se=se, df=max(1, n_folds(n) - 1), notes=notes)
+        return Estimate(float(values.mean()), n, data.width, se=se, df=max(1, n - 1), notes=notes)

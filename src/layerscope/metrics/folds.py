@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from layerscope.core.statistics import jackknife_error
-from layerscope.metrics.entropy import gram_entropy, moved_by_rounding, rounding_floor
+from layerscope.metrics.entropy import gram_entropy, moved_by_rounding, rounding_floor, spectrum_entropy
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import n_folds, stacked
 from layerscope.spectra import eigvalsh, joined, solve_together
@@ -229,7 +229,7 @@ def pooled_sums(data: PooledRows, rows: RowPreparation, group: int | None) -> Fo
     return data._memo["sums", rows, group]
 
 
-# --- entropies of Gram matrices whose rows are samples, without folds of them (DiME, kernels) -----------------------------------
+# --- entropies of Gram matrices whose rows are samples, without some of them (DiME, kernels) ------------------------------------
 
 
 def equal_folds(n: int, device: torch.device) -> Tensor | None:
@@ -250,20 +250,40 @@ def equal_folds_error(values: Tensor, n: int) -> float:
     return math.sqrt((n - size) / size * float((values - values.mean()).square().mean()))
 
 
-def entropies_without(gram: Tensor, sets: Sequence[Tensor], alpha: float) -> list[Tensor]:
-    """S_α of a matrix (n, n) without the rows of each fold, for several ways to make folds (folds, size) of its rows."""
+def entropies_without(gram: Tensor, members: Tensor, alpha: float) -> Tensor:
+    """S_α of a matrix (n, n) without the rows of each fold (folds, size)."""
     n = len(gram)
     if alpha == 1 and n >= FEWEST and (gram.device.type == "cpu" or fast_doubles(gram.device)):
-        if gram.device.type == "cpu":  # one decomposition for all sets
-            left = sums_without(gram.unsqueeze(0), sets)[1][0]
-            return list(entropy_of_sums(left).split([len(members) for members in sets]))
-        return [entropy_of_sums(sums_without(gram.unsqueeze(0), [members])[1][0]) for members in sets]
-    out = []
-    for members in sets:
-        stay = torch.ones(len(members), n, dtype=torch.bool, device=gram.device)
-        stay.scatter_(1, members, False)
-        rows = stay.nonzero()[:, 1].view(len(members), -1)
-        out.append(torch.cat([gram_entropy(gram[some.unsqueeze(-1), some].unsqueeze(0), alpha) for some in rows]))
+        return entropy_of_sums(sums_without(gram.unsqueeze(0), [members])[1][0])
+    stay = torch.ones(len(members), n, dtype=torch.bool, device=gram.device).scatter_(1, members, False)
+    rows = stay.nonzero()[:, 1].view(len(members), -1)
+    return torch.cat([gram_entropy(gram[some.unsqueeze(-1), some].unsqueeze(0), alpha) for some in rows])
+
+
+def entropies_without_each(grams: Tensor, alpha: float) -> Tensor:
+    """S_α of matrices (B, n, n) without each of their rows (B, n).
+
+    Exact for α = 1 and 2 and for few rows. For other orders of many rows the eigenvalues left are taken as λ_k (1 − v_ik²), to
+    first order: solving n matrices would take n times as long.
+    """
+    count, n = grams.shape[:2]
+    if alpha == 2:
+        diagonal, squares = grams.diagonal(dim1=-2, dim2=-1), grams.square().sum(-1)
+        trace = diagonal.sum(-1, keepdim=True) - diagonal
+        return -torch.log((squares.sum(-1, keepdim=True) - 2 * squares + diagonal.square()) / trace.square())
+    if n < FEWEST:
+        rows = (
+            torch.arange(n, device=grams.device).expand(n, n)[~torch.eye(n, dtype=torch.bool, device=grams.device)].view(n, n - 1)
+        )
+        return torch.stack([gram_entropy(gram[rows.unsqueeze(-1), rows.unsqueeze(1)], alpha) for gram in grams])
+    if grams.is_cuda and not fast_doubles(grams.device):
+        grams = grams.cpu()
+    if alpha == 1:
+        return entropy_of_sums(sums_without(grams, [torch.arange(n, device=grams.device).unsqueeze(-1)])[1])
+    out = torch.empty(count, n, dtype=torch.float64)
+    for i, gram in enumerate(grams):
+        values, vectors = torch.linalg.eigh(gram)
+        out[i] = spectrum_entropy(values.clamp(min=0) * (1 - vectors.square()), alpha).cpu()
     return out
 
 

@@ -108,5 +108,5 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         gram = rbf_gram(prepare_rows(data.all()[:n], self.rows()))
         value = float(gram_entropy(gram, o.alpha))
         members = equal_folds(n, gram.device)
-        se = math.nan if members is None else equal_folds_error(entropies_without(gram, [members], o.alpha)[0], n)
+        se = math.nan if members is None else equal_folds_error(entropies_without(gram, members, o.alpha), n)
         return Estimate(value, n, data.width, se=se, df=max(1, n_folds(n) - 1))

@@ -205,7 +205,11 @@ def _by_eigenvectors(gram: Tensor, members: Sequence[Tensor], grid: Grid) -> tup
     left = []
     for some in members:
         rows = vectors[some]
-        blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
+        if some.shape[1] == 1:  # single rows: their determinants are numbers
+            squares = rows.squeeze(1).square()
+            blocks = [(squares @ (t / (values + t))).log() for t in u.exp()]
+        else:
+            blocks = [_log_det((rows * (t / (values + t))) @ rows.mT) for t in u.exp()]
         left.append(phi + torch.stack(blocks, dim=-1))
     return power_sums(values), _integrate(first[1:], second[1:], u.expand(len(first) - 1, -1), torch.cat(left), grid.step)
 
@@ -242,6 +246,10 @@ def _block_log_dets(factors: Tensor, members: Sequence[Tensor], t: Tensor) -> It
     first = 0
     for some in members:
         count, size = some.shape
+        if size == 1:
+            yield (factors[:, :, first : first + count].square().sum(1) * t.unsqueeze(-1)).log()
+            first += count
+            continue
         blocks = factors.new_empty(len(factors), count, size, size)
         for i in range(count):  # one by one: their columns cannot be put side by side without a copy
             part = factors[:, first:, first : first + size]
