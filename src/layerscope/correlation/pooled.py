@@ -18,16 +18,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.statistics import Array, holm, student_cdf
 from layerscope.correlation import maths
-
-if TYPE_CHECKING:
-    from layerscope.correlation.study import Correlations
 
 FEWEST_TASKS = 2
 FEWEST_FAMILIES = 3  # a t-test over two has one degree of freedom
@@ -129,7 +126,13 @@ class ModelCorrelations:
         return {**rows, "undefined": self.undefined}
 
 
-def over_models(found: Mapping[str, Correlations], families: Mapping[str, str] | None = None) -> ModelCorrelations:
+class OverTasks(Protocol):
+    """What `correlate` returns, as far as a test over models needs it."""
+
+    over_tasks: pd.DataFrame
+
+
+def over_models(found: Mapping[str, OverTasks], families: Mapping[str, str] | None = None) -> ModelCorrelations:
     """A test over models: `found` is what `correlate` gave for each, `families` says which belong together (default: none do)."""
     parts = [
         each.over_tasks.assign(model=name, family=(families or {}).get(name, name))
