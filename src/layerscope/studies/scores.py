@@ -272,6 +272,8 @@ def _verdict(found: list[_Found]) -> list[str]:
                 f"  In the mean over single tasks, all drawn together: {lists(sure) if sure else 'none'}, over "
                 f"{int(together['tasks'].max())} tasks."
             )
+        else:
+            out.append("  In the mean over single tasks nothing can be said: fewer than two have curves at the same layers.")
         for rule in dict.fromkeys(each.choices["rule"]):
             gain = each.gain_of(rule)
             rules.append(gain.sign if gain.n >= _FEWEST_TASKS else 0)
