@@ -139,6 +139,8 @@ def test_a_folder_of_a_model_and_a_folder_of_wav_files(tmp_path: Path) -> None:
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     model = wrap(build("hubert"))
     with pytest.raises(ModelError, match="give sounds"):
+        layerscope.profile(model, layerscope.load_corpus(["a text"]))
+    with pytest.raises(DataError, match="is a text"):
         layerscope.profile(model, ["a text"])
     with pytest.raises(DataError, match="16000 samples per second"):
         layerscope.profile(model, SoundSet(sounds(2).waves, rate=8000), metrics=["prompt_entropy"])

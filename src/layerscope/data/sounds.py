@@ -69,6 +69,8 @@ class SoundSet(Items):
 
 
 def _checked(wave_given: Any, number: int) -> np.ndarray:
+    if isinstance(wave_given, (str, bytes)):
+        raise DataError(f"sound {number} is a text ({str(wave_given)[:40]!r}); give arrays of samples, or a folder of WAV files.")
     array = np.asarray(wave_given)
     if array.ndim != 1 or not len(array):
         raise DataError(f"sound {number} has the shape {array.shape}; a sound is one channel of at least one sample.")
