@@ -176,6 +176,13 @@ def test_what_the_data_refute() -> None:
     assert strong.ours == 0
     assert "0 by random phase alone, 4 by permuted increments alone" in strong.note
     assert verdict("fig9", "bert-base", "dcor: beyond chance") == "not supported"
+    # nor in the mean over tasks, nor over families of models; the note says what it depends on
+    tasks = by_cell(recomputed("fig3"))["Pythia-410m", "dcor over tasks: beyond chance"]
+    assert (tasks.ours, tasks.tasks, tasks.verdict) == (0, 29, "not supported")
+    assert "0 by random phase alone, 6 by permuted increments alone" in tasks.note
+    families = by_cell(recomputed("fig3"))["9 models", "dcor over models: beyond chance"]
+    assert (families.ours, families.verdict) == (0, "not supported")
+    assert "t over 4 families of 9 models" in families.note
     # the signs are as claimed, but for curvature, which rises with the scores and over training
     signs = by_cell(recomputed("fig8"))
     assert signs["Pythia-410m", "spearman infonce"].verdict == "not supported"

@@ -73,3 +73,25 @@ def test_mistakes_are_one_line(cli: Cli, folders: tuple[Path, Path, Path], tmp_p
     assert_refused(cli("correlate", "--atlas", "bert-base", "--metric", "entropy"), "unknown metric 'entropy'")
     assert_refused(cli("correlate", "--atlas", "bert-base", "--measure", "pearson"), "unknown measure")
     assert_refused(cli("correlate", run, scores, "--readout", "plain/last/raw/keep/none"), "unknown readout")
+
+
+def test_several_models_are_tested_over_their_families(cli: Cli) -> None:
+    words = ("--metric", "dime", "--measure", "spearman", "--surrogates", "99")
+    ended = cli("correlate", "--atlas", "Pythia-160m,bert-base,mamba-130m", *words)
+    assert ended.code == 0, ended.err
+    assert "3 models of 3 families" in ended.out
+    found = json.loads(cli("correlate", "--atlas", "Pythia-160m,bert-base,mamba-130m", *words, "--json").out)
+    (row,) = found["over_models"]
+    assert (row["metric"], row["models"], row["families"]) == ("dime", 3, 3)
+    assert found["families"] == {"Pythia-160m": "Pythia", "bert-base": "bert", "mamba-130m": "mamba"}
+    assert_refused(cli("correlate", "--atlas", "bert-base,bert-base", *words), "more than once")
+
+
+def test_an_evaluation_alone_gives_metrics_from_its_store(cli: Cli, folders: tuple[Path, Path, Path]) -> None:
+    _, scores, other = folders
+    ended = cli("correlate", scores, "--store", scores.parent / "store", "--json", "--surrogates", "99")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert found["metrics_on"] == "each task's own texts, from the store"
+    assert {one["metric"] for one in found["undefined"]} >= {"dataset_entropy", "effective_rank", "anisotropy"}  # four layers
+    assert_refused(cli("correlate", other), "a profile and of an evaluation")

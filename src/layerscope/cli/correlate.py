@@ -40,6 +40,9 @@ def correlate_command(
         "plain/mean/applied/keep/none", "--readout", panel=DATA, help="Runs: the readout whose scores are used."
     ),
     sink: str = option("keep", "--sink", panel=DATA, help="Runs: keep or drop the sink token in the metrics that can."),
+    store: Path | None = option(
+        None, "--store", panel=DATA, help="Runs: the embedding store of an evaluation given alone. (default: layerscope's own)"
+    ),
     surrogates: int = option(
         999, "--surrogates", panel=METRICS, help="Unrelated curves, as smooth as the scores', behind each p-value."
     ),
@@ -58,7 +61,11 @@ def correlate_command(
     if (model is None) == (not runs):
         raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
     named = words(model) or []
-    every = [correlation_tables(name, convention, metrics_on) for name in named] if named else _from_folders(runs, readout, sink)
+    every = (
+        [correlation_tables(name, convention, metrics_on) for name in named]
+        if named
+        else _from_folders(runs, readout, sink, store)
+    )
     for tables in every:
         _keep(tables, words(metric))
     settings: dict[str, Any] = {"measures": words(measure) or [], "surrogates": surrogates, "seed": seed}
@@ -118,7 +125,7 @@ def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None
         print_over_models(result, families)
 
 
-def _from_folders(runs: list[Path], readout: str, sink: str) -> list[Tables]:
+def _from_folders(runs: list[Path], readout: str, sink: str, store: Path | None) -> list[Tables]:
     """One pair of tables per evaluation, with the profiles of the same model; without any, with metrics from the store."""
     from layerscope.core.identity import ModelIdentity
     from layerscope.core.runs import load_run
@@ -145,7 +152,7 @@ def _from_folders(runs: list[Path], readout: str, sink: str) -> list[Tables]:
         if own:
             out.append(from_runs(own, evaluation, readout, sink))
             continue
-        values = stored_metrics(evaluation, readout=readout)
+        values = stored_metrics(evaluation, readout=readout, store=store)
         scores = from_scores(evaluation, readout)
         facts = {
             "model": evaluation.name,
