@@ -87,7 +87,8 @@ def test_it_sees_distances_where_the_linear_one_sees_directions() -> None:
     line = np.arange(12.0)[:, None] * np.ones((1, 3))
     assert value("dataset_entropy", line, Options(pooled_rows="centered")) == pytest.approx(0, abs=1e-9)
     assert value("dataset_entropy_rbf", line, Options(pooled_rows="centered")) > 0.5
-    assert value("dataset_entropy_rbf", np.ones((5, 3))) == pytest.approx(0, abs=1e-12)
+    assert value("dataset_entropy_rbf", np.ones((5, 3)), Options(pooled_rows="raw")) == pytest.approx(0, abs=1e-12)
+    assert math.isnan(value("dataset_entropy_rbf", np.ones((5, 3))))  # centered, no row has a direction
     # most rows equal: the median distance is 0, the smallest of the others is taken
     few = np.concatenate([np.zeros((9, 2)), np.ones((1, 2))])
     assert math.isfinite(value("dataset_entropy_rbf", few, Options(pooled_rows="raw")))

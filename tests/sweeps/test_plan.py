@@ -160,7 +160,11 @@ def test_the_papers_recipe_has_every_study() -> None:
         assert {"infonce", "lidar", "dime"} <= set(by_name[name].options["metrics"])
     assert by_name["training"].options["steps"][-1] == "step143000"
     small = {step.study for step in read_plan("paper-small").steps}
-    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "theory", "scores"}
+    assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "theory", "scores", "finetune"}
+    kinds = {step.kind for step in read_plan("paper-small").steps}
+    assert kinds == {"study", "probe"}
+    assert any(step.kind == "probe" for step in plan.steps)  # Fig. 14
+    assert any("LLM2Vec" in spec.label for spec in by_name["scores"].models)  # Table 2
     with pytest.raises(UnknownNameError, match=r"unknown recipe 'papr'. Did you mean 'paper'"):
         read_plan("papr")
 

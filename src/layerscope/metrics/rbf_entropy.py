@@ -68,11 +68,11 @@ class PromptEntropyRBF(PromptMean):
         """S_α of each prompt; NaN without a token, or where no row has a direction."""
         values = []
         for state, real in zip(states, mask, strict=True):
-            rows = state[real].double()
-            if not len(rows):
+            rows = prepare_rows(state[real].double(), self.options.rows)
+            if not bool(rows.any()):
                 values.append(torch.tensor(math.nan, dtype=torch.float64, device=states.device))
                 continue
-            values.append(gram_entropy(rbf_gram(prepare_rows(rows, self.options.rows)), self.options.alpha))
+            values.append(gram_entropy(rbf_gram(rows), self.options.alpha))
         return torch.stack(values)
 
 
@@ -102,10 +102,13 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         return self.options.pooled_rows
 
     def estimate(self, data: PooledRows) -> Estimate:
-        """The value and its standard error."""
+        """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
         o = self.options
         n = min(len(data), o.dime_samples)
-        gram = rbf_gram(prepare_rows(data.all()[:n], self.rows()))
+        rows = prepare_rows(data.all()[:n], self.rows())
+        if not bool(rows.any()):
+            return Estimate(math.nan, n, data.width, undefined=n)
+        gram = rbf_gram(rows)
         value = float(gram_entropy(gram, o.alpha))
         members = equal_folds(n, gram.device)
         se = math.nan if members is None else equal_folds_error(entropies_without(gram, members, o.alpha), n)
