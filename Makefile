@@ -36,8 +36,10 @@ demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, 
 test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup
+	@# types are checked while the tests run, which often wait for other processes
+	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder; tests=$$?; \
+	wait $$types; typed=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : typed))
 
 # The site has an environment of its own: its tools are no business of layerscope's users.
 DOCS_VENV := .venv-docs

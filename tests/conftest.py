@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is first imported: a small SVD is 30 x slower with threads that fight
 
 import pytest
 import torch
 
+from tests.ray_cluster import two_nodes
 from tests.tiny import build_tiny, tiny_tokenizer
 
+# What takes longest, and is started first: two processes then end at about the same time.
+LONGEST = (
+    "cluster",
+    "tests/profiling/test_real_states.py",
+)
 
+
+def group_of(item: pytest.Item) -> str:
+    """What runs in one process: a file, since its fixtures are made once, or all tests on a cluster, which would take each
+    other's cores."""
+    if "cluster" in getattr(item, "fixturenames", ()):
+        return "cluster"
+    return item.nodeid.split("::")[0]
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run the tests, a file stays together, and so do clusters, which would take each other's cores."""
+    """Groups for several processes, the longest first."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("cluster" if "cluster" in item.fixturenames else item.nodeid.split("::")[0]))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=lambda item: LONGEST.index(group_of(item)) if group_of(item) in LONGEST else len(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again, half a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -24,11 +52,21 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A path of its own for every test that asks. Nothing is there yet."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(request: pytest.FixtureRequest, caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing touches the user's cache, except tests marked `real`."""
     if request.node.get_closest_marker("real") is None:
-        monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
+        # most tests write nothing: no folder is made for them
+        uses_folder = "tmp_path" in request.fixturenames
+        cache = request.getfixturevalue("tmp_path") / "cache" if uses_folder else next(caches)
+        monkeypatch.setenv("LAYERSCOPE_CACHE", str(cache))
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +83,9 @@ def texts() -> list[str]:
     """Ten short texts of different lengths."""
     sentence = "the quick brown fox jumps over a lazy dog while seven wizards mix odd potions"
     return [f"{sentence[3 * i : 20 + 9 * i]} {i}." for i in range(10)]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Any:
+    """A Ray cluster of two nodes. Tests that ask for it run in one process."""
+    return two_nodes()

@@ -1,4 +1,4 @@
-"""An engine on a cluster of two nodes, and models as folders that its workers can load."""
+"""An engine on a cluster of two nodes, and what its workers are given."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from layerscope.engines import RayEngine
-from tests.ray_cluster import two_nodes
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Any:
-    return two_nodes()
+@pytest.fixture(scope="module")
+def engine(cluster: Any) -> Iterator[RayEngine]:
+    """One for all tests of a file: its workers stay, and take seconds to start."""
+    with RayEngine(cluster.address) as opened:
+        yield opened
 
 
 @pytest.fixture
-def engine(cluster: Any) -> Iterator[RayEngine]:
-    with RayEngine(cluster.address) as opened:
-        yield opened
+def free_cluster(cluster: Any, engine: RayEngine) -> Any:
+    """The cluster with all its cores free, for tests that start another engine. The shared one connects again when it is used."""
+    engine.close()
+    return cluster
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from layerscope import evaluate, profile
 from layerscope.cli.app import app, load_commands
-from layerscope.engines import LocalEngine, Work, engine_in_use, open_engine
+from layerscope.engines import LocalEngine, RayEngine, Work, engine_in_use, open_engine
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 
 
@@ -82,6 +82,12 @@ def test_an_engine_that_was_given_stays_open() -> None:
     with engine_in_use(mine) as used:
         assert used is mine
     assert not mine.closed
+
+
+def test_no_cluster_answers() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(LayerscopeError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'"):
+        RayEngine("127.0.0.1:1").map(len, ["a"])
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from layerscope import Run, evaluate, profile
@@ -19,7 +20,7 @@ from layerscope.engines import MapWork, RayEngine
 from layerscope.engines.ray import require_ray
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.store import ShardStore
-from tests.engines.works import Deadly, stumble
+from tests.engines.works import Deadly, process_of, stumble
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.ray_cluster import NODE
@@ -117,10 +118,47 @@ def test_an_evaluation_has_the_same_scores(engine: RayEngine, model_folder: Path
     assert (here.scores["score"] - there.scores["score"]).abs().max() < 1e-6
 
 
+def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngine) -> None:
+    bar = Bar()
+    assert engine.map(stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
+    assert bar.units == 7
+    assert engine.facts()["workers"] >= 2  # a node that another test has lost may not be missed yet
+
+
+def test_workers_stay_for_the_next_piece_of_work_until_the_engine_is_closed(engine: RayEngine) -> None:
+    first, second = (set(engine.map(process_of, range(8))) for _ in range(2))
+    assert len(second) == 2
+    assert second <= first
+    assert engine.map(stumble, [5]) == [25]  # fewer items: one of them is enough
+    assert len(engine._idle) == 1
+    engine.close()
+    while any(psutil.pid_exists(pid) for pid in second):
+        time.sleep(0.05)
+
+
+def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
+    from layerscope.engines.base import ModelRecipe
+
+    work = MapWork(len)
+    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
+    work.open = recipe.open  # type: ignore[method-assign]
+    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
+        list(engine.run(work, texts))
+
+
+def test_gpus_that_are_not_there(cluster: Any) -> None:
+    with (
+        RayEngine(cluster.address, gpus_per_worker=1) as asked,
+        pytest.raises(LayerscopeError, match="no machine of the cluster"),
+    ):
+        asked.map(len, ["a"])
+
+
 def test_a_driver_that_was_killed_is_resumed(
-    cluster: Any, engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
+    free_cluster: Any, engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
 ) -> None:
-    given = {"model": str(model_folder), "texts": prompts, "out": str(tmp_path / "run"), "address": cluster.address, **settings}
+    address = free_cluster.address
+    given = {"model": str(model_folder), "texts": prompts, "out": str(tmp_path / "run"), "address": address, **settings}
     mark = tmp_path / "mark"
     command = [sys.executable, "-m", "tests.engines.driver", json.dumps({**given, "mark": str(mark)})]
     driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
@@ -137,48 +175,18 @@ def test_a_driver_that_was_killed_is_resumed(
     assert_same_numbers(local.table, run.table, 1e-6)
 
 
-def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngine) -> None:
-    bar = Bar()
-    assert engine.map(stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
-    assert bar.units == 7
-    assert engine.facts()["workers"] >= 2  # a node that another test has lost may not be missed yet
-
-
-def test_an_item_that_kills_its_workers_does_not_stop_the_others(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with RayEngine(cluster.address, workers=1, attempts=2) as engine:
+def test_an_item_that_kills_its_workers_does_not_stop_the_others(free_cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with RayEngine(free_cluster.address, workers=1, attempts=2) as engine:
         found = dict(engine.run(Deadly(stumble), [3, 0, 1, 2]))
     assert found == {0: -1, 1: 0, 2: 1, 3: 4}
     assert engine.facts()["replaced"] == 2  # the item that was with it the first time was not blamed
     assert capsys.readouterr().out == ""  # where `--json` prints
 
 
-def test_errors_in_a_worker(cluster: Any) -> None:
-    engine = RayEngine(cluster.address, workers=1)
+def test_errors_in_a_worker(free_cluster: Any) -> None:
+    engine = RayEngine(free_cluster.address, workers=1)
     with pytest.raises(LayerscopeError, match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept"):
         engine.map(stumble, [0, 3])
     with pytest.raises(UnknownNameError, match="unknown thing 'four'"):  # trying again would change nothing
         engine.map(stumble, [4, 0])
     engine.close()
-
-
-def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
-    from layerscope.engines.base import ModelRecipe
-
-    work = MapWork(len)
-    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
-    work.open = recipe.open  # type: ignore[method-assign]
-    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
-        list(engine.run(work, texts))
-
-
-def test_no_cluster_answers() -> None:
-    with pytest.raises(LayerscopeError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'"):
-        RayEngine("127.0.0.1:1").map(len, ["a"])
-
-
-def test_gpus_that_are_not_there(cluster: Any) -> None:
-    with (
-        RayEngine(cluster.address, gpus_per_worker=1) as asked,
-        pytest.raises(LayerscopeError, match="no machine of the cluster"),
-    ):
-        asked.map(len, ["a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 from layerscope.engines import MapWork
@@ -17,6 +18,12 @@ def stumble(item: int) -> int:
     if item == 4:
         raise UnknownNameError("thing", "four", ["three"])
     return item * item
+
+
+def process_of(_item: int) -> int:
+    """Where it is called."""
+    time.sleep(0.1)  # so that no worker does all the items
+    return os.getpid()
 
 
 class Deadly(MapWork[int, int]):

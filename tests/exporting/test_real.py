@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import export, verifying
 from layerscope.exporting.draft import verification_texts
 from layerscope.exporting.tokenizing import frame_tokenizer
-from layerscope.models import load
+from layerscope.models import LoadedModel, load
 from tests.evaluation.support import mteb_score
 from tests.evaluation.tasks.support import shared_data
 from tests.exporting.conftest import reload_here
@@ -30,10 +32,16 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def loaded() -> Callable[[str], LoadedModel]:
+    """Each model is loaded once."""
+    return functools.cache(load)
+
+
 @pytest.mark.parametrize("name", ["smollm2-135m", "minilm-l6"])
 @pytest.mark.parametrize("pattern", ["one-word", "query: {text}", "Summary of {text}:\n", "{text} In short,"])
-def test_templates_on_real_sentences(name: str, pattern: str) -> None:
-    model, template = load(name), get_template(pattern)
+def test_templates_on_real_sentences(loaded: Callable[[str], LoadedModel], name: str, pattern: str) -> None:
+    model, template = loaded(name), get_template(pattern)
     framed = frame_tokenizer(model, template, 256, verification_texts())
     sentences = [part.strip() + "." for text in load_corpus("lee").texts[:60] for part in text.split(".") if part.strip()]
     wanted = encode_template(model, template, sentences, 256)
@@ -44,9 +52,11 @@ def test_templates_on_real_sentences(name: str, pattern: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "minilm-l6"])
-def test_mteb_scores_the_folder_as_the_evaluation_did(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mteb_scores_the_folder_as_the_evaluation_did(
+    loaded: Callable[[str], LoadedModel], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases = [(layer, readout) for model, layer, readout in CASES if model == name]
-    model, data, limit = load(name), shared_data(), 60
+    model, data, limit = loaded(name), shared_data(), 60
     run = evaluate(
         model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", limit=limit, scoring_workers=0,
         layers=[*(layer for layer, _ in cases), -1], readouts=[readout for _, readout in cases],

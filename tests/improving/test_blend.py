@@ -52,6 +52,7 @@ def test_the_folder_gives_the_mean_over_the_templates(blend: Improved) -> None:
     assert np.allclose(blend.sampled["after"][0], blend._encode([blend.sampled["texts"][0]])[0], atol=1e-5)
 
 
+@pytest.mark.usefixtures("here")
 def test_the_vectors_are_those_of_the_definition(blend: Improved) -> None:
     """The mean of the centered unit vectors under each template, from two models of one template each."""
     total = 0
@@ -100,6 +101,7 @@ def test_a_blend_is_read_back_unless_its_code_was_changed(blend: Improved) -> No
         file.write_text(own)
 
 
+@pytest.mark.usefixtures("here")
 def test_without_further_passes_no_code_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prefer(monkeypatch, "topic")
     options = {"judge": "none", "templates": ["one-word", "topic"], "max_length": 96, "progress": False}

@@ -93,6 +93,7 @@ def test_texts_beyond_the_draw_are_read_in_a_stream(llama, centered_wins, tmp_pa
     assert np.abs(result._encode(TEXTS).mean(0)).max() < 1e-6
 
 
+@pytest.mark.usefixtures("here")
 def test_an_interrupted_centering_goes_on(llama, centered_wins, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(centering, "_BLOCK", 16)
     monkeypatch.setattr(centering, "_SAVE_EVERY", 0.0)

@@ -19,6 +19,7 @@ from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
 pytest.importorskip("sentence_transformers")
+pytestmark = pytest.mark.usefixtures("here")
 TEXTS = some_texts(60)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+from torch import Tensor
 
 from layerscope.data import Corpus, load_corpus
 from layerscope.models import LoadedModel, load
@@ -24,9 +29,32 @@ def corpus() -> Corpus:
     return Corpus.of(" ".join(text.split()[: 6 + 7 * i % 37]) for i, text in enumerate(load_corpus("lee", limit=16)))
 
 
+def remember_blocks(model: LoadedModel) -> LoadedModel:
+    """A block that is given the same states and mask again returns what it computed: profiles that differ in what they do
+    with the states wait for the same forward pass once. Hooks run as ever."""
+
+    def remembering(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        known: dict[bytes, Tensor] = {}
+
+        def forward(states: Tensor, *args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
+            digest = hashlib.sha256(repr((states.shape, attention_mask is None)).encode())
+            for tensor in (states, attention_mask):
+                digest.update(b"" if tensor is None else tensor.contiguous().numpy().tobytes())
+            key = digest.digest()
+            if key not in known:
+                known[key] = own(states, *args, attention_mask=attention_mask, **kwargs)
+            return known[key]
+
+        return forward
+
+    for block in model.anatomy.blocks:
+        setattr(block, "forward", remembering(block.forward))  # noqa: B010
+    return model
+
+
 @pytest.fixture(scope="module")
 def smollm() -> LoadedModel:
-    return load("smollm2-135m", device="cpu")
+    return remember_blocks(load("smollm2-135m", device="cpu"))
 
 
 @pytest.fixture(scope="module")

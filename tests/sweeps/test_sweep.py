@@ -20,7 +20,6 @@ from layerscope.sweeps.plan import read_plan
 from layerscope.sweeps.run import StepWork, Sweep, bring_home, sweep
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
-from tests.ray_cluster import two_nodes
 from tests.sweeps.conftest import SETTINGS
 
 NAMES = ["step-20--first", "step-20--second", "step-100--first", "step-100--second", "nowhere--first", "nowhere--second"]
@@ -128,8 +127,8 @@ def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None
     assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["complete"] * 4 + ["failed"] * 2
 
 
-def test_on_a_cluster(done: Sweep, wanted: dict[str, Any], tmp_path: Path) -> None:
-    with RayEngine(two_nodes().address) as engine:
+def test_on_a_cluster(cluster: Any, done: Sweep, wanted: dict[str, Any], tmp_path: Path) -> None:
+    with RayEngine(cluster.address) as engine:
         there = sweep(wanted, out=tmp_path / "out", engine=engine)
         assert there.jobs["status"].tolist() == done.jobs["status"].tolist()
         assert_same_numbers(done.table, there.table, 1e-6)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from layerscope.errors import LayerscopeError, UnknownNameError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -123,6 +125,13 @@ class Registry(Generic[T]):
         if name in self._broken:
             raise PluginError(self._broken[name])
         raise UnknownNameError(self.kind, name, known, self.hint)
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """What installed packages offer to a group. Imported here: `layerscope --help` asks for none."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 def _origin(thing: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
@@ -57,29 +58,43 @@ class Expected:
 
 
 class Actor:
-    """Two items at most are inside at a time: one is run, the next is prepared meanwhile."""
+    """A worker. It does one piece of work after the other.
 
-    def __init__(self, work: Any, expected: Expected) -> None:
-        self.work, self.expected = work, expected
+    Two items at most are inside at a time: one is run, the next is prepared meanwhile."""
+
+    def __init__(self) -> None:
+        self.work: Any = None
         self.busy = threading.Lock()
         self.preparing = threading.Lock()  # a tokenizer serves one thread at a time
         self.done: dict[int, int] = {}  # units of the items that are inside
 
-    def open(self) -> ItemOutcome:
-        """Get ready; the answer says where this worker is."""
-        outcome = attempt(self._open)
+    def open(self, work: Any, expected: Expected) -> ItemOutcome:
+        """Get ready for a piece of work; the answer says where this worker is."""
+        outcome = attempt(self._open, work, expected)
         return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
 
-    def _open(self) -> dict[str, Any]:
+    def _open(self, work: Any, expected: Expected) -> dict[str, Any]:
         import torch
 
-        if self.expected.version != VERSION:
+        if expected.version != VERSION:
             raise LayerscopeError(
-                f"the worker has layerscope {VERSION}, the run {self.expected.version}. Install the same on every machine."
+                f"the worker has layerscope {VERSION}, the run {expected.version}. Install the same on every machine."
             )
-        torch.set_num_threads(self.expected.threads)
-        common = self.work.open()
+        torch.set_num_threads(expected.threads)
+        self.work = work
+        common = work.open()
         return {"node": _node(), "pid": os.getpid(), "torch": torch.__version__, "common": common}
+
+    def release(self) -> None:
+        """Let go of the work and of the memory that it took."""
+        import torch
+
+        attempt(self.work.close)
+        self.work = None
+        self.done.clear()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def run(self, index: int, item: Any, common: Any) -> ItemOutcome:
         """The outcome of an item: its result, and how many units it was."""
@@ -197,6 +212,38 @@ class Member:
     units: dict[int, int] = field(default_factory=dict)
 
 
+Shape = tuple[float, float, int]  # cores and GPUs of a worker, and how many items it can have at a time
+
+
+class IdleWorkers:
+    """Workers that have done their work, kept for the next piece of it: a new process imports torch first, for seconds."""
+
+    def __init__(self) -> None:
+        self._actors: list[tuple[Shape, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    def add(self, shape: Shape, actor: Any) -> None:
+        """Keep a worker. It lets go of its work."""
+        actor.release.remote()
+        self._actors.append((shape, actor))
+
+    def take(self) -> Any | None:
+        """A worker, if there is one."""
+        return self._actors.pop(0)[1] if self._actors else None
+
+    def trim(self, ray: Any, shape: Shape | None, count: int) -> None:
+        """End all but `count` workers of this shape: the others hold cores and GPUs that new workers need."""
+        kept: list[tuple[Shape, Any]] = []
+        for own, actor in self._actors:
+            if own == shape and len(kept) < count:
+                kept.append((own, actor))
+            else:
+                ray.kill(actor)
+        self._actors = kept
+
+
 class Dispatch:
     """Runs one piece of work on a cluster, from the first item to the last."""
 
@@ -209,8 +256,10 @@ class Dispatch:
         advance: Advance,
         attempts: int,
         start_timeout: float,
+        idle: IdleWorkers,
     ) -> None:
         self.ray, self.work, self.items, self.placement, self.advance = ray, work, items, placement, advance
+        self.idle, self.shape = idle, (placement.cpus, placement.gpus, max(2, work.under_way))
         self.attempts, self.start_timeout = attempts, start_timeout
         self.members: list[Member] = []
         self.waiting = deque(range(len(items)))
@@ -226,6 +275,7 @@ class Dispatch:
     def results(self) -> Iterator[tuple[int, Any]]:
         """(number of an item, its result), as they are done."""
         self.sent = self.ray.put(self.work)  # once; every worker reads it from there
+        self.idle.trim(self.ray, self.shape, self.placement.workers)
         try:
             for _ in range(self.placement.workers):
                 self._start()
@@ -244,12 +294,14 @@ class Dispatch:
             self._end()
 
     def _start(self) -> None:
-        options = {"num_cpus": self.placement.cpus, "num_gpus": self.placement.gpus, "max_restarts": 0}
+        actor = self.idle.take() or self._new_actor()
+        self.members.append(Member(actor, actor.open.remote(self.sent, Expected(threads=self.placement.threads))))
+
+    def _new_actor(self) -> Any:
+        cpus, gpus, items = self.shape
         remote = self.ray.remote(concurrency_groups={"watch": 1})(Actor)
-        actor = remote.options(**options, max_concurrency=self.work.under_way, scheduling_strategy="SPREAD").remote(
-            self.sent, Expected(threads=self.placement.threads)
-        )
-        self.members.append(Member(actor, actor.open.remote()))
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": items, "max_restarts": 0}
+        return remote.options(**options, scheduling_strategy="SPREAD").remote()
 
     def _assign(self) -> None:
         """Give items to the workers that have the fewest: near the end nobody waits for a worker that has two."""
@@ -361,7 +413,10 @@ class Dispatch:
 
     def _end(self) -> None:
         for member in self.members:
-            self.ray.kill(member.actor)
+            if member.opening is None and not member.items:
+                self.idle.add(self.shape, member.actor)
+            else:
+                self.ray.kill(member.actor)
         self.members.clear()
         self.facts["nodes"] = sorted(self.facts["nodes"])
         self.facts["torch"] = sorted(self.facts["torch"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, nothing
-from layerscope.engines.dispatch import Dispatch, Machine, check_request, place
+from layerscope.engines.dispatch import Dispatch, IdleWorkers, Machine, check_request, place
 from layerscope.errors import LayerscopeError, MissingExtraError
 
 log = logging.getLogger("layerscope")
@@ -20,7 +20,8 @@ class RayEngine(Engine):
 
     `address` is the address of a cluster (`auto`: the one this machine belongs to). Without it, `RAY_ADDRESS` is used, or a
     cluster that runs on this machine, or one that is started here and stopped at the end. An item that fails or loses its worker
-    is tried `attempts` times. The engine connects when there is something to do.
+    is tried `attempts` times. The engine connects when there is something to do. Its workers stay until it is closed, so that the
+    next piece of work need not start them again.
 
         with RayEngine(workers=4, gpus_per_worker=1) as engine:
             layerscope.profile("smollm2-135m", "lee", engine=engine)
@@ -43,6 +44,7 @@ class RayEngine(Engine):
         self.address, self.workers, self.gpus_per_worker = address, workers, gpus_per_worker
         self.attempts, self.start_timeout = attempts, start_timeout
         self._connected_here = False
+        self._idle = IdleWorkers()
         self._restore_output: Callable[[], None] = _nothing_to_restore
         self._facts: dict[str, Any] = {}
         self.current: Dispatch | None = None  # the work that is being done
@@ -59,7 +61,7 @@ class RayEngine(Engine):
             return
         ray = self._connected()
         placement = place(self._machines(ray), len(items), self.workers, self.gpus_per_worker, work.memory)
-        self.current = dispatch = Dispatch(ray, work, items, placement, advance, self.attempts, self.start_timeout)
+        self.current = dispatch = Dispatch(ray, work, items, placement, advance, self.attempts, self.start_timeout, self._idle)
         try:
             yield from dispatch.results()
         finally:
@@ -76,9 +78,13 @@ class RayEngine(Engine):
         return {"name": self.name, "ray": require_ray().__version__, **self._facts}
 
     def close(self) -> None:
-        """Close the connection, and stop the cluster if it was started here."""
+        """End the workers, close the connection, and stop the cluster if it was started here."""
+        ray = require_ray()
+        if ray.is_initialized():
+            self._idle.trim(ray, None, 0)
+        self._idle = IdleWorkers()
         if self._connected_here:
-            require_ray().shutdown()
+            ray.shutdown()
             self._restore_output()
             self._connected_here = False
 
@@ -87,6 +93,7 @@ class RayEngine(Engine):
         if ray.is_initialized():
             return ray
         self._check_address()
+        self._idle = IdleWorkers()  # those of an earlier connection ended with it
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         self._restore_output = _redirect_output()
         try:
