@@ -52,6 +52,18 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+FSYNC = os.fsync
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Runs sync every file that they write. No test cuts the power, and on a busy disk half of the time would go there.
+    The tests of the store sync."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)  # a closed file is still an error
+        yield
+
+
 @pytest.fixture(scope="session")
 def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A path of its own for every test that asks. Nothing is there yet."""

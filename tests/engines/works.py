@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 from layerscope.engines import MapWork
@@ -22,7 +21,6 @@ def stumble(item: int) -> int:
 
 def process_of(_item: int) -> int:
     """Where it is called."""
-    time.sleep(0.1)  # so that no worker does all the items
     return os.getpid()
 
 

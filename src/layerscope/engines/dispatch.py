@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import platform
@@ -64,16 +65,19 @@ class Actor:
 
     def __init__(self) -> None:
         self.work: Any = None
+        self.number = -1  # of the work
+        self.changing = threading.Lock()  # calls may overtake each other
         self.busy = threading.Lock()
         self.preparing = threading.Lock()  # a tokenizer serves one thread at a time
         self.done: dict[int, int] = {}  # units of the items that are inside
 
-    def open(self, work: Any, expected: Expected) -> ItemOutcome:
+    def open(self, work: Any, number: int, expected: Expected) -> ItemOutcome:
         """Get ready for a piece of work; the answer says where this worker is."""
-        outcome = attempt(self._open, work, expected)
+        with self.changing:
+            outcome = attempt(self._open, work, number, expected)
         return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
 
-    def _open(self, work: Any, expected: Expected) -> dict[str, Any]:
+    def _open(self, work: Any, number: int, expected: Expected) -> dict[str, Any]:
         import torch
 
         if expected.version != VERSION:
@@ -81,20 +85,27 @@ class Actor:
                 f"the worker has layerscope {VERSION}, the run {expected.version}. Install the same on every machine."
             )
         torch.set_num_threads(expected.threads)
-        self.work = work
+        self._drop()
+        self.work, self.number = work, number
         common = work.open()
         return {"node": _node(), "pid": os.getpid(), "torch": torch.__version__, "common": common}
 
-    def release(self) -> None:
-        """Let go of the work and of the memory that it took."""
+    def release(self, number: int) -> None:
+        """Let go of a piece of work and of the memory that it took, unless there is another already."""
+        with self.changing:
+            if self.number == number:
+                self._drop()
+
+    def _drop(self) -> None:
         import torch
 
-        attempt(self.work.close)
-        self.work = None
-        self.done.clear()
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if self.work is not None:
+            attempt(self.work.close)
+            self.work = None
+            self.done.clear()
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
     def run(self, index: int, item: Any, common: Any) -> ItemOutcome:
         """The outcome of an item: its result, and how many units it was."""
@@ -212,6 +223,7 @@ class Member:
     units: dict[int, int] = field(default_factory=dict)
 
 
+_NUMBERS = itertools.count()
 Shape = tuple[float, float, int]  # cores and GPUs of a worker, and how many items it can have at a time
 
 
@@ -225,8 +237,7 @@ class IdleWorkers:
         return len(self._actors)
 
     def add(self, shape: Shape, actor: Any) -> None:
-        """Keep a worker. It lets go of its work."""
-        actor.release.remote()
+        """Keep a worker."""
         self._actors.append((shape, actor))
 
     def take(self) -> Any | None:
@@ -259,6 +270,7 @@ class Dispatch:
         idle: IdleWorkers,
     ) -> None:
         self.ray, self.work, self.items, self.placement, self.advance = ray, work, items, placement, advance
+        self.number = next(_NUMBERS)
         self.idle, self.shape = idle, (placement.cpus, placement.gpus, max(2, work.under_way))
         self.attempts, self.start_timeout = attempts, start_timeout
         self.members: list[Member] = []
@@ -295,7 +307,7 @@ class Dispatch:
 
     def _start(self) -> None:
         actor = self.idle.take() or self._new_actor()
-        self.members.append(Member(actor, actor.open.remote(self.sent, Expected(threads=self.placement.threads))))
+        self.members.append(Member(actor, actor.open.remote(self.sent, self.number, Expected(threads=self.placement.threads))))
 
     def _new_actor(self) -> Any:
         cpus, gpus, items = self.shape
@@ -412,8 +424,10 @@ class Dispatch:
             self.shown = self.units + in_progress
 
     def _end(self) -> None:
+        complete = self.finished == len(self.items)
         for member in self.members:
-            if member.opening is None and not member.items:
+            if not member.items and (member.opening is None or complete):
+                member.actor.release.remote(self.number)
                 self.idle.add(self.shape, member.actor)
             else:
                 self.ray.kill(member.actor)
