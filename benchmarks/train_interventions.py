@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import math
 import multiprocessing as mp
@@ -77,6 +78,7 @@ def prepare(file: Path) -> None:
         with path.open(encoding="utf-8", newline="") as lines:
             labels = {clean(row["text"]): int(row["label"]) for row in csv.DictReader(lines)}
     rows = [{"text": review, "label": labels[review]} for review in held_out if review in labels]
+    rows.sort(key=lambda row: hashlib.sha256(row["text"].encode()).digest())  # the file is sorted by source and label
     cut = len(rows) * 3 // 5
     parts: dict[str, Any] = {"ReviewSentiment": {"train": rows[:cut], "test": rows[cut:]}}
     for name in (*CLASSIFICATION[1:], SCORED_PAIRS):

@@ -2,8 +2,8 @@
 
 Builds nested corpora of one size from the texts given. `topic`: texts of one topic, of two, … of all (topics are clusters of the
 words that texts use). `length`: the same texts cut to their first n words. `duplication`: the same number of texts with fewer and
-fewer distinct ones among them. On each it measures every layer without labels: whether a text with 30 % of its words dropped
-finds the whole text again (`found_again`), dataset entropy of the pooled vectors, and prompt entropy.
+fewer distinct ones among them. On each it measures every layer without labels: whether the first half of a text finds its
+second half among all (`found_again`), dataset entropy of the pooled vectors, and prompt entropy.
 
 Table: a row per aspect (`condition`), level, layer and metric, and `best layer` rows with the middle 95 % of the best layers of
 resampled corpora. Figure: a column per aspect, a color per level, a dot at each best layer. Verdict: for each metric and aspect,
@@ -27,7 +27,7 @@ from layerscope.errors import DataError
 from layerscope.metrics import matrix_entropy
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.selection.judges.consistency import drop_words
+from layerscope.selection.judges.consistency import halves
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import band, color_key, in_short, lists, new_figure, quiet, sequential, subtitle, tame
 from layerscope.studies.shared.models import Request, canonical, read_specs
@@ -106,14 +106,14 @@ class Diversity(Study):
             "models": {spec.label: model.identity},
             "corpora": {f"{c.aspect} {c.level:g}": {"texts": len(c.texts), "distinct": len(set(c.texts))} for c in corpora},
             "topics": "clusters of texts by their words (k-means of tf-idf directions)",
-            "found_again": "mean reciprocal rank of a text among the distinct ones, asked with 30 % of its words gone; centered",
+            "found_again": "mean reciprocal rank of a text's second half among all, asked with the first; by cosine, centered",
             "best": {name: how for name, (how, _) in METRICS.items()},
             "intervals": f"{_DRAWS} resamples of the corpus's texts",
         }
         return Result(table, verdict(measured), conventions, warnings)
 
     def passes(self, options: dict[str, Any]) -> float:
-        """Texts and their shortened copies, once for topics and duplication and once per length."""
+        """Texts and their halves, once for topics and duplication and once per length."""
         plain = bool(set(options["aspects"]) & {"topic", "duplication"})
         return 2.0 * (plain + ("length" in options["aspects"]) * len(options["lengths"]))
 
@@ -275,29 +275,26 @@ def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[Nest
     for corpus in corpora:
         readings.setdefault(corpus.reading, []).extend(corpus.texts)
     vectors = {}
-    bar.begin("texts and shortened copies|texts", 2 * sum(len(set(texts)) for texts in readings.values()))
+    bar.begin("texts and their halves|texts", 3 * sum(len(set(texts)) for texts in readings.values()))
     for name, every in readings.items():
         texts = sorted(set(every))
-        rng = np.random.default_rng([request.seed, len(texts), 2])
-        shortened = [drop_words(text, rng) for text in texts]
         whole = vectors_of(request, model, texts, name, bar, entropy=True)
-        dropped = vectors_of(request, model, shortened, f"{name}-dropped", bar)
-        vectors[name] = ({text: i for i, text in enumerate(texts)}, whole, dropped)
+        first, second = zip(*map(halves, texts), strict=True)
+        parts = [vectors_of(request, model, half, f"{name}-{k}", bar)["vectors"] for k, half in enumerate((first, second))]
+        vectors[name] = ({text: i for i, text in enumerate(texts)}, whole, parts)
     bar.begin("corpora|", len(corpora))
     out = []
     for corpus in corpora:
-        place, whole, dropped = vectors[corpus.reading]
+        place, whole, parts = vectors[corpus.reading]
         rows = np.array([place[text] for text in corpus.texts])
-        out.append(
-            _measure(corpus, whole["vectors"][:, rows], dropped["vectors"][:, rows], whole["entropy"][:, rows], request.seed)
-        )
+        ranks = reciprocal_ranks(parts[0][:, rows], parts[1][:, rows], corpus.texts)
+        out.append(_measure(corpus, whole["vectors"][:, rows], ranks, whole["entropy"][:, rows], request.seed))
         bar.advance(1)
     return out
 
 
-def _measure(corpus: NestedCorpus, whole: np.ndarray, dropped: np.ndarray, entropy: np.ndarray, seed: int) -> MeasuredCorpus:
+def _measure(corpus: NestedCorpus, whole: np.ndarray, ranks: np.ndarray, entropy: np.ndarray, seed: int) -> MeasuredCorpus:
     count = len(corpus.texts)
-    ranks = reciprocal_ranks(dropped, whole, corpus.texts)
     draws = bootstrap_rows(count, _DRAWS, [seed, count])
     values = {"found_again": ranks.mean(1), "prompt_entropy": np.nanmean(entropy, 1)}
     drawn = {"found_again": ranks[:, draws].mean(-1).T, "prompt_entropy": np.nanmean(entropy[:, draws], -1).T}
