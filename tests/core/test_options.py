@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
+import layerscope
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.errors import LayerscopeError, UnknownNameError
 
@@ -45,3 +48,31 @@ def test_an_old_name_still_works_and_says_so() -> None:
     assert keywords == {"views": 2}
     with pytest.raises(LayerscopeError, match="either data or texts"):
         take_renamed({"texts": ["one"]}, "data", ["texts"], ["two"], "lee")
+
+
+@pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "improve", "export"])
+def test_every_command_takes_flat_model_options_and_names_an_unknown_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dtype=` works everywhere, and a misspelled option is told before anything is read."""
+    seen: dict[str, object] = {}
+
+    class Reached(Exception):
+        """The model is about to be opened."""
+
+    def open_model(model: object, tokenizer: object, offline: bool, options: dict[str, object], *_: object) -> None:
+        seen.update(options)
+        raise Reached
+
+    function = getattr(layerscope, name)
+    module = importlib.import_module(function.__module__)
+    monkeypatch.setattr(module, "open_model", open_model)
+    texts = [f"text number {n}" for n in range(30)]
+    given: dict[str, list[object]] = {
+        "profile": [texts], "evaluate": ["LeeSimilarity"], "probe": [["a", "b"]],
+        "improve": [texts], "export": [1],
+    }  # fmt: skip
+    more = {"labels": [0, 1]} if name == "probe" else {}
+    with pytest.raises(LayerscopeError, match=rf"option of {name} 'dtyp'.*dtype"):
+        function("smollm2-135m", *given[name], dtyp="bfloat16", **more)
+    with pytest.raises(Reached):
+        function("smollm2-135m", *given[name], dtype="bfloat16", offline=True, **more)
+    assert seen["dtype"] == "bfloat16"

@@ -67,11 +67,11 @@ def improve_command(
             max_length=max_length,
             seed=seed,
             center_on=center_on,
-            batch_size=running.batch_size,
             offline=running.offline,
             overwrite=output.overwrite,
             progress=False if output.quiet else None,
             engine=engine,
+            batch_size=running.batch_size,
             model_options=loading.as_dict(),
         )
     output.show(

@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from layerscope.catalogue import MARKER
+from layerscope.core.options import ModelOptions, take_options
 from layerscope.core.readout import Readout, get_template
 from layerscope.core.runs import folder_name
 from layerscope.data.corpus import refuse_missing
-from layerscope.errors import ExportError
+from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
 from layerscope.exporting.describing import describe, finish, license_of
 from layerscope.exporting.draft import LONG, SHORT, Draft, beyond, check_expressible, verification_texts
@@ -91,9 +92,10 @@ def export(
     store: str | Path | None = None,
     overwrite: bool = False,
     offline: bool = False,
-    model_options: dict[str, Any] | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
     why: str = "",
     also: Callable[[Path], None] = lambda folder: None,
+    **options: Any,
 ) -> Exported:
     """Write layer `layer` of a model, read as `readout` says, as a sentence-transformers folder, and verify it.
 
@@ -108,10 +110,14 @@ def export(
     cannot be in memory alone, and it replaces an earlier one only with `overwrite`.
 
     `formats` names what is written besides that folder; `onnx` is short for `formats=["onnx"]`, and `quantize="int8"` adds a
-    smaller graph. `bench` measures the folder against the whole model. Precision is the model's:
-    `model_options={"dtype": "bfloat16"}` makes a smaller folder. Without a run, `why` tells the reader of the model card how
-    this layer and readout were chosen. `also` may write further files before the folder appears in its place.
+    smaller graph. `bench` measures the folder against the whole model. `model_options` (dtype, device, revision, adapters, …) can
+    be given whole or as flat keywords: precision is the model's, so that `dtype="bfloat16"` makes a smaller folder. Without a
+    run, `why` tells the reader of the model card how this layer and readout were chosen. `also` may write further files before
+    the folder appears in its place.
     """
+    loading = take_options(ModelOptions, model_options, options).given()
+    if options:
+        raise UnknownNameError("option of export", next(iter(options)), ModelOptions.names())
     require_sentence_transformers()
     extra = _check_formats([*formats, *(["onnx"] if onnx else [])], quantize)
     place = default_place(model) if out is None else Path(out)
@@ -120,7 +126,7 @@ def export(
     if column is not None and center_on is None:
         raise ExportError("--column names a column of the --center-on file: give that file too.")
     refuse_missing(center_on)
-    loaded = open_model(model, tokenizer, offline, model_options or {})
+    loaded = open_model(model, tokenizer, offline, loading)
     evidence = None if from_run is None else ExportEvidence.load(from_run)
     chosen = None if layer is None else _layer(loaded, layer)
     choice = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +15,12 @@ import pandas as pd
 import torch
 
 from layerscope.cache import cache_dir
+from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.runs import MANIFEST
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import driver_options, make_recipe
-from layerscope.errors import LayerscopeError, NonFiniteStatesError
+from layerscope.errors import LayerscopeError, NonFiniteStatesError, UnknownNameError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, relative_costs
@@ -55,7 +56,7 @@ MAX_LENGTH = 256
 
 def improve(
     model: str | Path | LoadedModel | torch.nn.Module,
-    texts: str | Path | Iterable[str],
+    data: str | Path | Iterable[str],
     *,
     out: str | Path | None = None,
     column: str | None = None,
@@ -69,19 +70,18 @@ def improve(
     seed: int = 0,
     center_on: str = "auto",
     tokenizer: Any = None,
-    batch_size: int | None = None,
     store: str | Path | None = None,
     store_budget: int | None = DEFAULT_BUDGET,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
-    engine: str | Engine = "local",
-    address: str | None = None,
-    model_options: dict[str, Any] | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
 ) -> Improved:
     """Find the layer and readout of a model that serve these texts best, and export it as a sentence-transformers folder.
 
-    `texts` are strings, a file, a catalogued corpus or a hub dataset; about `sample` of them, drawn at random, are read. Every
+    `data` are strings, a file, a catalogued corpus or a hub dataset; about `sample` of them, drawn at random, are read. Every
     layer under every readout of `templates` is judged on them: by agreement with the sentence encoder `judge` (`none`: by the
     model's own consistency), and by `labels`, a file of a few labeled examples, where there are any. Of the candidates that tie
     the cheapest is taken; what the user has today stays where the evidence is weak, or where the model is a sentence encoder
@@ -89,11 +89,18 @@ def improve(
     which texts a mean is subtracted: `sample` (those that are judged), `all`, read in a stream, or `auto`: all, or as many at
     random as take a quarter of the time of the choice. The result encodes at once; with `out` it is also written there, verified.
 
+    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …) and
+    `engine` (address, workers, gpus_per_worker, batch_size).
+
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
     """
+    loading = take_options(ModelOptions, model_options, options).given()
+    where = take_options(EngineOptions, engine, options)
+    if options:
+        raise UnknownNameError("option of improve", next(iter(options)), [*ModelOptions.names(), *EngineOptions.names()])
     check_budget(budget, None)
-    open_engine(engine, address)  # connects to nothing yet
+    open_engine(where)  # connects to nothing yet
     if sample < 1:
         raise LayerscopeError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
@@ -104,16 +111,15 @@ def improve(
     place = None if out is None else Path(out)
     if place is not None and not (place / MANIFEST).is_file():  # a run that is there may be this very one
         check_free(place, overwrite)
-    drawn = draw_sample(texts, column=column, size=sample, seed=seed, offline=offline)
+    drawn = draw_sample(data, column=column, size=sample, seed=seed, offline=offline)
     labeled = None if labels is None else read_labels(labels)
-    options = model_options or {}
     alone = nullcontext(None) if place is None else working_folder(place)
-    with alone as work, engine_in_use(engine, address) as used, stages(progress) as bar:
-        loaded = open_model(model, tokenizer, offline, driver_options(model, options) if used.remote else options)
+    with alone as work, engine_in_use(where) as used, stages(progress) as bar:
+        loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
         _check_readable(loaded)
-        recipe = make_recipe(model, loaded, offline, options) if used.remote else None
+        recipe = make_recipe(model, loaded, offline, loading) if used.remote else None
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
-        reader = Reader(loaded, held, max_length, batch_size=batch_size, engine=used, recipe=recipe)
+        reader = Reader(loaded, held, max_length, batch_size=where.batch_size, engine=used, recipe=recipe)
         asked = None if judge is None else _name(judge)
         settings = Settings(names, blended, budget, max_cost, seed, sample, asked, labels, max_length, center_on)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, bar, offline, work)

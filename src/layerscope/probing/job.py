@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
-from layerscope.core.options import take_renamed
+from layerscope.core.options import EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.reading import Reading
 from layerscope.data.corpus import refuse_missing
 from layerscope.engines import Engine, engine_in_use, open_engine
@@ -68,15 +68,13 @@ def probe(
     seed: int = 0,
     keep: str = "auto",
     budget: int | None = None,
-    batch_size: int | None = None,
     data_dir: str | Path | None = None,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    engine: str | Engine = "local",
-    address: str | None = None,
-    model_options: dict[str, Any] | None = None,
-    **renamed: Any,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
 ) -> ProbeRun:
     """Train probes on the frozen states of all layers together, and judge them on a test part that nothing was chosen on.
 
@@ -85,18 +83,24 @@ def probe(
     Data that come with a test part are judged on it, or on `test`; else a fifth of each class is held out.
 
     `heads` names one or several of attention, linear, mean, knn. States are kept within `budget` bytes (`keep`: auto, float32,
-    float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer for a small training part. `engine`
-    says who reads the states that are kept: `local` (this process), `ray` (workers of the cluster at `address`) or an `Engine`;
-    probes are trained here. `out` is a folder; a run that is in it already is resumed or returned. Without it nothing is left
-    on disk.
+    float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer for a small training part. `out` is a
+    folder; a run that is in it already is resumed or returned. Without it nothing is left on disk.
+
+    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …) and
+    `engine` (address, workers, gpus_per_worker, batch_size). The engine says who reads the states that are kept: `local` (this
+    process), `ray` (workers of the cluster at `address`) or an `Engine`; probes are trained here.
 
         run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
     # the old names also said what the data are
-    known_as = next((kind for name, kind in (("images", "images"), ("task", "task")) if renamed.get(name) is not None), None)
-    data = take_renamed(renamed, "data", ("texts", "images", "task"), data)
-    heads = _old_name(renamed, heads)
+    known_as = next((kind for name, kind in (("images", "images"), ("task", "task")) if options.get(name) is not None), None)
+    data = take_renamed(options, "data", ("texts", "images", "task"), data)
+    heads = _old_name(options, heads)
+    loading = take_options(ModelOptions, model_options, options).given()
+    where = take_options(EngineOptions, engine, options)
+    if options:
+        raise UnknownNameError("option of probe", next(iter(options)), [*ModelOptions.names(), *EngineOptions.names()])
     kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
         if kind not in probes():
@@ -107,20 +111,20 @@ def probe(
         raise LayerscopeError(f"train_batch must be at least 1, not {train_batch}.")
     recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, train_batch or 0, seed=seed)
     recipe.check()
-    open_engine(engine, address)  # connects to nothing yet
+    open_engine(where)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
     named = isinstance(data, (str, Path))
     refuse_missing(data)
-    kind = known_as or (kind_read_by(model, offline, model_options) if named else "")
+    kind = known_as or (kind_read_by(model, offline, loading) if named else "")
     examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
-    loaded = open_model(model, tokenizer, offline, model_options or {})
+    loaded = open_model(model, tokenizer, offline, loading)
     source = _source(loaded, examples, max_length)
     try:
         kinds = list(dict.fromkeys(kinds))
-        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, batch_size)
-        with engine_in_use(engine, address) as used, progress_bar(progress) as bar:
+        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, where.batch_size)
+        with engine_in_use(where) as used, progress_bar(progress) as bar:
             if used.remote:
-                job.remote = _workers(used, job, make_recipe(model, loaded, offline, model_options or {}), max_length)
+                job.remote = _workers(used, job, make_recipe(model, loaded, offline, loading), max_length)
             return job.run(bar) if folder is None else job.run_in(folder, bar, overwrite)
     finally:
         source.close()
@@ -128,12 +132,9 @@ def probe(
 
 def _old_name(given: dict[str, Any], heads: Any) -> Any:
     """`heads`, which was called `probe` until this release."""
-    unknown = sorted(set(given) - {"probe"})
-    if unknown:
-        raise TypeError(f"probe() got an unexpected keyword argument {unknown[0]!r}")
     if "probe" in given:
         warnings.warn("probe(probe=…) is now probe(heads=…); the old name goes with the next release.", FutureWarning, 3)
-    return given.get("probe", heads)
+    return given.pop("probe", heads)
 
 
 def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:

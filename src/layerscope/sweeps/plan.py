@@ -334,7 +334,7 @@ def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:
     more = {
         "profile": [*Options.__dataclass_fields__, "batch_size"],
         "evaluate": ["batch_size", "workers"],
-        "probe": ["texts", "images", "task"],
+        "probe": ["batch_size", "texts", "images", "task"],
     }
     return _settings(given, where, sorted({*valid, *more[kind]}))
 
