@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
 from layerscope.data.augment import AUGMENTERS
 from layerscope.data.kinds import get_kind
@@ -119,7 +120,8 @@ def make_config(
     own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}
     unknown = [k for k in merged if k not in Options.__dataclass_fields__]
     if unknown:
-        raise UnknownNameError("setting", unknown[0], Options.__dataclass_fields__)
+        groups = (ModelOptions, DataOptions, EngineOptions)  # a misspelled option of these ends up here as well
+        raise UnknownNameError("setting", unknown[0], [*Options.__dataclass_fields__, *(n for g in groups for n in g.names())])
     config = ProfileConfig(
         metrics=tuple(expand_names(metrics)),
         sites=tuple(sites) if sites else DEFAULT_SITES,
