@@ -221,7 +221,7 @@ def test_the_old_name_of_heads_works_with_a_notice() -> None:
     with pytest.warns(FutureWarning, match=r"probe\(heads=…\)"):
         run = probe(tiny_model("llama"), data=texts, labels=labels, probe="knn", **QUICK)
     assert run.probes == ["knn"]
-    with pytest.raises(TypeError, match="'prob'"):
+    with pytest.raises(UnknownNameError, match="option of probe 'prob'"):
         probe(tiny_model("llama"), data=texts, labels=labels, prob="knn", **QUICK)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
+from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.data.augment import AUGMENTERS
 from layerscope.data.kinds import get_kind
 from layerscope.errors import LayerscopeError, UnknownNameError
