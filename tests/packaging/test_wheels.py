@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from layerscope.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,3 +50,11 @@ def test_the_zoo_is_found_once_installed(wheels: Path, tmp_path: Path) -> None:
     found = {name: tuple(told) for name, told in json.loads(result.stdout).items() if name.startswith(("controlled-", "vision-"))}
     assert len(found) == 6
     assert all(cached and folder.startswith(str(tmp_path)) for cached, folder in found.values())
+
+
+def test_one_version_everywhere(wheels: Path) -> None:
+    (wheel,) = wheels.glob("layerscope-*.whl")
+    sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    cited = re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert cited is not None
+    assert {VERSION, wheel.name.split("-")[1], sections[0], cited[1]} == {VERSION}
