@@ -18,6 +18,8 @@ import torch
 from layerscope.catalogue import Entry, Origin
 from layerscope.data.catalogue import CORPORA
 from layerscope.data.images.sets import IMAGE_SETS
+from layerscope.evaluation import job
+from layerscope.evaluation.scoring import score_all
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
 from layerscope.models.catalogue import MODELS
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -76,6 +78,8 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     pairs = TaskEntry(name="STSBenchmark", summary="pairs", license="", origin=StandIn(folder), task_type="STS", read=_pairs)
     monkeypatch.setitem(TASKS._things, "TrecQuestions", trec)
     monkeypatch.setitem(TASKS._things, "STSBenchmark", pairs)
+    # scoring processes would not know these tasks
+    monkeypatch.setattr(job, "score_all", lambda context, jobs, workers: score_all(context, jobs, 0))
     monkeypatch.setitem(IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist"))
 
 
