@@ -15,14 +15,14 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## Texts without labels
 #
-# 150 of TREC's questions. Your own texts would be a list of strings, or a file: `layerscope.improve(model, "reviews.csv", column="text")`.
+# 100 of TREC's questions. Your own texts would be a list of strings, or a file: `layerscope.improve(model, "reviews.csv", column="text")`.
 
 # %%
 import layerscope
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 
 rows = TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"]
-questions = [row["text"] for row in rows[:150]]
+questions = [row["text"] for row in rows[:100]]
 questions[:4]
 
 # %% [markdown]

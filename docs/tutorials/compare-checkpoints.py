@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Compare checkpoints
 #
-# When in training do the layers take their shape? We train a tiny model for a minute, keep four checkpoints, and profile each. With a published model it is one command:
+# When in training do the layers take their shape? We train a tiny model for half a minute, keep four checkpoints, and profile each. With a published model it is one command:
 # `layerscope study checkpoints EleutherAI/pythia-410m --set steps=step0,step512,step143000`.
 
 # %% tags=["colab"]
@@ -44,8 +44,8 @@ print(f"{len(ids):,} tokens, {sum(p.numel() for p in model.parameters()):,} para
 
 # %%
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-for step in range(241):
-    if step in (0, 20, 80, 240):
+for step in range(121):
+    if step in (0, 20, 60, 120):
         model.save_pretrained(f"training/checkpoint-{step}")
         tokenizer.save_pretrained(f"training/checkpoint-{step}")
     starts = torch.randint(0, len(ids) - 64, (16,))
@@ -54,7 +54,7 @@ for step in range(241):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    if step % 60 == 0:
+    if step % 40 == 0:
         print(f"step {step}: loss {loss.item():.2f}")
 
 # %% [markdown]
@@ -63,7 +63,7 @@ for step in range(241):
 # It profiles every checkpoint on held-out texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do.
 
 # %%
-study = layerscope.study("checkpoints", *(f"training/checkpoint-{step}" for step in (0, 20, 80, 240)), limit=20, max_length=64)
+study = layerscope.study("checkpoints", *(f"training/checkpoint-{step}" for step in (0, 20, 60, 120)), limit=20, max_length=64)
 study
 
 # %% [markdown]
@@ -73,7 +73,7 @@ study
 
 # %%
 names = ["prompt_entropy", "curvature"]
-steps = [0, 20, 80, 240]
+steps = [0, 20, 60, 120]
 runs = [layerscope.profile(f"training/checkpoint-{step}", "lee", limit=20, max_length=64, metrics=names) for step in steps]
 over_time = layerscope.compare(*runs, metrics=names, labels=[f"step {step}" for step in steps])
 over_time

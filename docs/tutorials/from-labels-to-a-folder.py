@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From a labeled CSV to a deployed folder
 #
-# You have a hundred labeled examples and want a small model in production. We choose layer and readout with the labels, see how sure the choice is, cut the model there, and load the folder without layerscope.
+# You have some eighty labeled examples and want a small model in production. We choose layer and readout with the labels, see how sure the choice is, cut the model there, and load the folder without layerscope.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -15,7 +15,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## A labeled file
 #
-# Columns `text` and `label`. Here: 96 of TREC's questions with the kind of answer they ask for; 200 more are kept for the end.
+# Columns `text` and `label`. Here: 80 of TREC's questions with the kind of answer they ask for; 100 more are kept for the end.
 
 # %%
 import csv
@@ -23,8 +23,8 @@ import csv
 import layerscope
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 
-rows = TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"][:296]
-known, unseen = rows[:96], rows[96:] or rows[:24]
+rows = TASKS.get("TrecQuestions").read(fetch("TrecQuestions"))["train"][:180]
+known, unseen = rows[:80], rows[80:]
 with open("questions.csv", "w", newline="", encoding="utf-8") as file:
     table = csv.writer(file)
     table.writerow(["text", "label"])

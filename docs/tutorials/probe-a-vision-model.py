@@ -21,7 +21,7 @@ if "google.colab" in sys.modules:
 # %%
 import layerscope
 
-run = layerscope.probe("mobile-sam", "digits", heads=["mean", "knn"], limit=240, epochs=15)
+run = layerscope.probe("mobile-sam", "digits", heads=["mean", "knn"], limit=200, epochs=12)
 run
 
 # %% [markdown]
@@ -50,7 +50,7 @@ run.wide().round(3)
 # The metrics of a profile work for images too: an image is a prompt, its patches are the tokens.
 
 # %%
-profile = layerscope.profile("mobile-sam", "digits", limit=60, metrics=["prompt_entropy", "dataset_entropy", "effective_rank"])
+profile = layerscope.profile("mobile-sam", "digits", limit=40, metrics=["prompt_entropy", "dataset_entropy", "effective_rank"])
 profile
 
 # %% [markdown]

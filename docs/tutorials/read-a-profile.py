@@ -16,13 +16,13 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## Measure every layer
 #
-# Thirty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks leave them.
+# Twenty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks leave them.
 
 # %%
 import layerscope
 
 METRICS = ["prompt_entropy", "curvature", "sink_ratio", "sink_first"]
-raw = layerscope.profile("smollm2-135m", "lee", limit=30, max_length=96, final_norm="raw", metrics=METRICS)
+raw = layerscope.profile("smollm2-135m", "lee", limit=20, max_length=96, final_norm="raw", metrics=METRICS)
 raw
 
 # %% [markdown]
@@ -46,7 +46,7 @@ raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
 # The dotted line is the same metric without the sink token. The valley is gone. layerscope always measures both, and says in words which one it is:
 
 # %%
-raw.summary()["valley"]["is_sink"], raw.summary()["valley"]["drop_value"]
+raw.summary()["valley"]
 
 # %% [markdown]
 # ## The final norm hides it too
@@ -54,7 +54,7 @@ raw.summary()["valley"]["is_sink"], raw.summary()["valley"]["drop_value"]
 # Most models norm their states once more behind the last block. Applied at every layer (the default of `profile`, because that is what a cut model would give you), the norm takes the giant down to size.
 
 # %%
-applied = layerscope.profile("smollm2-135m", "lee", limit=30, max_length=96, metrics=METRICS)
+applied = layerscope.profile("smollm2-135m", "lee", limit=20, max_length=96, metrics=METRICS)
 both = layerscope.compare(raw, applied, labels=["raw", "applied"])
 both.notes
 

@@ -23,6 +23,7 @@ from layerscope.evaluation.scoring import score_all
 from layerscope.evaluation.tasks.catalogue import TASKS, TaskEntry
 from layerscope.models.catalogue import MODELS
 from tests.tiny import build_tiny, tiny_tokenizer
+from tests.tiny_images import build as build_images
 
 TOPICS = {
     "battery": ["the battery is empty by noon", "it charges slowly", "the battery lasts two days", "charging takes all night"],
@@ -72,6 +73,8 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         module.save_pretrained(place)
         tiny_tokenizer(encoder=family == "bert").save_pretrained(place)
         monkeypatch.setitem(MODELS._things, name, replace(MODELS.get(name), origin=StandIn(place)))
+    build_images("vit").save_pretrained(folder / "mobile-sam")
+    monkeypatch.setitem(MODELS._things, "mobile-sam", replace(MODELS.get("mobile-sam"), origin=StandIn(folder / "mobile-sam")))
     (folder / "lee.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     monkeypatch.setitem(CORPORA._things, "lee", replace(CORPORA.get("lee"), origin=StandIn(folder / "lee.txt")))
     trec = replace(TASKS.get("TrecQuestions"), origin=StandIn(folder), read=_classified)
