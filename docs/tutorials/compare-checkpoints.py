@@ -74,7 +74,8 @@ study
 # %%
 names = ["prompt_entropy", "curvature"]
 steps = [0, 20, 60, 120]
-runs = [layerscope.profile(f"training/checkpoint-{step}", "lee", limit=20, max_length=64, metrics=names) for step in steps]
+folders = [f"training/checkpoint-{step}" for step in steps]
+runs = [layerscope.profile(folder, "lee", limit=20, max_length=64, metrics=names) for folder in folders]
 over_time = layerscope.compare(*runs, metrics=names, labels=[f"step {step}" for step in steps])
 over_time
 

@@ -22,7 +22,8 @@ if "google.colab" in sys.modules:
 import layerscope
 
 METRICS = ["prompt_entropy", "curvature", "sink_ratio", "sink_first"]
-raw = layerscope.profile("smollm2-135m", "lee", limit=20, max_length=96, final_norm="raw", metrics=METRICS)
+texts = {"limit": 20, "max_length": 96}
+raw = layerscope.profile("smollm2-135m", "lee", final_norm="raw", metrics=METRICS, **texts)
 raw
 
 # %% [markdown]
@@ -37,7 +38,7 @@ raw
 raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
 
 # %% [markdown]
-# Entropy is computed of states from which their mean is subtracted. With one giant among them, the mean is the giant's; subtracted, all others look alike. So take that token out:
+# Entropy is computed of states from which their mean is subtracted. With one giant among them, the mean points where the giant points, and once it is subtracted, all other tokens look alike. So take that token out:
 
 # %%
 raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
@@ -54,12 +55,12 @@ raw.summary()["valley"]
 # Most models norm their states once more behind the last block. Applied at every layer (the default of `profile`, because that is what a cut model would give you), the norm takes the giant down to size.
 
 # %%
-applied = layerscope.profile("smollm2-135m", "lee", limit=20, max_length=96, metrics=METRICS)
+applied = layerscope.profile("smollm2-135m", "lee", metrics=METRICS, **texts)
 both = layerscope.compare(raw, applied, labels=["raw", "applied"])
-both.notes
+print(*both.notes, sep="\n")
 
 # %%
-both.wide("prompt_entropy").iloc[[0, 6, 11, 12, 13, 20, 30] if len(both.wide()) > 30 else [0, 1, 2]].round(2)
+both.wide("prompt_entropy").iloc[::3].round(2)
 
 # %% [markdown]
 # ## What to take with you

@@ -195,7 +195,8 @@ def _paragraph(sentence: str) -> str:
 def _page(parts: Iterable[str], warnings: Iterable[Any] = ()) -> str:
     """One fragment; notes come last."""
     notes = [f"<p {_WORDS}><i>{text(warning)}</i></p>" for warning in warnings]
-    return "<div>" + "".join(part for part in [*parts, *notes] if part) + "</div>"
+    head, *rest = parts
+    return f"<div><p {_WORDS}>{head}</p>" + "".join(part for part in [*rest, *notes] if part) + "</div>"
 
 
 def table_html(table: pd.DataFrame, caption: str = "", most: int = MOST_ROWS) -> str:
