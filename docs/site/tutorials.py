@@ -2,6 +2,7 @@
 
     python docs/site/tutorials.py                       # all of them, with the real models: some minutes
     python docs/site/tutorials.py read-a-profile
+    python docs/site/tutorials.py --words               # take over changed words; the results stay
 
 A cell starts with `# %%`; words with `# %% [markdown]`. `tests/docs/test_tutorials.py` runs the same cells on tiny models, and
 fails where a notebook is not made from its script.
@@ -112,11 +113,34 @@ def notebook(cells: list[Cell]) -> dict[str, Any]:
     return {"cells": out, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
+def refresh(script: Path, cells: list[Cell]) -> bool:
+    """Take the results of the notebook that is there, if its code is still the script's; then only words were changed."""
+    target = script.with_suffix(".ipynb")
+    if not target.exists():
+        return False
+    old = [cell for cell in json.loads(target.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    new = [cell for cell in cells if cell.kind == "code"]
+    if ["".join(cell["source"]) for cell in old] != [cell.text for cell in new] or not any(cell["outputs"] for cell in old):
+        return False
+    for cell, was in zip(new, old, strict=True):
+        cell.outputs = was["outputs"]
+    return True
+
+
 def main(names: list[str]) -> None:
-    """Run tutorials and write their notebooks."""
-    home = Path.cwd()
+    """Run tutorials and write their notebooks; with `--words` only those whose words alone were changed, without running them."""
+    home, words = Path.cwd(), "--words" in names
+    names = [name for name in names if name != "--words"]
     for script in scripts():
         if names and script.stem not in names:
+            continue
+        if words:
+            cells = read(script)
+            if refresh(script, cells):
+                content = json.dumps(notebook(cells), indent=1, ensure_ascii=False)
+                script.with_suffix(".ipynb").write_text(content + "\n", encoding="utf-8")
+            else:
+                print(f"{script.stem} must be run: its code is not the notebook's")
             continue
         start, cells = time.perf_counter(), read(script)
         with tempfile.TemporaryDirectory() as scratch:

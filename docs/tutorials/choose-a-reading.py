@@ -41,7 +41,8 @@ better
 #
 # ## All candidates
 #
-# The best layer of each readout. Look at how flat the top is: many candidates tie, and then the cheapest is taken.
+# The best layer of each readout, by the judge's score with its interval. The intervals of the first few overlap: candidates that cannot be told apart count as tied, and of those the cheapest is taken
+# (`cost` is computation per text, today's being 1).
 
 # %%
 best = better.table.sort_values("score", ascending=False).groupby("readout", sort=False).first()

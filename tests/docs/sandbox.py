@@ -8,14 +8,18 @@ from __future__ import annotations
 import csv
 import shutil
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from layerscope.catalogue import Entry, Origin
+from layerscope.core.readout import PROMPTS, TEMPLATES
 from layerscope.data.catalogue import CORPORA
 from layerscope.data.images.sets import IMAGE_SETS
 from layerscope.evaluation import job
@@ -52,6 +56,20 @@ class StandIn(Origin):
         return self.place
 
 
+@cache
+def word_tokenizer(encoder: bool) -> Any:
+    """Whole words as tokens, as real tokenizers have them: with a token per byte a template alone would fill a short text."""
+    tiny = tiny_tokenizer(encoder)
+    core = Tokenizer.from_str(tiny.backend_tokenizer.to_str())
+    special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    patterns = [template.pattern for template in [*TEMPLATES.values(), *PROMPTS.values()]]
+    core.train_from_iterator([*TEXTS, *patterns], trainer)
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, mask_token="[MASK]", **names)
+
+
 def _classified(_folder: Path) -> dict[str, list[dict[str, Any]]]:
     names = sorted(TOPICS)
     rows = [{"text": text, "label": names.index(label)} for text, label in zip(TEXTS, LABELS, strict=True)]
@@ -67,11 +85,13 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Tiny models, a small corpus, tasks and pictures under the catalogue's names, for the length of a test."""
     for name, family in _FAMILIES.items():
         place = folder / name
+        words = word_tokenizer(encoder=family == "bert")
         module = build_tiny(family)
-        if family != "bert":  # a token per byte: templates are long, and rotary positions know no end
+        module.resize_token_embeddings(len(words))
+        if family != "bert":  # rotary positions know no end
             module.config.max_position_embeddings = 2048
         module.save_pretrained(place)
-        tiny_tokenizer(encoder=family == "bert").save_pretrained(place)
+        words.save_pretrained(place)
         monkeypatch.setitem(MODELS._things, name, replace(MODELS.get(name), origin=StandIn(place)))
     build_images("vit").save_pretrained(folder / "mobile-sam")
     monkeypatch.setitem(MODELS._things, "mobile-sam", replace(MODELS.get("mobile-sam"), origin=StandIn(folder / "mobile-sam")))

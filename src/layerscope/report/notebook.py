@@ -49,7 +49,7 @@ def block_html(block: Block, more: Sequence[Chart] = ()) -> str:
     if not block.charts:
         parts += [_png(figure) for figure in block.figures[:1]]
     shown = block.inline or ([] if block.charts or block.figures else list(block.tables)[:1])
-    parts += [table_html(block.tables[name], name) for name in shown if name in block.tables]
+    parts += [table_html(_told_once(block.tables[name]), name, most=18) for name in shown if name in block.tables]
     return _page(parts, block.warnings)
 
 
@@ -208,6 +208,14 @@ def table_html(table: pd.DataFrame, caption: str = "", most: int = MOST_ROWS) ->
     more = f"<p {_WORDS}>{len(table) - most} more rows</p>" if len(table) > most else ""
     title = f"<p {_WORDS}>{text(caption)}</p>" if caption else ""
     return f"{title}<table><tr>{head}</tr>{''.join(rows)}</table>{more}"
+
+
+def _told_once(table: pd.DataFrame) -> pd.DataFrame:
+    """The first column empty where it says the same as the row above."""
+    if not len(table.columns) or table[table.columns[0]].dtype.kind in "fi":
+        return table
+    first = table[table.columns[0]].astype(str)
+    return table.assign(**{str(table.columns[0]): first.where(first != first.shift(), "")})
 
 
 def _cell(value: Any) -> str:
