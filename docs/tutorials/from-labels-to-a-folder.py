@@ -35,15 +35,24 @@ with open("questions.csv", "w", newline="", encoding="utf-8") as file:
 #
 # Every layer under every readout is judged by the labels. What the choice is worth is measured on examples that had no part in it.
 
+#
+# We offer only readouts that a sentence-transformers folder can hold: it can put words around a text, but neither repeat it (`echo`) nor leave out its largest token (`drop`).
+
 # %%
-choice = layerscope.select("smollm2-135m", labels="questions.csv")
+READOUTS = [
+    f"{start}/{norm}/keep/{centering}"
+    for start in ("plain/mean", "one-word/last")
+    for norm in ("applied", "raw")
+    for centering in ("none", "corpus")
+]
+choice = layerscope.select("smollm2-135m", labels="questions.csv", readouts=READOUTS)
 choice
 
 # %% [markdown]
 # *Tied* layers cannot be told from the chosen one with so few labels. That is useful: a tied layer further down makes a smaller model. `budget=0.5` asks for at most half of the blocks:
 
 # %%
-small = layerscope.select("smollm2-135m", labels="questions.csv", budget=0.5)
+small = layerscope.select("smollm2-135m", labels="questions.csv", readouts=READOUTS, budget=0.5)
 print(f"whole: layer {choice.layer} of {choice.layers}, {choice.readout}")
 print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.blocks_saved} blocks need not run")
 

@@ -72,8 +72,9 @@ def word_tokenizer(encoder: bool) -> Any:
 
 def _classified(_folder: Path) -> dict[str, list[dict[str, Any]]]:
     names = sorted(TOPICS)
-    rows = [{"text": text, "label": names.index(label)} for text, label in zip(TEXTS, LABELS, strict=True)]
-    return {"train": rows[:48], "test": rows[48:]}
+    told = [(f"{text}, {more}", label) for more in ("today", "again", "twice") for text, label in zip(TEXTS, LABELS, strict=True)]
+    rows = [{"text": text, "label": names.index(label)} for text, label in told]
+    return {"train": rows[:240], "test": rows[240:]}
 
 
 def _pairs(_folder: Path) -> dict[str, list[dict[str, Any]]]:
