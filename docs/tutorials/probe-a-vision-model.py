@@ -39,6 +39,9 @@ for probe, told in run.summary()["probes"].items():
     )
 
 # %% [markdown]
+# Twenty validation pictures are few, as the notes above warn: the linear probe's choice, layer 0, turns out worse on the test pictures than the last layer. That is what an honest test is for. Give more
+# pictures (`limit=2000`) before you build on such a choice.
+#
 # If an interval includes zero, the layers cannot be told apart on so few pictures. `tied_best` in the table marks all layers that cannot be told from the best.
 
 # %%
