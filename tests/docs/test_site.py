@@ -41,7 +41,8 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert len(listed) == len(set(listed))
     assert set(listed) - pages == GENERATED | tutorials
-    assert {page for page in pages - set(listed) if not page.startswith("decisions/")} == set()
+    # decisions have a list of their own, and new studies are added by the site itself
+    assert {page for page in pages - set(listed) if not page.startswith(("decisions/", "studies/"))} == set()
 
 
 def test_relative_links_lead_somewhere() -> None:
