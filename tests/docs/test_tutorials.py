@@ -44,6 +44,7 @@ def test_the_notebook_is_made_from_the_script(script: Path, tutorials: ModuleTyp
     content = json.loads(notebook.read_text(encoding="utf-8"))
     sources = ["".join(cell["source"]) for cell in content["cells"]]
     assert sources == [cell.text for cell in tutorials.read(script)], f"run: python docs/site/tutorials.py {script.stem}"
+    assert any(cell.get("outputs") for cell in content["cells"]), "a notebook without results"
     assert notebook.stat().st_size < 600_000
 
 
