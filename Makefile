@@ -38,7 +38,7 @@ test: $(STAMP) browser ## lint, type-check and run all tests
 	$(BIN)/ruff format --check .
 	@# types are checked while the tests run, which often wait for other processes
 	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder; tests=$$?; \
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup; tests=$$?; \
 	wait $$types; typed=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : typed))
 
 # The site has an environment of its own: its tools are no business of layerscope's users.

@@ -21,24 +21,48 @@ from tests.tiny import build_tiny, tiny_tokenizer
 LONGEST = (
     "cluster",
     "tests/profiling/test_real_states.py",
+    "tests/evaluation/test_evaluate.py",
+    "tests/evaluation/test_resume.py",
+    "tests/benchmarks/test_improve_folder.py",
+    "tests/models/test_tiny_vit.py",
+    "tests/evaluation/test_real.py",
+    "tests/browser/test_page.py",
+    "tests/improving/test_improve.py",
+    "tests/evaluation/test_budget.py",
+    "tests/improving/test_interrupted.py",
+    "tests/improving/test_blend.py",
+    "tests/faults/test_killed.py",
+    "tests/spectra/test_kernels.py",
 )
 
 
-def group_of(item: pytest.Item) -> str:
+def group_of(nodeid: str) -> str:
     """What runs in one process: a file, since its fixtures are made once, or all tests on a cluster, which would take each
     other's cores."""
-    if "cluster" in getattr(item, "fixturenames", ()):
-        return "cluster"
-    return item.nodeid.split("::")[0]
+    file = nodeid.split("::")[0]
+    return "cluster" if file.startswith("tests/engines/") or nodeid.endswith("::test_on_a_cluster") else file
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup`: the groups, in the order of the tests. xdist's own groups need another pytest than this one."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for several processes, the longest first."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    """Where several processes run the tests, the longest groups come first."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
-        items.sort(key=lambda item: LONGEST.index(group_of(item)) if group_of(item) in LONGEST else len(LONGEST))
+        places = {group: place for place, group in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(group_of(item.nodeid), len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:

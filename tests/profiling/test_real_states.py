@@ -17,8 +17,7 @@ from layerscope.profiling.run import entropy_valley
 from tests.profiling.reference import PAPER, Independent, assert_agrees
 from tests.profiling.support import assert_same_numbers
 
-# one worker: what is computed once for all tests here takes a minute
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real states")]
+pytestmark = pytest.mark.real
 
 TOKENS, VIEWS, SEED = 48, 2, 3
 
