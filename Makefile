@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test docs docs-site tutorials release-check faults audit paper lint format bench clean
+.PHONY: help setup browser demo test docs docs-site tutorials release-check faults audit nightly paper lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,13 +64,18 @@ tutorials: $(STAMP) ## run the tutorials with the real models and write their no
 release-check: $(STAMP) ## build both packages, install them in empty environments, run the quickstart, try each extra
 	$(BIN)/python tests/packaging/release_check.py
 
-FAULTS ?= 1500
-faults: $(STAMP) ## hours of faults: FAULTS mutated inputs and damaged files of each kind, 100 kills of each command, races
-	LAYERSCOPE_FAULTS=$(FAULTS) $(BIN)/pytest -n $(TEST_PROCESSES) --dist load tests/faults
+FAULTS ?= 1
+SEED ?= 0
+faults: $(STAMP) ## 10,000 mutated inputs, 700 kills, 2,000 damaged files, races, 100 models (FAULTS=0.1: a tenth of them)
+	$(BIN)/python -m tests.faults --share $(FAULTS) --seed $(SEED) --processes $(TEST_PROCESSES)
 
-audit: $(STAMP) ## known vulnerabilities of what is installed
-	$(BIN)/pip install -q pip-audit
-	$(BIN)/pip-audit --skip-editable
+AUDIT := .venv-audit
+audit: $(STAMP) ## known vulnerabilities of what is installed; needs the advisories of pypi.org
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
+	$(AUDIT)/bin/pip-audit --skip-editable --progress-spinner off --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+nightly: test faults audit bench ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, benchmarks
+nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
 paper: $(STAMP) ## every experiment of the paper on the catalogue's small models, under half an hour on two cores
@@ -89,4 +94,4 @@ bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against t
 	$(BIN)/python benchmarks/all.py
 
 clean: ## remove .venv and what the demo wrote
-	rm -rf $(VENV) $(DOCS_VENV) $(DEMO_OUT) build
+	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT) $(DEMO_OUT) build

@@ -11,7 +11,8 @@ _HOME = Path(__file__).parents[1] / "src" / "layerscope"
 # From the ground up. What stands on one line may not import each other; docs/architecture.md says what each is.
 FLOORS = (
     ("errors", "version"),
-    ("cache", "progress"),
+    ("cache", "terminal"),
+    ("progress",),
     ("core",),
     ("spectra", "store", "packages"),
     ("metrics", "catalogue"),

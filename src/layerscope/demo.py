@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
@@ -17,6 +16,7 @@ from layerscope.profiling import profile
 from layerscope.report import write_report
 from layerscope.report.drawing import save_figure
 from layerscope.report.sections.profile import plot_profiles, print_run
+from layerscope.terminal import Console
 
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"

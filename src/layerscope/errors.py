@@ -30,6 +30,30 @@ def one_line(name: str) -> str:
     return " ".join(printable(name).split())
 
 
+def clean_name(name: str) -> str:
+    """A name that somebody else chose, as it may be shown: itself, unless it holds line ends or what a terminal obeys.
+
+    >>> clean_name("two  spaces"), clean_name("red \\x1b[31m\\nname")
+    ('two  spaces', 'red \ufffd[31m name')
+    """
+    return name if name.isprintable() or (printable(name) == name and "\n" not in name) else one_line(name)
+
+
+def clean_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names as they may be shown; those that were different stay so.
+
+    >>> clean_names(["a", "b\\x07", "b\\x08"])
+    ('a', 'b\ufffd', 'b\ufffd (2)')
+    """
+    out: dict[str, None] = {}
+    for name in names:
+        shown, number = clean_name(name), 1
+        while (shown if number == 1 else f"{shown} ({number})") in out:
+            number += 1
+        out[shown if number == 1 else f"{shown} ({number})"] = None
+    return tuple(out)
+
+
 class LayerscopeError(Exception):
     """A mistake or a circumstance that the user can act on."""
 

@@ -48,9 +48,10 @@ def progress_bar(show: bool | Progress | None = None) -> Iterator[Progress]:
         with notebook_bar() as drawn:
             yield drawn
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
+
+    from layerscope.terminal import Console
 
     bar = RichProgress(
         TextColumn("{task.description}"),

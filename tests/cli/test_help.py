@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import inspect
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ import pytest
 import typer
 
 import layerscope
+from layerscope.cli import doctor
 from layerscope.cli.app import EXAMPLES, RENAMED, STORY, app, load_commands, renamed
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.core.runs import load_run
@@ -157,10 +160,44 @@ def test_doctor_tells_without_private_data(cli: Cli, tmp_path: Path) -> None:
     found = json.loads(cli("doctor", "--json").out)["findings"]
     assert {"layerscope", "torch", "extra report", "device", "eigen-solver", "cache"} <= {one["name"] for one in found}
     assert all(one["mend"] for one in found if one["status"] == "problem")
-    told = cli("doctor", "--report").out
+    told = cli("doctor", "--report", "-").out
     assert str(Path.home()) not in told
     assert str(tmp_path) not in told
     assert "eigen-solver" in told
+    assert "hub: " in told
+
+
+def test_a_report_is_written_without_private_data(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "hf_" + "secret" * 5
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setenv("HF_ENDPOINT", "http://someone:pass@inner.example:1")
+    monkeypatch.setenv("LAYERSCOPE_CACHE", "/proc/nowhere")
+    monkeypatch.setattr(socket, "gethostname", lambda: "my-own-machine")
+    monkeypatch.setattr(getpass, "getuser", lambda: "someone")
+
+    def broken() -> None:
+        raise OSError(f"someone on my-own-machine lacks {Path.home()}/x/libcuda.so and {token} of http://inner.example/a")
+
+    monkeypatch.setattr(doctor, "_device", broken)
+    ended = cli("doctor", "--report", "report.txt")
+    assert ended.code == 2  # the cache cannot be written
+    told = (tmp_path / "report.txt").read_text()
+    for secret in (token, "secret", "someone", "my-own-machine", "inner.example", "pass@", str(Path.home()), str(tmp_path)):
+        assert secret not in told
+    assert "an access token is set" in told
+    assert "problem writing to the cache: not allowed (" in told
+    assert "-> export LAYERSCOPE_CACHE=FOLDER" in told
+    assert "problem device: OSError: (user) on (host) lacks (path) and (token) of (address)" in told
+    assert "Read it before you send it" in ended.out
+
+
+def test_an_extra_that_does_not_import_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "broken_extra.py").write_text("raise ImportError('two versions\\nthat differ')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(doctor, "EXTRAS", {"odd": (("broken_extra",), "something")})
+    found = [one for one in doctor.examine(thorough=True) if one.name == "extra odd"]
+    assert [(one.status, one.mend) for one in found] == [("problem", "pip install --upgrade --force-reinstall broken-extra")]
+    assert "does not import (ImportError: two versions)" in found[0].text
 
 
 def test_the_namespace_shows_everything_public() -> None:

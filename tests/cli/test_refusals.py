@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.table import Table
 
-from layerscope.errors import LayerscopeError, UnknownNameError, one_line, printable
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_names, one_line, printable
+from layerscope.evaluation.tasks import resolve_tasks
+from layerscope.probing.examples import text_examples
+from layerscope.selection.choice import Choice
+from layerscope.selection.labels.read import read_labels
+from layerscope.store import RunFolder
+from layerscope.terminal import Console
 from tests.cli.support import Cli, assert_refused
+from tests.report.synthetic import synthetic_evaluation
 
 
 def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
@@ -40,3 +50,66 @@ def test_what_a_terminal_obeys_does_not_reach_it() -> None:
     assert one_line(text) == "a\ufffd[31mb\ufffdc\ufffdd e f\ufffd"
     assert "\x1b" not in str(LayerscopeError(text))
     assert "\x1b" not in str(UnknownNameError("metric", "\x1b[2J", ["a"]))
+
+
+ODD = "red \x1b[31m\nname\u202e"
+CLEAN = "red \ufffd[31m name\ufffd"
+
+
+def test_names_of_classes_are_cleaned_and_stay_apart(tmp_path: Path) -> None:
+    labels = [ODD, ODD + "\x07", "plain"] * 6
+    examples = text_examples({"": [(f"text {i}", label) for i, label in enumerate(labels)]}, "texts")
+    assert sorted(examples.classes) == sorted(["plain", CLEAN, CLEAN + "\ufffd"])
+    file = tmp_path / "labels.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"text {i}", "label": label}) for i, label in enumerate(labels)))
+    assert set(read_labels(file).classes) == {"plain", CLEAN, CLEAN + "\ufffd"}
+    assert clean_names(["a\x07", "a\x08"]) == ("a\ufffd", "a\ufffd (2)")
+
+
+def test_a_task_with_an_odd_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ODD).mkdir()
+    with pytest.raises(DataError, match="must be printable and in one line") as caught:
+        resolve_tasks([ODD], data_dir=tmp_path)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_strangers_run_says_nothing_to_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    run = synthetic_evaluation(ODD, tasks=[ODD])
+    folder = RunFolder(tmp_path / "run")
+    folder.write_table("scores", run.scores)
+    folder.write_table("gains", run.gains)
+    folder.write_manifest({**run.manifest, "kind": "evaluation", "status": "complete"})
+    for words in (("report", "run", "--out", "page.md"), ("report", "run", "--out", "page.html"), ("select", "run")):
+        ended = cli(*words)
+        told = ended.out + ended.err
+        assert "\x1b[31m" not in told
+        assert "\u202e" not in told
+    for page in ("page.md", "page.html"):
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "[31m\nname" not in text
+        assert CLEAN in text.replace("\\[", "[")  # as Markdown writes it
+
+
+def test_a_console_shows_text_as_text() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system="standard", highlight=False)
+    console.print(f"[bold]a {ODD} b[/]")
+    console.print("a model called x[/y]")
+    table = Table("name")
+    table.add_row("\x1b[2J[/z]")
+    console.print(table)
+    told = stream.getvalue()
+    assert "\x1b[31m" not in told
+    assert "\x1b[2J" not in told
+    assert "\x1b[1m" in told  # our own
+    assert "a model called x[/y]" in told
+
+
+def test_a_choice_from_a_stranger(tmp_path: Path) -> None:
+    empty: dict[str, Any] = dict.fromkeys(("expected_gain", "ci_low", "ci_high", "risk_of_loss"))
+    values = {"layer": 3, "site": "block.2", "readout": None, "tied": [3], "rule": "x", "blocks_saved": 0, **empty}
+    choice = Choice.from_json(json.dumps({**values, "model": ODD, "reason": ODD, "extra": {ODD: [ODD]}}))
+    assert choice.model == choice.reason == CLEAN
+    assert choice.extra == {CLEAN: [CLEAN]}

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerscope.exporting import ExportError, verifying
+from layerscope.errors import LayerscopeError
+from layerscope.exporting import ExportError, cutting, export, verifying
 from layerscope.exporting.verifying import cosine_distances
 from tests.exporting.support import TEXTS, draft_of, joining_model, vectors_by_hand
 from tests.tiny import tiny_model
@@ -154,3 +155,15 @@ def test_a_folder_that_reads_longer_texts_is_verified_on_one_that_it_cuts(tmp_pa
     assert (draft.max_length, draft.framed.max_length) == (90, 128)
     assert len(model.tokenizer(draft.texts[-1])["input_ids"]) > 128
     assert len(draft.framed.ids(draft.texts[-1:])[0]) == 128
+
+
+@pytest.mark.usefixtures("here")
+def test_a_full_disk_is_not_taken_for_a_model_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("Error while serializing: IoError(Os { code: 28, message: No space left on device })")
+
+    monkeypatch.setattr(cutting, "_write", full)
+    with pytest.raises(LayerscopeError, match="no space left on the disk") as caught:
+        export(tiny_model("llama"), 2, out=tmp_path / "out")
+    assert "cannot be cut" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == []

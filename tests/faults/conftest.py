@@ -31,6 +31,22 @@ def other_files(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactor
     return {**files, "model.safetensors": (folder / "model.safetensors").read_bytes()}
 
 
+@pytest.fixture(scope="session")
+def adapter_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """An adapter of the tiny model, whose weights are not zero."""
+    import torch
+
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(3)
+    adapted = peft.get_peft_model(build_tiny("llama"), peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj"]))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    folder = tmp_path_factory.mktemp("adapter")
+    adapted.save_pretrained(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
 def parquet(**columns: list[object]) -> bytes:
     """A parquet file."""
     stream = io.BytesIO()
@@ -50,12 +66,17 @@ def hub(files: dict[str, bytes], other_files: dict[str, bytes], tmp_path: Path, 
     known = Hub(
         models={
             "org/tiny": Repository({"main": files, "step-2": other_files}),
+            "org/steps": Repository({"main": files, "step0": files, "step1000": other_files}),
             "org/gated": Repository({"main": files}, gated=True),
             "org/private": Repository({"main": files}, private=True),
             "org/pickled": Repository({"main": {**bare, "pytorch_model.bin": b"\x80\x04N."}}),
             "org/quantized": Repository({"main": {**bare, "tiny.Q4_K.gguf": b"GGUF"}}),
         },
-        datasets={"org/texts": Repository({"main": texts, "v2": moved})},
+        datasets={
+            "org/texts": Repository({"main": texts, "v2": moved}),
+            "org/gated-texts": Repository({"main": texts}, gated=True),
+            "org/private-texts": Repository({"main": texts}, private=True),
+        },
     )
     with serve(known):
         cache = tmp_path / "hf"

@@ -1,17 +1,53 @@
-"""The corrupter: what a disk, a kill or a careless copy does to a file, from a seed."""
+"""The corrupter: what a disk, a kill or a careless copy does to a file, from a seed.
+
+    python -m tests.faults.damage probe 250 0        # whose files, how many are damaged, the seed
+    python -m tests.faults.damage store 250 0
+
+A finished run, or one that was killed on its way, is copied, one of its files is damaged, and it is read: the same numbers, or a
+clear refusal. Then the same command runs again, which must mend it. Files of a kind that there are few of are drawn as often as
+others. Prints one JSON object.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 WAYS = ("flip", "flip", "flip", "flip", "cut", "empty", "zero")
+# whose folder it is, or what it is, can no longer be told: the command refuses to touch it
+IDENTITIES = ("manifest.json", "space.json", "layerscope.json")
+KINDS = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve", "profile-killed", "evaluate-killed",
+         "probe-killed", "store")  # fmt: skip
 
 
 def files_of(folder: Path) -> list[Path]:
     """Every file that may be damaged, in a fixed order. Locks and marks of use hold no content."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ("run.lock", "used"))
+
+
+def kind_of(path: Path, folder: Path) -> str:
+    """What a file is: its name without its numbers and keys."""
+    return re.sub(r"[0-9a-f]{8,}|\d+", "#", path.relative_to(folder).as_posix())
+
+
+def choose(folder: Path, rng: np.random.Generator) -> Path:
+    """A file: first its kind, then which one of that kind."""
+    by_kind: dict[str, list[Path]] = {}
+    for path in files_of(folder):
+        by_kind.setdefault(kind_of(path, folder), []).append(path)
+    some = by_kind[sorted(by_kind)[int(rng.integers(len(by_kind)))]]
+    return some[int(rng.integers(len(some)))]
 
 
 def damage(path: Path, rng: np.random.Generator) -> str:
@@ -32,3 +68,124 @@ def damage(path: Path, rng: np.random.Generator) -> str:
         raw[place:end] = bytes(end - place)
     path.write_bytes(bytes(raw))
     return f"{way} at {place}"
+
+
+def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
+    """So many damaged files of one command's folder.
+
+    A run that was killed needs a child of its own, and so does what goes on with it: threads do not survive a fork, so this
+    process computes nothing itself then.
+    """
+    from layerscope.errors import LayerscopeError
+    from tests.faults.commands import Commands, same, tables
+    from tests.faults.killer import count_steps, forked
+
+    home = Path(tempfile.mkdtemp(prefix="layerscope-damage-"))
+    os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
+    name, _, killed = kind.partition("-")
+    commands = Commands(home)
+    whole, case = home / "whole", home / "case"
+    rng = np.random.default_rng([seed, sum(kind.encode())])
+
+    def go_on() -> None:
+        commands.run(name, case)
+        assert same(tables(case), tables(whole)), "other numbers"
+
+    if killed:
+        start = home / "killed"
+        assert forked(lambda: commands.run(name, whole))[0] == 0
+        steps = count_steps(lambda: commands.run(name, home / "counted"), home)
+        while not (start / "run").is_dir() or not files_of(start):
+            forked(lambda: commands.run(name, start), int(steps * rng.uniform(0.6, 0.97)))
+    else:
+        start = whole
+        commands.run(name, whole)
+        wanted = tables(whole)
+    clock = time.monotonic()
+    found: dict[str, Any] = {"damaged": kind, "files": 0, "noticed": 0, "silent": [], "unmended": [], "errors": []}
+    kinds: Counter[str] = Counter()
+    for number in range(count):
+        shutil.rmtree(case, ignore_errors=True)
+        shutil.copytree(start, case)
+        file = choose(case, rng)
+        kinds[kind_of(file, case)] += 1
+        done = f"{kind} {number}: {file.relative_to(case)}, {damage(file, rng)}"
+        found["files"] += 1
+        if killed:
+            code, said = forked(go_on)
+            refused = code == 3 and file.name in IDENTITIES
+            if code and not refused:
+                found["silent" if "other numbers" in said else "errors"].append(f"{done}: {said[-600:]}")
+            continue
+        try:
+            if not same(tables(case), wanted):
+                found["silent"].append(done)
+        except LayerscopeError:
+            found["noticed"] += 1
+        except Exception as error:
+            found["errors"].append(f"reading: {done}: {type(error).__name__}: {str(error)[:300]}")
+        try:
+            commands.run(name, case)
+        except LayerscopeError as error:
+            if file.name not in IDENTITIES:
+                found["unmended"].append(f"{done}: {str(error)[:300]}")
+        except Exception as error:
+            found["errors"].append(f"again: {done}: {type(error).__name__}: {str(error)[:300]}")
+        else:
+            if not same(tables(case), wanted):
+                found["unmended"].append(done)
+    shutil.rmtree(home, ignore_errors=True)
+    return {**found, "kinds": len(kinds), "of": dict(kinds), "seconds": round(time.monotonic() - clock)}
+
+
+def damage_store(count: int, seed: int) -> dict[str, Any]:
+    """So many damaged files of an embedding store: what it gives is right, or it says that it has not got it."""
+    from layerscope.errors import LayerscopeError
+    from layerscope.store.embeddings import EmbeddingStore
+
+    home = Path(tempfile.mkdtemp(prefix="layerscope-damage-"))
+    rng = np.random.default_rng(seed)
+    keys = [bytes([i]) * 32 for i in range(6)]
+    vectors = rng.standard_normal((3, 6, 5)).astype(np.float32)
+    space = EmbeddingStore(home / "whole").space({"model": "m"})
+    for part in (slice(0, 4), slice(4, 6)):
+        space.add(keys[part], {"mean": vectors[:, part]}, ["a", "b", "c"], {"tokens": np.arange(6)[part]})
+    clock = time.monotonic()
+    found: dict[str, Any] = {"damaged": "store", "files": 0, "noticed": 0, "silent": [], "unmended": [], "errors": []}
+    kinds: Counter[str] = Counter()
+    for number in range(count):
+        case = home / str(number)
+        shutil.copytree(home / "whole", case)
+        file = choose(case, rng)
+        kinds[kind_of(file, case)] += 1
+        done = f"store {number}: {file.name}, {damage(file, rng)}"
+        found["files"] += 1
+        try:
+            opened = EmbeddingStore(case).space({"model": "m"})
+            there = opened.has(keys, ["mean"], ["a", "b", "c"], ["tokens"])
+            some = [key for key, is_there in zip(keys, there, strict=True) if is_there]
+            found["noticed"] += len(some) < len(keys)
+            read = [opened.read(some, "mean", site) if some else np.empty((0, 5)) for site in "abc"]
+            right = all(np.array_equal(one, vectors[i][there]) for i, one in enumerate(read))
+            if not right or (some and not np.array_equal(opened.read_numbers(some, "tokens"), np.flatnonzero(there))):
+                found["silent"].append(done)
+        except LayerscopeError:
+            found["noticed"] += 1
+            if file.name != "space.json":
+                found["unmended"].append(done)
+        except Exception as error:
+            found["errors"].append(f"{done}: {type(error).__name__}: {str(error)[:300]}")
+        shutil.rmtree(case)
+    shutil.rmtree(home, ignore_errors=True)
+    return {**found, "kinds": len(kinds), "of": dict(kinds), "seconds": round(time.monotonic() - clock)}
+
+
+def corrupt(kind: str, count: int, seed: int) -> dict[str, Any]:
+    """Damage `count` files of one kind of folder and say what came of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return damage_store(count, seed) if kind == "store" else damage_runs(kind, count, seed)
+
+
+if __name__ == "__main__":
+    print(json.dumps(corrupt(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,15 +1,25 @@
 """The fuzzers: inputs that somebody could really give, changed a little or a lot, from a seed.
 
+    python -m tests.faults.fuzz plan 1250 0      # a kind of input, how many, the seed
+
 `CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a command does. A case ends in a
 result or in a `LayerscopeError`; any other error is a defect.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
+import logging
+import os
 import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +32,7 @@ import yaml
 from layerscope.core.runs import load_run
 from layerscope.data import load_corpus
 from layerscope.data.images import load_images
+from layerscope.errors import LayerscopeError
 from layerscope.models import load
 from layerscope.selection.choice import Choice
 from layerscope.selection.labels.read import read_labels
@@ -266,7 +277,109 @@ def choice(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     return Choice.from_json(path)
 
 
+def task(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """The data of a task of one's own."""
+    from layerscope.evaluation.tasks import resolve_tasks
+
+    pairs = [{"sentence1": f"one {i}", "sentence2": f"two {i}", "score": i / 3} for i in range(8)]
+    classes = [{"text": f"text {i}", "label": i % 2} for i in range(8)]
+    rows, splits = (pairs, ("test",)) if rng.random() < 0.5 else (classes, ("train", "test"))
+    for split in splits:
+        lines = "\n".join(json.dumps(distort(row, rng) if rng.random() < 0.3 else row) for row in rows)
+        raw = lines.encode("utf-8", "surrogatepass")
+        (folder / "Own").mkdir(exist_ok=True)
+        (folder / "Own" / f"{split}.jsonl").write_bytes(mutate(raw, rng) if rng.random() < 0.6 else raw)
+    spec = resolve_tasks(["Own"], data_dir=folder)[0]
+    return spec.facts(spec.load())
+
+
+def manifest(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """The manifest of a run that somebody else has edited, opened and summed up."""
+    kind = str(rng.choice(sorted(scene.runs)))
+    target = folder / kind
+    shutil.copytree(scene.runs[kind], target)
+    path = target / "manifest.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("checksum", "tables"):
+        content.pop(name, None)
+    path.write_text(json.dumps(distort(content, rng)), encoding="utf-8", errors="surrogatepass")
+    opened = load_run(target)
+    opened.tables()
+    return str(opened.summary())
+
+
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
-    "choice": choice,
+    "choice": choice, "task": task, "manifest": manifest,
 }  # fmt: skip
+
+
+# --- running them ---
+
+
+def make_scene(home: Path) -> Scene:
+    """A tiny model's folder, and a finished run of each kind."""
+    from layerscope.store import RunFolder
+    from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study
+    from tests.tiny import build_tiny, tiny_tokenizer
+
+    build_tiny("llama").save_pretrained(home / "model")
+    tiny_tokenizer().save_pretrained(home / "model")
+    runs = home / "runs"
+    synthetic_run().save(runs / "profile")
+    scores = synthetic_evaluation()
+    folder = RunFolder(runs / "evaluation")
+    folder.write_table("scores", scores.scores)
+    folder.write_table("gains", scores.gains)
+    folder.write_manifest({**scores.manifest, "kind": "evaluation", "status": "complete"})
+    synthetic_probe().save(runs / "probe")
+    synthetic_study(runs / "study")
+    return Scene(home / "model", {path.name: path for path in runs.iterdir()})
+
+
+def limit_memory(more: int = 4 * 2**30) -> None:
+    """Let an input that asks for gigabytes end in a MemoryError, which is a defect, and not in a machine without memory."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as stream:
+            now = int(stream.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
+    """So many mutated inputs of one kind; which of them ended neither in a result nor in a clear error."""
+    import torch
+
+    torch.set_num_threads(1)
+    limit_memory()
+    home = Path(tempfile.mkdtemp(prefix="layerscope-fuzz-"))
+    os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
+    logging.disable(logging.CRITICAL)
+    scene, clock = make_scene(home), time.monotonic()
+    found: dict[str, Any] = {"input": name, "inputs": 0, "refused": 0, "defects": []}
+    for number in range(count):
+        folder = home / "case"
+        folder.mkdir()
+        rng = np.random.default_rng([seed, sorted(CASES).index(name), number])
+        found["inputs"] += 1
+        try:
+            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                warnings.simplefilter("ignore")
+                CASES[name](scene, folder, rng)
+        except LayerscopeError as error:
+            found["refused"] += 1
+            if any(odd in str(error) for odd in ("\x1b", "Traceback")) or not str(error).strip():
+                found["defects"].append(f"{name} {number}: an error that a terminal obeys, or that says nothing: {error!r}")
+        except BaseException as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            own = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "/layerscope/" in f.filename), where)
+            place = f"{Path(own.filename).name}:{own.lineno} … {Path(where.filename).name}:{where.lineno}"
+            found["defects"].append(f"{name} {number}: {type(error).__name__}: {str(error)[:150]} ({place})")
+        shutil.rmtree(folder)
+    shutil.rmtree(home, ignore_errors=True)
+    return {**found, "seconds": round(time.monotonic() - clock)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(fuzz(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

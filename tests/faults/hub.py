@@ -1,7 +1,8 @@
 """A hub on this machine: enough of the Hugging Face hub's interface for its own client, with faults on demand.
 
 Repositories are folders of files with revisions. Large files are served as the hub does: their sha256 as ETag, a redirect to
-another address, and ranges. A fault is a function of the request that may answer in its own way.
+another address, and ranges. A fault is a function of the request that may answer in its own way, or say how content travels:
+slowly, cut off, or with a bit changed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +39,8 @@ class Repository:
     def commit(self, revision: str) -> str | None:
         """The commit of a branch, a tag or a commit."""
         for name, files in self.revisions.items():
-            told = hashlib.sha1(repr(sorted((k, hashlib.sha256(v).hexdigest()) for k, v in files.items())).encode()).hexdigest()
+            digests = sorted((file, hashlib.sha256(content).hexdigest()) for file, content in files.items())
+            told = name if re.fullmatch(r"[0-9a-f]{40}", name) else hashlib.sha1(repr(digests).encode()).hexdigest()
             if revision in (name, told):
                 return told
         return None
@@ -55,6 +59,10 @@ class Hub:
     token: str = "hf_" + "t" * 34
     faults: list[Callable[[Request], bool]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    trusted: list[str] = field(default_factory=list)
+    """Paths whose request held an access token."""
+    ranges: list[str] = field(default_factory=list)
+    """Paths of which a part was asked for."""
     address: str = ""
 
     def environment(self, cache: Any) -> dict[str, str]:
@@ -72,8 +80,13 @@ class Request:
     handler: BaseHTTPRequestHandler
     method: str
     path: str
-    name: str = ""
-    content: bytes = b""
+    transfer: str = ""
+    """How content travels: as it should, or `slow`, `cut` (ends early), `reset` (ends with an error) or `corrupt`."""
+
+    def travels(self, how: str) -> bool:
+        """Let the content of this request come in another way; what is answered stays the same."""
+        self.transfer = how
+        return False
 
     def status(self, code: int, headers: Mapping[str, str] | None = None, text: str = "{}") -> bool:
         """An answer without content."""
@@ -90,8 +103,12 @@ class Request:
         """No answer at all, for as long as anybody waits."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.handler.server.stopping:  # type: ignore[attr-defined]
-            time.sleep(0.05)
+            _pause(0.05)
         return True
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)  # not time.sleep, which tests replace: they run in this process
 
 
 def git_sha1(content: bytes) -> str:
@@ -137,6 +154,10 @@ def _answer(hub: Hub, handler: BaseHTTPRequestHandler, method: str) -> None:
     hub.log.append(f"{method} {path}")
     body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
     request = Request(handler, method, path)
+    if handler.headers.get("Authorization"):
+        hub.trusted.append(path)
+    if handler.headers.get("Range"):
+        hub.ranges.append(path)
     try:
         if any(fault(request) for fault in list(hub.faults)):
             return
@@ -263,5 +284,23 @@ def _send_content(request: Request, content: bytes, headers: Mapping[str, str]) 
     for key, value in told.items():
         handler.send_header(key, value)
     handler.end_headers()
-    if request.method != "HEAD":
-        handler.wfile.write(body)
+    if request.method == "HEAD":
+        return
+    if request.transfer == "corrupt" and body:
+        body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]
+    if request.transfer == "slow":
+        for start in range(0, len(body), max(1, len(body) // 8)):
+            handler.wfile.write(body[start : start + max(1, len(body) // 8)])
+            handler.wfile.flush()
+            _pause(0.05)
+        return
+    if request.transfer in ("cut", "reset"):
+        handler.wfile.write(body[: len(body) // 2])
+        handler.wfile.flush()
+        handler.close_connection = True
+        if request.transfer == "reset":  # what a router or a proxy does that forgets a connection
+            _pause(0.1)
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            handler.connection.close()
+        return
+    handler.wfile.write(body)

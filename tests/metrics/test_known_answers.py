@@ -177,3 +177,42 @@ def test_sink():
     tokens[1, 3] *= 50
     assert value("sink_ratio", tokens) == close(75, rel=1e-6)
     assert value("sink_first", tokens) == 0.5
+
+
+def _exact_lidar(views: np.ndarray, delta: float) -> float:
+    """LiDAR with sixty digits."""
+    mp = pytest.importorskip("mpmath")
+    n, q, d = views.shape
+    with mp.workdps(60):
+        rows = [[[mp.mpf(float(x)) for x in view] for view in prompt] for prompt in views]
+        centers = [[mp.fsum(view[k] for view in prompt) / q for k in range(d)] for prompt in rows]
+        mean = [mp.fsum(center[k] for center in centers) / n for k in range(d)]
+        within, between = mp.matrix(d, d), mp.matrix(d, d)
+        for i in range(d):
+            for j in range(d):
+                inner = ((view[i] - c[i]) * (view[j] - c[j]) for prompt, c in zip(rows, centers, strict=True) for view in prompt)
+                within[i, j] = mp.fsum(inner) / (n * q) + (mp.mpf(delta) if i == j else 0)
+                between[i, j] = mp.fsum((c[i] - mean[i]) * (c[j] - mean[j]) for c in centers) / n
+        inverse = mp.inverse(mp.cholesky(within))
+        values = [max(mp.mpf(0), value) for value in mp.eigsy(inverse * between * inverse.T, eigvals_only=True)]
+        total = mp.fsum(values)
+        return float(-mp.fsum(v / total * mp.log(v / total) for v in values if v > total * mp.mpf(10) ** -40))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e5, 1e6, 1e8, 1e10])
+@pytest.mark.parametrize(("n", "q", "d"), [(5, 2, 8), (12, 2, 6), (4, 2, 12)])
+def test_lidar_of_large_states(n: int, q: int, d: int, scale: float) -> None:
+    """δ is far below the rounding of Σ_w there, and still decides the directions in which views do not differ."""
+    views = scale * np.random.default_rng(n).normal(size=(n, q, d))
+    metric = get_metric("lidar")().update(torch.from_numpy(views))
+    result = metric.compute()
+    assert result.value == close(_exact_lidar(views, 1e-4), abs=2e-5)
+    assert result.undefined == 0
+    assert math.isfinite(result.se)
+
+
+def test_lidar_of_states_beyond_all_measure_is_undefined() -> None:
+    views = 1e30 * np.random.default_rng(0).normal(size=(5, 2, 8))
+    result = get_metric("lidar")().update(torch.from_numpy(views)).compute()
+    assert math.isnan(result.value)
+    assert result.undefined == 5

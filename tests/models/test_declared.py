@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from layerscope.errors import ModelError
+from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import load
 from layerscope.models.declared import tensor_shapes
+from layerscope.profiling import profile
+from tests.tiny import build_tiny, tiny_tokenizer
 
 
 @pytest.fixture
@@ -87,3 +89,25 @@ def test_a_name_cannot_speak_to_the_terminal(folder: Path) -> None:
     with pytest.raises(ModelError) as caught:
         load(odd / "\x1b[2Jnothing")
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, "x", 1e300])
+def test_a_dropout_that_is_none(tmp_path: Path, value: Any) -> None:
+    build_tiny("gpt2").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    change(tmp_path / "config.json", embd_pdrop=value, resid_pdrop=value)
+    with pytest.raises(ModelError, match=r"declares embd_pdrop .*; it is a share|could not be loaded"):
+        load(tmp_path)
+
+
+def test_a_tokenizer_without_its_unknown_token(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"] = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "<unk>"}
+    content["added_tokens"] = []
+    content["pre_tokenizer"], content["post_processor"], content["decoder"] = {"type": "Whitespace"}, None, None
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(LayerscopeError) as caught:
+        load(folder).tokenize(["a b something"], 8)
+    assert "cannot tokenize a text" in str(caught.value)
+    with pytest.raises(LayerscopeError, match="cannot tokenize a text"):
+        profile(folder, [f"a b and {i} others" for i in range(300)], metrics=["prompt_entropy"], max_length=8)

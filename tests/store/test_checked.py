@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layerscope.errors import RunFolderError
 from layerscope.store import checked
 from layerscope.store.checked import CheckedArray, DamagedFileError
 
@@ -133,3 +137,31 @@ def test_a_damaged_file_is_named_and_removed(tmp_path: Path, caplog: pytest.LogC
     assert "answers.npz is damaged" in caplog.text
     assert "computed again" in caplog.text
     assert not path.exists()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.ENOMEM])
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.json"])
+def test_what_cannot_be_opened_is_not_discarded(name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, or no right to read, say nothing about a file's content."""
+    path = tmp_path / name
+    read: Any = {".npy": checked.read_array, ".npz": checked.read_arrays, ".json": checked.read_checked_json}[path.suffix]
+    if name == "a.json":
+        checked.write_json(path, {"a": 1})
+    elif name == "a.npz":
+        checked.write_arrays(path, {"a": np.arange(3)})
+    else:
+        checked.write_array(path, np.arange(3))
+    own = io.open
+
+    def refused(file: Any, *args: Any, **kwargs: Any) -> Any:
+        if str(file) == str(path):
+            raise OSError(code, os.strerror(code), str(path))
+        return own(file, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "open", refused)
+        patch.setattr(Path, "open", lambda self, *args, **kwargs: refused(self, *args, **kwargs))
+        with pytest.raises(RunFolderError, match="cannot read") as caught:
+            checked.read_or_discard(path, read)
+        assert not isinstance(caught.value, checked.DamagedFileError)
+    assert checked.read_or_discard(path, read) is not None

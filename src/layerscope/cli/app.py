@@ -146,6 +146,8 @@ def main() -> None:
     logging.getLogger("layerscope").setLevel(logging.INFO)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    if {"-q", "--quiet", "--json"}.intersection(sys.argv):
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     arguments: dict[str, Any] = {}
     if "_LAYERSCOPE_COMPLETE" not in os.environ:
         arguments["args"] = renamed(sys.argv[1:])

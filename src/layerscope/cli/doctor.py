@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import importlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
 import typer
@@ -55,15 +60,18 @@ class Finding:
 @command("doctor", "layerscope doctor")
 def doctor_command(
     hub: bool = typer.Option(False, "--hub", help="Also ask whether the Hugging Face hub can be reached."),
-    report: bool = typer.Option(False, "--report", help="Print a text for a bug report, without names, paths or tokens."),
+    report: str | None = typer.Option(
+        None, "--report", metavar="FILE", help="Check everything, and write a text for a bug report without names, paths or "
+        "tokens. - prints it.",
+    ),
     as_json: bool = shared.AS_JSON,
-) -> None:
+) -> None:  # fmt: skip
     """Check versions, extras, the device and its eigen-solver, caches, disk space and permissions."""
-    findings = list(examine(hub))
+    findings = list(examine(hub or report is not None, thorough=report is not None))
     if as_json:
         shared.print_json({"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]})
-    elif report:
-        print("\n".join(f"{finding.status:8}{finding.name}: {finding.text}" for finding in findings))
+    elif report is not None:
+        _write(as_report(findings), report)
     else:
         _print(findings)
         problem = next((finding for finding in findings if finding.status == PROBLEM and finding.mend), None)
@@ -72,17 +80,56 @@ def doctor_command(
         raise typer.Exit(2)
 
 
-def examine(hub: bool = False) -> Iterator[Finding]:
-    """Look at everything, one thing after the other."""
+def examine(hub: bool = False, thorough: bool = False) -> Iterator[Finding]:
+    """Look at everything, one thing after the other. `thorough` also imports the extras, which takes a while."""
     yield Finding("layerscope", OK, f"{VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     yield from (_core(name) for name in _CORE)
-    yield from (_extra(name) for name in EXTRAS)
+    yield from (_extra(name, thorough) for name in EXTRAS)
     yield _safely("device", _device)
     yield _safely("eigen-solver", _solver)
     yield from _caches()
     yield _writable(Path.cwd(), "this folder")
+    yield _writable(Path(tempfile.gettempdir()), "the folder for temporary files")
     if hub:
         yield _safely("hub", _hub)
+
+
+def as_report(findings: Sequence[Finding]) -> str:
+    """The findings as a text that can be shown to anybody, each problem with the line that mends it."""
+    lines = []
+    for finding in findings:
+        mend = f" -> {finding.mend}" if finding.mend and finding.status != OK else ""
+        lines.append(without_private_data(f"{finding.status:8}{finding.name}: {finding.text}{mend}"))
+    return "\n".join(lines) + "\n"
+
+
+def without_private_data(text: str) -> str:
+    """A text without this user's name and folders, this machine's name, access tokens and addresses.
+
+    >>> without_private_data("no hf_abcdefghijklmnop in /srv/data/model")
+    'no (token) in (path)'
+    """
+    known = {str(Path.cwd()): "(path)", tempfile.gettempdir(): "(path)", socket.gethostname(): "(host)"}
+    with contextlib.suppress(RuntimeError, OSError):
+        known[str(Path.home())] = "(path)"
+    with contextlib.suppress(KeyError, OSError, ImportError):
+        known[getpass.getuser()] = "(user)"
+    text = re.sub(r"\b(?:hf|api)_\w{8,}", "(token)", text)
+    text = re.sub(r"\w+://\S+", "(address)", text)
+    for secret in sorted(known, key=len, reverse=True):
+        if len(secret) > 2:
+            text = re.sub(rf"(?<![\w.-]){re.escape(secret)}(?![\w-])", known[secret], text)
+    return re.sub(r"(?:\(path\)|(?<![\w)])~?)(?:/[^\s/:;,'\"()]+){1,}/?", "(path)", text)
+
+
+def _write(text: str, place: str) -> None:
+    if place == "-":
+        print(text, end="")
+        return
+    from layerscope.store.atomic import write_text
+
+    write_text(Path(place), text)
+    print(f"{place}: {len(text.splitlines())} lines, without names, paths or tokens. Read it before you send it.")
 
 
 def _core(name: str) -> Finding:
@@ -92,13 +139,38 @@ def _core(name: str) -> Finding:
         return Finding(name, PROBLEM, "is not installed", f"pip install {name}")
 
 
-def _extra(name: str) -> Finding:
+def _extra(name: str, thorough: bool = False) -> Finding:
     modules, purpose = EXTRAS[name]
     lacking = [module for module in modules if importlib.util.find_spec(module) is None]
     mend = f"pip install 'layerscope[{name}]'"
     if lacking:
         return Finding(f"extra {name}", NOTE, f"not installed ({', '.join(lacking)}); needed for {purpose}", mend)
-    return Finding(f"extra {name}", OK, purpose)
+    for module in modules if thorough else ():
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # of any kind: two packages that do not go together can fail in every way
+            why = (
+                f"{module} is installed and does not import ({type(error).__name__}: {_first_line(error)}); needed for {purpose}"
+            )
+            return Finding(f"extra {name}", PROBLEM, why, f"pip install --upgrade --force-reinstall {module.replace('_', '-')}")
+    versions = [f"{module} {_version(module)}" for module in modules]
+    return Finding(f"extra {name}", OK, f"{purpose} ({', '.join(versions)})")
+
+
+def _version(module: str) -> str:
+    """The version of the distribution that holds a module."""
+    with contextlib.suppress(PackageNotFoundError, LookupError):
+        return version(_distributions()[module][0])
+    return "of an unknown version"
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]
 
 
 def _safely(name: str, look: Callable[[], Finding]) -> Finding:
@@ -106,7 +178,7 @@ def _safely(name: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except Exception as error:
-        return Finding(name, PROBLEM, f"{type(error).__name__}: {error}", "pip install --upgrade torch")
+        return Finding(name, PROBLEM, f"{type(error).__name__}: {_first_line(error)}", "pip install --upgrade torch")
 
 
 def _device() -> Finding:
@@ -147,14 +219,14 @@ def _caches() -> Iterator[Finding]:
     for name, path in (("cache", cache_dir()), ("hub cache", Path(home))):
         if not path.exists():
             yield Finding(name, OK, "empty", private=str(path))
+            yield _writable(path, f"the {name}")
             continue
         total = _size(path)
         free = shutil.disk_usage(path).free
         text = f"{total / 2**30:.1f} GB used, {free / 2**30:.0f} GB free"
         status, mend = (NOTE, "layerscope store --prune 1GB") if free < _LITTLE else (OK, "")
         yield Finding(name, status, text, mend, private=str(path))
-        if name == "cache":
-            yield _writable(path, "the cache")
+        yield _writable(path, f"the {name}")
 
 
 def _size(folder: Path) -> int:
@@ -168,34 +240,52 @@ def _size(folder: Path) -> int:
     return total
 
 
+_ELSEWHERE = {
+    "the cache": "export LAYERSCOPE_CACHE=FOLDER",
+    "the hub cache": "export HF_HOME=FOLDER",
+    "the folder for temporary files": "export TMPDIR=FOLDER",
+}
+
+
 def _writable(folder: Path, name: str) -> Finding:
+    """Whether a folder, or the one in which it would be made, can be written to."""
+    place = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=place):
             return Finding(f"writing to {name}", OK, "allowed", private=str(folder))
     except OSError as error:
-        mend = "export LAYERSCOPE_CACHE=FOLDER" if name == "the cache" else "cd to a folder that is yours"
+        mend = _ELSEWHERE.get(name, "cd to a folder that is yours")
         return Finding(f"writing to {name}", PROBLEM, f"not allowed ({error.strerror})", mend, private=str(folder))
 
 
 def _hub() -> Finding:
+    from urllib.error import HTTPError
     from urllib.request import urlopen
 
+    from huggingface_hub import constants, get_token
+
+    token = "an access token is set" if get_token() else "no access token is set"
+    if constants.HF_HUB_OFFLINE:
+        return Finding("hub", NOTE, f"downloads are off (HF_HUB_OFFLINE); {token}", "unset HF_HUB_OFFLINE")
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if not address.startswith(("http://", "https://")):
         return Finding("hub", PROBLEM, "HF_ENDPOINT is not a web address", "unset HF_ENDPOINT", address)
     try:
         with urlopen(f"{address}/api/models?limit=1", timeout=5):  # noqa: S310 - checked to be http above
             pass
+    except HTTPError as error:
+        return Finding("hub", NOTE, f"answers with HTTP {error.code}; {token}", "layerscope doctor --hub", address)
     except OSError as error:  # a refusal, no route, no such name, a time-out: all of them are this
-        text = f"cannot be reached ({type(error).__name__})"
+        text = f"cannot be reached ({type(getattr(error, 'reason', error)).__name__}); {token}"
         return Finding("hub", NOTE, text, "layerscope profile minilm-l6 --offline", address)
-    return Finding("hub", OK, "reachable", private=address)
+    return Finding("hub", OK, f"reachable; {token}", private=address)
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from layerscope.terminal import Console
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)

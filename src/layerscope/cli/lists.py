@@ -20,8 +20,9 @@ def _show(rows: list[dict[str, Any]], also: str, then: str, as_json: bool) -> No
         shared.print_json(rows)
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from layerscope.terminal import Console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in rows[0] if rows else ():
@@ -46,7 +47,7 @@ def models_command(as_json: bool = shared.AS_JSON) -> None:
         columns = ("name", "title", "blocks", "width", "license")
         shared.print_json([{**{c: getattr(e, c) for c in columns}, "cached": e.is_cached()} for e in entries.values()])
         return
-    from rich.console import Console
+    from layerscope.terminal import Console
 
     console = Console(highlight=False)
     for name, e in entries.items():
@@ -96,7 +97,7 @@ def metrics_command(as_json: bool = shared.AS_JSON) -> None:
         ]
         shared.print_json(rows)
         return
-    from rich.console import Console
+    from layerscope.terminal import Console
 
     console = Console(highlight=False)
     for name, metric in metrics().items():

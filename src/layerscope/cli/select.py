@@ -67,11 +67,11 @@ def select_command(
 
 
 def _print_choice(choice: Any) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from layerscope.selection import headline, lines
+    from layerscope.terminal import Console
 
     console = Console()
     console.print(escape(headline(choice)), highlight=False, style="bold")

@@ -35,7 +35,7 @@ def store_command(
         freed = {"sets": len(removed), "bytes": sum(r.bytes for r in removed)}
         shared.print_json({"path": store.root, "bytes": store.size(), "removed": freed, "spaces": listed})
         return
-    from rich.console import Console
+    from layerscope.terminal import Console
 
     console = Console(highlight=False)
     if leftovers:

@@ -70,12 +70,12 @@ def recipe_command(
     quiet: bool = shared.QUIET,
 ) -> None:
     """Run several studies; what they will take is said first. The same command again resumes."""
-    from rich.console import Console
     from rich.markup import escape
 
     from layerscope.models.settings import pick_device
     from layerscope.sweeps.run import sweep
     from layerscope.sweeps.terminal import print_estimate, print_failed, print_step
+    from layerscope.terminal import Console
 
     recipe = f"{recipe}-small" if small else recipe
     silent = quiet or as_json

@@ -14,12 +14,13 @@ from layerscope.errors import RunFolderError, printable
 
 @command("verify", "layerscope verify runs/profile\nlayerscope verify store")
 def verify_command(
-    what: list[str] = typer.Argument(..., help="Folders of runs, or `store` for the embedding store."),
+    what: list[str] = typer.Argument(..., help="Folders of runs or exports, or `store` for the embedding store."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
     """Compare every stored table, array and result with its checksum. Exit code 2: something is damaged."""
     from layerscope.cache import cache_dir
     from layerscope.core.runs import MANIFEST
+    from layerscope.exporting.sealed import check_export
     from layerscope.store.embeddings import EmbeddingStore
     from layerscope.store.verify import DAMAGED, UNKNOWN, check_tree
 
@@ -32,9 +33,11 @@ def verify_command(
             if not folder.is_dir():
                 raise RunFolderError(f"{name} is no folder. Give the folder of a run, or `store` for the embedding store.")
             stores = list(folder.glob("??/*/space.json"))
-            if next(folder.rglob(MANIFEST), None) is None and not stores:
+            exported = check_export(folder)
+            if next(folder.rglob(MANIFEST), None) is None and not stores and not exported:
                 raise RunFolderError(f"{name} holds no run: there is no {MANIFEST} in it. Give a folder that layerscope wrote.")
-            found += list(check_tree(folder))
+            seen = {check.path for check in exported}
+            found += exported + [check for check in check_tree(folder) if check.path not in seen]
             if stores:
                 found += list(EmbeddingStore(folder, None).verify())
     counts = Counter(check.status for check in found)

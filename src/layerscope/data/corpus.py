@@ -132,7 +132,7 @@ def load_corpus(
 class TextStream:
     """The usable texts of whatever `load_corpus` reads, one at a time and anew whenever they are iterated; none is held.
 
-    After a whole pass `dropped` counts what was left out, by reason.
+    After a whole pass `dropped` counts what was left out, by reason, and `source` says where the texts are from.
 
     >>> stream = TextStream(["one text", "", "another"])
     >>> list(stream), list(stream), stream.dropped
@@ -151,10 +151,12 @@ class TextStream:
         self.spec: Any = tuple(spec) if isinstance(spec, Iterator) else spec
         self._options = (column, encoding, offline)
         self.name = "texts"
+        self.source: dict[str, Any] = {}
         self.dropped: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[str]:
-        _, self.name, records, own_filter = _open_any(self.spec, *self._options)
+        kind, self.name, records, own_filter = _open_any(self.spec, *self._options)
+        self.source = {"kind": kind} | {key: value for key, value in records.facts.items() if value is not None}
         dropped: Counter[str] = Counter()
         count = 0
         for text in _usable(records, make_text_filter(own_filter or "none", count_tokens=count_whitespace_tokens), dropped):

@@ -1,26 +1,48 @@
-"""Datasets from the Hugging Face hub, through the optional `datasets` package."""
+"""The Hugging Face hub: how long its client waits, at which commit a run reads it, and its datasets (with `datasets`)."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib
+import logging
 import os
 import re
-from collections.abc import Iterator
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 from layerscope.data.readers import Records, choose_column
 from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, OfflineError
+from layerscope.packages import file_sha256
 
 _SPEC = re.compile(
     r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATIENCE = 20.0  # seconds without a byte before the hub counts as silent
+_LONGEST_WAIT = 60.0  # seconds that a busy hub may ask for; the client would wait for hours without a word
 _BATCH = 1024
+
+log = logging.getLogger("layerscope")
+
+
+class HubBusyError(DownloadError):
+    """The hub asks to wait for longer than a command should."""
+
+    def __init__(self, code: int, seconds: float) -> None:
+        self.problem = (
+            f"the hub asks to wait {said_wait(seconds)} (HTTP {code}, too many requests). Try again then, or log in "
+            "(`hf auth login`): it allows more requests to those it knows"
+        )
+        super().__init__(f"{self.problem}.")
 
 
 @dataclass(frozen=True)
@@ -47,10 +69,29 @@ def parse_hub_spec(text: str) -> HubSpec | None:
     return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
 
 
+def said_wait(seconds: float) -> str:
+    """A time to wait, in words.
+
+    >>> said_wait(7200), said_wait(90), said_wait(1)
+    ('2 hours', '2 minutes', '1 second')
+    """
+    size, unit = next((pair for pair in ((3600, "hour"), (60, "minute")) if seconds >= pair[0]), (1, "second"))
+    count = -int(-seconds // size)  # rounded up: earlier is too early
+    return f"{count} {unit}{'s' * (count != 1)}"
+
+
 def set_patience() -> None:
-    """Let the hub's client give up on a hub that accepts and never answers: by itself it waits without end."""
+    """Let the hub's client give up on a hub that never answers, or that asks to wait for long: by itself it waits on.
+
+    Its bars, and those of `datasets`, are shown only where a person looks.
+    """
     from huggingface_hub import utils
 
+    if not shows_bars():
+        utils.disable_progress_bars()
+        disable = getattr(sys.modules.get("datasets"), "disable_progress_bars", None)
+        if disable is not None:
+            disable()
     make = getattr(utils, "set_client_factory", None)
     default = getattr(getattr(utils, "_http", None), "default_client_factory", None)
     current = getattr(getattr(utils, "_http", None), "_GLOBAL_CLIENT_FACTORY", None)
@@ -63,23 +104,85 @@ def set_patience() -> None:
         kinds = ("connect", "read", "write", "pool")
         request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
 
+    def refuse_long_waits(response: Any) -> None:
+        seconds = _wait_asked_for(response.headers) if response.status_code in (429, 503) else 0.0
+        if seconds > _LONGEST_WAIT:
+            raise HubBusyError(response.status_code, seconds)
+        if seconds > 2:
+            log.info("the hub is busy (HTTP %d): waiting %s", response.status_code, said_wait(seconds))
+
     def patient() -> Any:
         client = create()
         hooks = client.event_hooks
-        client.event_hooks = {**hooks, "request": [*hooks.get("request", ()), limit]}
+        client.event_hooks = {
+            "request": [*hooks.get("request", ()), limit],
+            "response": [*hooks.get("response", ()), refuse_long_waits],
+        }
         return client
 
     make(patient)
 
 
-def hub_problem(error: BaseException) -> str | None:
-    """What a failed request means for the user, and what to do; None where the error does not tell."""
+def patiently(ask: Callable[[], Any], tries: int = 3) -> Any:
+    """What `ask()` gives, asked again where a connection broke off, or after a short wait that a busy hub asked for."""
+    for left in reversed(range(tries)):
+        try:
+            return ask()
+        except Exception as error:
+            wait = _short_wait(error)
+            if not left or (wait is None and not any(type(one).__name__ in BROKEN_OFF for one in _chain(error))):
+                raise
+            if wait is None:
+                log.info("the connection to the hub broke off; going on from where it was")
+            time.sleep(0.0 if wait is None else wait + 1)
+    raise AssertionError("never reached")
+
+
+def _short_wait(error: BaseException) -> float | None:
+    """The seconds that a busy hub asked to wait, where it did and they are few."""
+    for one in _chain(error):
+        response = getattr(one, "response", None)
+        if getattr(response, "status_code", None) in (429, 503):
+            seconds = _wait_asked_for(getattr(response, "headers", {}))
+            return seconds if 0 < seconds <= _LONGEST_WAIT else None
+    return None
+
+
+def shows_bars() -> bool:
+    """Whether downloads show a bar: on a terminal or in a notebook, unless `HF_HUB_DISABLE_PROGRESS_BARS` says no."""
+    wanted = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "0").upper() not in ("1", "ON", "YES", "TRUE")
+    return wanted and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+
+
+def _wait_asked_for(headers: Mapping[str, str]) -> float:
+    """The seconds after which a busy hub wants to be asked again; 0 where it does not say."""
+    limited = re.search(r"\br=0\b.*\bt=(\d+)", headers.get("ratelimit") or "")
+    if limited:
+        return float(limited[1])
+    after = (headers.get("retry-after") or "").strip()
+    if re.fullmatch(r"\d{1,12}", after):
+        return float(after)
+    with suppress(ValueError, TypeError, OverflowError):  # otherwise it is a date
+        return max(0.0, parsedate_to_datetime(after).timestamp() - time.time())
+    return 0.0
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and those that it came from."""
     seen: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in seen and len(seen) < 20:
         seen.append(at)
         at = at.__cause__ or at.__context__
+    return seen
+
+
+def hub_problem(error: BaseException) -> str | None:
+    """What a failed request means for the user, and what to do; None where the error does not tell."""
+    seen = _chain(error)
     for one in seen:
+        if isinstance(one, HubBusyError):
+            return one.problem
         code = getattr(getattr(one, "response", None), "status_code", None)
         if code == 429:
             return "the hub asks to slow down (HTTP 429, too many requests). Wait some minutes, or log in (`hf auth login`)"
@@ -93,14 +196,154 @@ def hub_problem(error: BaseException) -> str | None:
         return f"the hub did not answer within {_PATIENCE:g} seconds. Check the network and the hub's status, and try again"
     if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in seen):
         return f"no space is left on the disk of the hub's cache ({hub_cache()}). Free some, or set HF_HOME to another disk"
+    if any(type(one).__name__ in BROKEN_OFF for one in seen):
+        return "the connection broke off. What has arrived is kept: run the same command again, and it goes on from there"
     return None
+
+
+BROKEN_OFF = ("ReadError", "RemoteProtocolError", "WriteError", "CloseError")
+"""The errors of the hub's client where a connection ends before all of a file has come."""
+
+
+# --- one commit per run ---
+
+
+class Pins:
+    """At which commit each branch or tag of the hub is read in a run. `note` hears of every new one."""
+
+    def __init__(self, commits: Mapping[str, str] | None = None, note: Callable[[dict[str, str]], None] | None = None) -> None:
+        self.commits = {str(name): str(commit) for name, commit in (commits or {}).items() if _COMMIT.fullmatch(str(commit))}
+        self._note = note
+        self._outer = _PINS.get()
+
+    def get(self, name: str) -> str | None:
+        """The commit that a branch was read at before, here or in the run of which this one is a part."""
+        return self.commits.get(name) or (None if self._outer is None else self._outer.get(name))
+
+    def set(self, name: str, commit: str) -> None:
+        """Remember a commit, unless one is known."""
+        if self._outer is not None and self._outer.get(name) is None:
+            self._outer.set(name, commit)
+        if name not in self.commits:
+            self.commits[name] = commit
+            if self._note is not None:
+                self._note(dict(self.commits))
+
+
+_PINS: ContextVar[Pins | None] = ContextVar("layerscope_hub_pins", default=None)
+
+
+@contextmanager
+def pinned(commits: Mapping[str, str] | None = None, note: Callable[[dict[str, str]], None] | None = None) -> Iterator[Pins]:
+    """Until the block ends, a branch or tag of the hub stands for one commit, even if it moves meanwhile.
+
+    Every command opens one. `commits` are those of a run that is resumed.
+    """
+    pins = Pins(commits, note)
+    token = _PINS.set(pins)
+    try:
+        yield pins
+    finally:
+        _PINS.reset(token)
+
+
+def pinned_revision(kind: str, repo: str, revision: str | None) -> str | None:
+    """The commit at which this run reads a branch (`kind` is `models` or `datasets`), or the revision as it was given."""
+    pins = _PINS.get()
+    known = None if pins is None else pins.get(_pin_name(kind, repo, revision))
+    return known or revision
+
+
+def pin(kind: str, repo: str, revision: str | None, commit: str | None) -> None:
+    """Remember the commit that the hub says a branch is. What the local cache says of it may be old, and is not for here."""
+    pins = _PINS.get()
+    if pins is not None and commit is not None and revision != commit:
+        pins.set(_pin_name(kind, repo, revision), commit)
+
+
+def _pin_name(kind: str, repo: str, revision: str | None) -> str:
+    return f"{kind}/{repo}@{revision or 'main'}"
+
+
+# --- what was downloaded is what was published ---
+
+
+def is_as_published(file: Path) -> bool:
+    """Whether a file in the hub's cache is what its name says: the cache names content by its sha256, or as git does."""
+    if not file.is_file():
+        return not file.is_symlink()
+    name = file.resolve().name
+    if re.fullmatch(r"[0-9a-f]{64}", name):
+        return file_sha256(file) == name
+    if re.fullmatch(r"[0-9a-f]{40}", name) and file.is_symlink():
+        content = file.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == name  # noqa: S324 - git's name, no secret
+    return True  # a cache without links says nothing
+
+
+def remove_blob(file: Path) -> None:
+    """Remove a file from the hub's cache, with the content that it stands for."""
+    with suppress(OSError):
+        blob = file.resolve()
+        file.unlink(missing_ok=True)
+        if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
+            blob.unlink(missing_ok=True)
+
+
+# --- datasets ---
 
 
 def commit_of(dataset: Any) -> str | None:
     """The commit that a dataset was read at: the hub's cache has it in its paths."""
-    places = [str(file.get("filename", "")) for file in getattr(dataset, "cache_files", None) or ()]
+    if isinstance(dataset, Mapping):
+        return next((found for part in dataset.values() if (found := commit_of(part)) is not None), None)
+    places = _prepared_files(dataset)
     places += list(getattr(getattr(dataset, "info", None), "download_checksums", None) or ())
     return next((found[0] for place in places if (found := _COMMIT.search(place)) is not None), None)
+
+
+def load_published(load: Callable[[], Any], repo: str, offline: bool) -> Any:
+    """What `load()` makes of a hub dataset's files, which are compared with the names under which the hub published them.
+
+    What came damaged is discarded with what was prepared from it, and fetched again.
+    """
+    dataset = load() if offline else patiently(load)
+    damaged = [] if offline else _damaged(repo, commit_of(dataset))
+    if damaged:
+        log.warning("%s of %s is not what the hub published: it is discarded and fetched again", damaged[0].name, repo)
+        _discard(dataset, damaged)
+        dataset = patiently(load)
+        damaged = _damaged(repo, commit_of(dataset))
+    if damaged:
+        _discard(dataset, damaged)
+        raise DownloadError(
+            f"{damaged[0].name} of the hub dataset {repo} is not the file that the hub published: its checksum does not match. "
+            "The copy was removed. Try again; a proxy or a mirror may have changed it."
+        )
+    return dataset
+
+
+def _damaged(repo: str, commit: str | None) -> list[Path]:
+    """The files of a dataset in the hub's cache that are not what their names say."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / f"datasets--{repo.replace('/', '--')}" / "snapshots" / str(commit)
+    files = [path for path in folder.rglob("*") if not path.is_dir()] if folder.is_dir() else []
+    return sorted(path for path in files if not is_as_published(path))
+
+
+def _discard(dataset: Any, damaged: list[Path]) -> None:
+    for file in damaged:
+        remove_blob(file)
+    for prepared in {Path(place).parent for place in _prepared_files(dataset)}:
+        shutil.rmtree(prepared, ignore_errors=True)
+
+
+def _prepared_files(dataset: Any) -> list[str]:
+    """The files of the hub's library behind a dataset, or behind several in a mapping."""
+    if isinstance(dataset, Mapping):
+        return [file for part in dataset.values() for file in _prepared_files(part)]
+    return [str(file.get("filename", "")) for file in getattr(dataset, "cache_files", None) or ()]
 
 
 def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
@@ -110,14 +353,21 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
     except ImportError as error:
         raise MissingExtraError(f"reading the hub dataset {spec}", "hub") from error
     set_patience()
-    pin = {"revision": spec.revision} if spec.revision else {}
+    revision = pinned_revision("datasets", spec.repo, spec.revision)
+    given = {"revision": revision} if revision else {}
     with hub_offline(offline):
         try:
-            dataset = datasets.load_dataset(spec.repo, spec.config, split=spec.split, **pin)
+            dataset = load_published(
+                lambda: datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given), spec.repo, offline
+            )
         except Exception as error:  # of many kinds: the hub's, the network's and the builder's own
+            if isinstance(error, LayerscopeError) and not isinstance(error, HubBusyError):
+                raise
             raise _explained(spec, error, offline) from error
     if offline:
-        _refuse_another_commit(spec, commit_of(dataset))
+        _refuse_another_commit(replace(spec, revision=revision), commit_of(dataset))
+    else:
+        pin("datasets", spec.repo, spec.revision, commit_of(dataset))
     return dataset
 
 
@@ -147,7 +397,21 @@ def _explained(spec: HubSpec, error: Exception, offline: bool) -> LayerscopeErro
             f"hub dataset {spec} is not in the hub cache, and downloads are off ({reason}). "
             f"Run once with downloads on, or give a file of texts instead."
         )
+    kinds = {type(one).__name__ for one in _chain(error)}
+    if "GatedRepoError" in kinds or "is a gated dataset" in reason:
+        return DataError(
+            f"hub dataset {spec} is gated: accept its terms on the hub and log in (`hf auth login`), then try again."
+        )
+    if "RevisionNotFoundError" in kinds:
+        return DataError(
+            f"the hub has the dataset {spec.repo}, but no revision {spec.revision!r}. Check the branch, tag or commit."
+        )
     problem = hub_problem(error)
+    if "RepositoryNotFoundError" in kinds or ("DatasetNotFoundError" in kinds and problem is None):
+        return DataError(
+            f"the hub has no dataset {spec.repo!r}, or it is private. Check the spelling, or log in (`hf auth login`). Texts can "
+            "also be given as a file."
+        )
     if problem is not None:
         return DownloadError(f"hub dataset {spec} could not be loaded: {problem}. A file of texts can be given instead.")
     if isinstance(error, ValueError):  # an unknown config or split: the message lists the valid ones

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import LoadedModel, open_model
+from layerscope.models.load import at_commit
 from layerscope.models.settings import pick_device
 
 Item = TypeVar("Item")
@@ -180,9 +181,18 @@ def make_recipe(given: Any, loaded: LoadedModel, offline: bool, options: dict[st
         )
     if isinstance(given, (str, Path)):
         path = Path(given).expanduser()
-        spec: str | Path = path.resolve() if path.exists() else given
+        spec = path.resolve() if path.exists() else at_commit(given, loaded)
+        if spec != given:
+            options = {name: value for name, value in options.items() if name != "revision"}  # part of the name now
+        if options.get("adapters"):
+            options = {**options, "adapters": _pinned_adapters(options["adapters"], loaded.identity["adapters"])}
         return ModelRecipe(spec, options, offline, loaded.identity)
     return ModelRecipe(_pickled(loaded), options, offline, loaded.identity)
+
+
+def _pinned_adapters(given: Sequence[str | Path], facts: Sequence[Mapping[str, Any]]) -> list[str | Path]:
+    """Adapters as workers shall read them: those of the hub by their commits."""
+    return [f"{one['name']}@{one['revision']}" if one.get("revision") else spec for spec, one in zip(given, facts, strict=True)]
 
 
 def driver_options(given: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import get_template, kinds_of, parse_readouts
+from layerscope.data.hub import pinned
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
 from layerscope.engines.base import ModelRecipe, driver_options, make_recipe
 from layerscope.errors import UnknownNameError
@@ -102,7 +103,7 @@ def evaluate(
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = None if out is None else RunFolder(out)
-    with engine_in_use(where) as used:
+    with pinned(), engine_in_use(where) as used:
         loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
         has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
         plan = EvaluationPlan.make(

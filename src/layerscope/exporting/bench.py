@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from layerscope.catalogue import MARKER
@@ -27,6 +26,7 @@ from layerscope.exporting import bench_child
 from layerscope.exporting.draft import beyond
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
+from layerscope.terminal import Console
 
 DEFAULT_LENGTHS = (32, 128)
 

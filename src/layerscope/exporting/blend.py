@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout, get_template
-from layerscope.errors import ExportError
+from layerscope.errors import ExportError, printable
 from layerscope.exporting import blend_module, verifying
 from layerscope.exporting.cutting import Route, check_cuttable, write_cut
 from layerscope.exporting.describing import front_lines, license_of, parameters_of, title_of
@@ -75,7 +75,7 @@ def export_blend(
     if not getattr(model.tokenizer, "is_fast", False):
         raise ExportError(f"{model.name} has no fast tokenizer, which templates need. {nearest}")
     texts = [*verification_texts(brief=True), beyond(max_length)]
-    with published(out) as folder:
+    with published(out, overwrite) as folder:
         route = write_cut(model, layer, readout.final_norm, folder)
         with quiet():
             settled_tokenizer(model, max_length).save_pretrained(folder)
@@ -89,7 +89,7 @@ def export_blend(
         facts |= {"license": license_of(model, model, offline), "why": why, "nearest": nearest}
         plain = atomic.plain(facts)
         atomic.write_json(folder / MARKER, plain)
-        atomic.write_text(folder / "README.md", _card(plain, patterns))
+        atomic.write_text(folder / "README.md", printable(_card(plain, patterns)))
         also(folder)
     return Exported(out, json.loads((out / MARKER).read_text(encoding="utf-8")))
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import DEFAULT_READOUT, Readout
@@ -21,6 +20,7 @@ from layerscope.exporting.verifying import Verification
 from layerscope.models import LoadedModel, catalogue
 from layerscope.selection import Choice, headline
 from layerscope.store import atomic
+from layerscope.terminal import Console
 from layerscope.version import VERSION
 
 

@@ -25,10 +25,13 @@ from layerscope.exporting.describing import describe, finish, license_of
 from layerscope.exporting.draft import LONG, SHORT, Draft, beyond, check_expressible, verification_texts
 from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
+from layerscope.exporting.sealed import seal
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
+from layerscope.models.load import at_commit
 from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
+from layerscope.store.locks import lock_beside
 
 _ASIDE = ".old"
 DEFAULT_MAX_LENGTH = 256  # the evaluation's
@@ -140,7 +143,7 @@ def export(
     _check(loaded, plan)
     length = _length(loaded, max_length, evidence)
     unit = _unit(loaded, normalize, evidence)
-    with published(place) as folder:
+    with published(place, overwrite) as folder:
         draft = prepare(
             loaded, chosen, plan, folder, texts=texts, brief=brief, max_length=length, extend=max_length is None, unit=unit,
             center=lambda ids_of: mean or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
@@ -155,7 +158,7 @@ def export(
         if bench:
             from layerscope.exporting.bench import bench_facts
 
-            facts["bench"] = bench_facts(folder, model, offline)
+            facts["bench"] = bench_facts(folder, at_commit(model, loaded) if isinstance(model, (str, Path)) else model, offline)
         finish(draft, facts)
         also(folder)
     return Exported(place, json.loads((place / MARKER).read_text(encoding="utf-8")))
@@ -274,7 +277,9 @@ def _mean(
 
         corpus = load_corpus(named, column=column, offline=offline)
         vectors = pooled_vectors(model, ids_of(list(corpus.texts)), layer, readout)
-        return vectors.mean(0, dtype=np.float64), f"the {len(corpus)} texts of {corpus.name}"
+        commit = corpus.source.get("commit")
+        at = f" at commit {commit[:12]}" if commit else ""
+        return vectors.mean(0, dtype=np.float64), f"the {len(corpus)} texts of {corpus.name}{at}"
     if evidence is not None and (known := evidence.center_texts()) is not None:
         return pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64), known[1]
     if evidence is not None:
@@ -304,29 +309,35 @@ def check_free(out: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def published(out: Path) -> Iterator[Path]:
-    """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it stays as NAME.failed."""
-    with explained(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
-            if not out.exists():  # an export was killed while it took the place of this one
-                os.rename(earlier, out)
-        remove_parts(out.parent, of=(f".{out.name}", f".{out.name}{_ASIDE}"))  # of exports that were killed
-        scratch = part_of(out)
-        scratch.mkdir()
-    try:
+def published(out: Path, overwrite: bool) -> Iterator[Path]:
+    """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it stays as NAME.failed.
+
+    One process at a time: another one is refused.
+    """
+    with lock_beside(out, "exporting"):
         with explained(out):
-            yield scratch
-            _replace(scratch, out)
-    except ExportError as error:
-        if not (scratch / "modules.json").exists():
-            raise  # refused before it was complete: nothing to look at
-        failed = out.with_name(f"{out.name}.failed")
-        shutil.rmtree(failed, ignore_errors=True)
-        os.rename(scratch, failed)
-        raise ExportError(f"{error} Nothing was written to {out}; what failed is in {failed}.") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
+                if not out.exists():  # an export was killed while it took the place of this one
+                    os.rename(earlier, out)
+            remove_parts(out.parent, of=(f".{out.name}", f".{out.name}{_ASIDE}"))  # of exports that were killed
+            check_free(out, overwrite)  # another process may have written it meanwhile
+            scratch = part_of(out)
+            scratch.mkdir()
+        try:
+            with explained(out):
+                yield scratch
+                seal(scratch)
+                _replace(scratch, out)
+        except ExportError as error:
+            if not (scratch / "modules.json").exists():
+                raise  # refused before it was complete: nothing to look at
+            failed = out.with_name(f"{out.name}.failed")
+            shutil.rmtree(failed, ignore_errors=True)
+            os.rename(scratch, failed)
+            raise ExportError(f"{error} Nothing was written to {out}; what failed is in {failed}.") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _replace(scratch: Path, out: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,21 +18,16 @@ from layerscope.improving.centering import Centered
 from layerscope.improving.grid import unit
 from layerscope.improving.reading import Reader
 from layerscope.models import LoadedModel
-from layerscope.store.locks import run_lock
+from layerscope.store.locks import lock_beside
 
 
 @contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
     """Be the only process that improves into `out`; yields a folder beside it for what a stopped run goes on from."""
-    work = out.absolute().with_name(f".{out.name}.improving")
-    try:
-        with run_lock(work, about=out):
-            yield work
-            for file in work.glob("*.npz"):  # finished: nothing to go on from
-                file.unlink(missing_ok=True)
-    finally:
-        with contextlib.suppress(OSError):  # another process is there, or a run was stopped that can go on
-            os.rmdir(work)
+    with lock_beside(out, "improving") as work:
+        yield work
+        for file in work.glob("*.npz"):  # finished: nothing to go on from
+            file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

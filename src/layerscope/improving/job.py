@@ -18,10 +18,12 @@ from layerscope.cache import cache_dir
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.runs import MANIFEST
+from layerscope.data.hub import pinned
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import driver_options, make_recipe
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, UnknownNameError
 from layerscope.exporting.job import check_free
+from layerscope.exporting.sealed import damaged
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
@@ -33,6 +35,7 @@ from layerscope.improving.record import Settings, choice_of, evidence_of, left_a
 from layerscope.improving.result import Improved
 from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
+from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
@@ -111,10 +114,10 @@ def improve(
     place = None if out is None else Path(out)
     if place is not None and not (place / MANIFEST).is_file():  # a run that is there may be this very one
         check_free(place, overwrite)
-    drawn = draw_sample(data, column=column, size=sample, seed=seed, offline=offline)
     labeled = None if labels is None else read_labels(labels)
     alone = nullcontext(None) if place is None else working_folder(place)
-    with alone as work, engine_in_use(where) as used, stages(progress) as bar:
+    with pinned(), alone as work, engine_in_use(where) as used, stages(progress) as bar:
+        drawn = draw_sample(data, column=column, size=sample, seed=seed, offline=offline)
         loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
         _check_readable(loaded)
         recipe = make_recipe(model, loaded, offline, loading) if used.remote else None
@@ -178,10 +181,10 @@ class ImproveJob:
         config = self.settings.config(self.model, self.sample)
         if out is not None:
             if not overwrite and _is_finished(out, config):
-                damaged = RunFolder(out).damaged()
-                if not damaged:
+                found = damaged(out) or RunFolder(out).damaged()
+                if not found:
                     return Improved.load(out)
-                for check in damaged:
+                for check in found:
                     log.warning("%s is damaged (%s): the run is computed again", check.path, check.reason)
                 overwrite = True  # the damaged folder stays until the new one takes its place
             check_free(out, overwrite)
@@ -355,7 +358,8 @@ class ImproveJob:
 
     def _left_alone(self, out: Path | None, overwrite: bool) -> Improved:
         """A sentence encoder was trained for this: its own readout stays."""
-        folder = resolve(self.given, offline=self.offline).path if isinstance(self.given, (str, Path)) else None
+        named = isinstance(self.given, (str, Path))
+        folder = resolve(at_commit(self.given, self.model), offline=self.offline).path if named else None
         readout, blocks = own_readout(folder, self.model.width), self.model.n_blocks
         self.reader.read({"plain": list(readout.kinds)}, list(self.sample.texts), self.bar, self.model.name)
         candidates = StoredCandidates(self.reader.spaces, [readout], self.reader.layers, {TEXTS: self.sample.texts})

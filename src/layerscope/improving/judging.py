@@ -13,6 +13,7 @@ from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope.improving.grid import StoredCandidates, by_template
 from layerscope.improving.reading import Reader, encoder_vectors, knows_language, own_readout, unknown_share
 from layerscope.models import LoadedModel, load
+from layerscope.models.load import at_commit
 from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Agreement
@@ -119,7 +120,7 @@ def make_panel(
             encoder = load(judge, offline=offline)
         except (OfflineError, DownloadError) as error:
             raise type(error)(f"the judge: {error} Or judge without an encoder: --judge none.") from error
-        folder = resolve(judge, offline=offline).path
+        folder = resolve(at_commit(judge, encoder), offline=offline).path
     if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(model.identity)):
         raise LayerscopeError(
             f"the judge {encoder.name!r} is the model itself, and would agree with what it does already. Give another sentence "

@@ -65,7 +65,13 @@ def draw_sample(texts: Any, *, column: str | None = None, size: int = 1000, seed
             f"{LEAST_TEXTS} are needed to see which are neighbors, and some hundreds are better. To read a layer of your own "
             "choice, use `layerscope export`."
         )
-    facts = {"name": stream.name, "read": drawn.read, "distinct": drawn.distinct, "dropped": stream.dropped}
+    facts = {
+        "name": stream.name,
+        "read": drawn.read,
+        "distinct": drawn.distinct,
+        "dropped": stream.dropped,
+        "source": stream.source,
+    }
     facts["fingerprint"] = drawn.fingerprint
     return Sample(drawn.texts[:size], drawn.distinct, stream.name, facts, drawn.texts[size:], stream, drawn.keys)
 

@@ -14,6 +14,7 @@ import pandas as pd
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError
 from layerscope.exporting.blend import MODULE, is_ours
+from layerscope.exporting.sealed import damaged
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
 
@@ -118,6 +119,11 @@ class Improved:
             from sentence_transformers import SentenceTransformer
         except ImportError:
             raise MissingExtraError("encoding with an exported folder", "export") from None
+        found = damaged(self.folder)
+        if found:
+            raise LayerscopeError(
+                f"{found[0].path} is damaged ({found[0].reason}). Run improve again with the same out: it is written anew."
+            )
         trusted: dict[str, Any] = {}
         if self.manifest["evidence"].get("needs_trust"):
             if not is_ours(self.folder):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.readout import how_read
 from layerscope.improving.result import Improved
+from layerscope.terminal import Console
 
 _WIDTH = 64
 

@@ -20,6 +20,8 @@ from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 _CITATION = "Thilak et al. 2024"
 # float32 will do for the folds if it moves the whole data's value by less than this share of the standard error.
 _SHARE_OF_ERROR = 0.25
+# A pivot of Σ_w's factor below so many units of rounding of its largest entry is rounding itself.
+_PIVOT_UNITS = 1024
 
 
 def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
@@ -61,7 +63,10 @@ class LiDAR(Metric[ViewRows]):
         there = [data for data in there if ("lidar", self.options) not in data._memo]
         if not there or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
             return
-        made = [whitened_together(data, self.options) for data in there]
+        tried = [(data, whitened_together(data, self.options)) for data in there]
+        there, made = [data for data, site in tried if site], [site for _, site in tried if site]
+        if not made:
+            return
         wholes = torch.stack([site[0] for site in made])
         folds = [torch.cat([site[k].float() for site in made]) for k in range(1, len(made[0]))]
         del made
@@ -101,7 +106,7 @@ class LiDAR(Metric[ViewRows]):
 
     def _result(self, data: ViewRows, value: float, left_out: list[float]) -> Estimate:
         n, d = len(data), data.width
-        if not math.isfinite(value):  # all prompts the same
+        if not all(map(math.isfinite, (value, *left_out))):  # all prompts the same, or states too large for δ to be seen
             return Estimate(math.nan, n, d, undefined=n)
         rank = min(d, n * (data.n_views - 1))
         return Estimate(value, n, d, se=jackknife_error(left_out), df=len(left_out) - 1, notes={"within_rank": rank})
@@ -133,15 +138,37 @@ class _Scatter:
             self.within.addmm_(inner.T, inner)
 
     def entropy(self, without: int | None = None) -> float:
-        """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold."""
-        return float(gram_entropy(self.whitened([without])[0], self.options.alpha))
+        """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold; NaN where none is defined."""
+        whitened = self.whitened([without])[0]
+        return math.nan if whitened is None else float(gram_entropy(whitened, self.options.alpha))
 
-    def whitened(self, without: Sequence[int | None]) -> list[Tensor]:
+    def whitened(self, without: Sequence[int | None]) -> list[Tensor | None]:
         """Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, or a matrix with the same eigenvalues, of all prompts (None) or without a fold.
 
-        Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}.
+        Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}. Where states are so large
+        that δ is lost in the rounding of Σ_w, the factor is taken from the rows themselves, whose squares are not formed. None
+        where even that has no room for δ.
         """
-        return [_whiten(*self._parts(fold), self.centers is not None) for fold in without]
+        out: list[Tensor | None] = []
+        for fold in without:
+            noise, what = self._parts(fold)
+            factor, failed = torch.linalg.cholesky_ex(noise)
+            if int(failed) or not _is_sound(factor.diagonal().square()):
+                factor = self._factor_of_rows(fold)
+            whitened = _whiten(_by_factor(factor), what, self.centers is not None) if _is_sound(factor.diagonal()) else None
+            out.append(whitened if whitened is not None and bool(whitened.isfinite().all()) else None)
+        return out
+
+    def _factor_of_rows(self, without: int | None) -> Tensor:
+        """The Cholesky factor of Σ_w with δ on its diagonal, through a QR decomposition of what its square would be."""
+        folds = [k for k in range(n_folds(self.n)) if k != without]
+        blocks = self._blocks() if without is None else (z for k in folds for z in self._fold(k))
+        upper, n = torch.zeros(0, self.d, dtype=torch.float64, device=self.mean.device), 0
+        for z in blocks:
+            upper, n = torch.linalg.qr(torch.cat([upper, _inner(z)]), mode="r").R, n + len(z)
+        delta = math.sqrt(self.options.delta) * torch.eye(self.d, dtype=torch.float64, device=upper.device)
+        upper = torch.linalg.qr(torch.cat([upper / math.sqrt(max(1, n * self.q)), delta]), mode="r").R
+        return (upper * upper.diagonal().sign().unsqueeze(1)).mT
 
     def _parts(self, without: int | None) -> tuple[Tensor, Tensor]:
         """Σ_w with δ on its diagonal, and what Σ_b follows from: the centers over √n, or Σ_b itself."""
@@ -181,7 +208,10 @@ class _Scatter:
 
 
 def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
-    """What `_Scatter.whitened` gives, of all prompts and (stacked by size) without each fold, in few large steps for a GPU."""
+    """What `_Scatter.whitened` gives, of all prompts and (stacked by size) without each fold, in few large steps for a GPU.
+
+    Nothing where δ could be lost in rounding: that is for `_Scatter`.
+    """
     z = data.all() if options.lidar_rows == "raw" else _prepared(data, options)
     n, q, d = z.shape
     centers, mean = z.mean(1), z.mean((0, 1))
@@ -190,11 +220,15 @@ def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
     members = fold_members(n, z.device)
     within_of = [_products(inner[some].flatten(1, 2)) for some in members]
     within = torch.stack([part.sum(0) for part in within_of]).sum(0) if members else _products(inner.flatten(0, 1)[None])[0]
+    if options.delta < _PIVOT_UNITS * torch.finfo(z.dtype).eps * float(within.diagonal().max()) / (n * q):
+        return []
     delta = options.delta * torch.eye(d, dtype=z.dtype, device=z.device)
     by_prompts = n <= d
     between = torch.zeros(0) if by_prompts else off.T @ off
     out = [
-        _whiten((within / (n * q) + delta)[None], (off if by_prompts else between)[None] / _share(n, by_prompts), by_prompts)[0]
+        _whiten(
+            _solver((within / (n * q) + delta)[None]), (off if by_prompts else between)[None] / _share(n, by_prompts), by_prompts
+        )[0]
     ]
     for some, part in zip(members, within_of, strict=True):
         left = n - some.shape[1]
@@ -204,7 +238,7 @@ def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
             rest = off[left_in(some, n)] - shift.unsqueeze(1)
         else:
             rest = between - _products(off[some]) - left * shift.unsqueeze(2) * shift.unsqueeze(1)
-        out.append(_whiten(noise, rest / _share(left, by_prompts), by_prompts))
+        out.append(_whiten(_solver(noise), rest / _share(left, by_prompts), by_prompts))
     return out
 
 
@@ -217,9 +251,11 @@ def _products(rows: Tensor) -> Tensor:
     return rows.mT @ rows
 
 
-def _whiten(noise: Tensor, what: Tensor, by_prompts: bool) -> Tensor:
-    """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centers (…, n, D) or itself (…, D, D)."""
-    solve = _solver(noise)
+def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -> Tensor:
+    """Matrices with the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, Σ_b being given by centers (…, n, D) or itself (…, D, D).
+
+    `solve` multiplies by L⁻¹, Σ_w = L Lᵀ.
+    """
     half = solve(what.mT if by_prompts else what)
     if by_prompts:
         return half.mT @ half
@@ -232,8 +268,16 @@ def _solver(noise: Tensor) -> Callable[[Tensor], Tensor]:
     if noise.is_cuda and noise.ndim == 3 and fast_doubles(noise.device):
         factor = inverse_factor(noise.clone(memory_format=torch.contiguous_format))
         return lambda what: factor @ what
-    factor = torch.linalg.cholesky(noise)
+    return _by_factor(torch.linalg.cholesky(noise))
+
+
+def _by_factor(factor: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda what: torch.linalg.solve_triangular(factor, what, upper=False)
+
+
+def _is_sound(pivots: Tensor) -> bool:
+    """Whether the smallest pivot of a factor is more than rounding of the largest."""
+    return bool(pivots.min() > _PIVOT_UNITS * torch.finfo(pivots.dtype).eps * pivots.max())
 
 
 def _seen_from(centers: Tensor, mean: Tensor) -> Tensor:

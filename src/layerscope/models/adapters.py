@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,33 @@ _WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 
 
-def locate(spec: str | Path, offline: bool = False) -> Path:
-    """The local folder of an adapter: a folder, or a hub id org/name[@revision]."""
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's folder on this machine; of one from the hub also its repository and commit."""
+
+    path: Path
+    name: str
+    revision: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What identifies it."""
+        commit = {"revision": self.revision} if self.revision else {}
+        return {"name": self.name, **commit, "sha256": file_sha256(self.path / _WEIGHTS)}
+
+
+def locate(spec: str | Path, offline: bool = False) -> Adapter:
+    """Find an adapter: a folder, or a hub id org/name[@revision], which is downloaded where that is allowed."""
     path = Path(spec).expanduser()
+    found = Adapter(path, path.name)
     if not exists(path) and re.fullmatch(r"[\w.-]+/[\w.-]+(@[^@\s]+)?", str(spec)):
         repo, _, revision = str(spec).partition("@")
-        path, _commit = hub_snapshot(repo, revision or None, offline)
+        path, commit = hub_snapshot(repo, revision or None, offline)
+        found = Adapter(path, repo, commit)
     if not (path / "adapter_config.json").is_file():
         raise ModelError(f"{spec} is not an adapter folder: it holds no adapter_config.json.")
     if not (path / _WEIGHTS).is_file():
         raise ModelError(f"{path} holds no {_WEIGHTS}. Only safetensors adapters are read; save it again as safetensors.")
-    return path
+    return found
 
 
 def require_peft() -> None:
@@ -39,13 +56,13 @@ def require_peft() -> None:
         raise MissingExtraError("applying adapters", "peft") from None
 
 
-def apply(module: nn.Module, folders: Sequence[Path]) -> tuple[nn.Module, list[dict[str, Any]]]:
+def apply(module: nn.Module, adapters: Sequence[Adapter]) -> tuple[nn.Module, list[dict[str, Any]]]:
     """Merge each adapter into `module`, in order; returns the module and what identifies the adapters."""
     require_peft()
     facts = []
-    for folder in folders:
-        module = _merge(module, folder)
-        facts.append({"name": folder.name, "sha256": file_sha256(folder / _WEIGHTS)})
+    for adapter in adapters:
+        module = _merge(module, adapter.path)
+        facts.append(adapter.facts())
     return module, facts
 
 

@@ -54,6 +54,12 @@ def check_sizes(folder: Path, config: dict[str, Any], weights: Iterable[Path], i
 
     Of the configurations inside it, only the one called `inner` is that of the model that will be read.
     """
+    for name, value in config.items():
+        # a share of what is dropped in training; some architectures hand it on even where nothing is dropped
+        if "drop" in str(name) and isinstance(value, float) and not 0 <= value <= 1:
+            raise ModelError(
+                f"{folder / 'config.json'} declares {name} {value}; it is a share, from 0 to 1. The file is damaged."
+            )
     shapes = [shape for file in weights for shape in tensor_shapes(file).values()]
     if not shapes:
         raise ModelError(f"the weights in {folder} hold no tensor.")

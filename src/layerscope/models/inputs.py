@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from threading import Event
@@ -14,7 +15,7 @@ import numpy as np
 from layerscope.capture.batches import Batch
 from layerscope.data.augment import ViewPool, ViewRequest, make_views, open_tokenizer, token_ids
 from layerscope.data.items import Items
-from layerscope.errors import DataError
+from layerscope.errors import DataError, LayerscopeError, ModelError
 
 Row = Sequence[int] | np.ndarray
 """One item as its model takes it: the token ids of a text; of an image, what its processor made of it."""
@@ -284,6 +285,20 @@ class TokenBlock:
     truncated: np.ndarray
 
 
+@contextmanager
+def tokenizer_explained(name: str) -> Iterator[None]:
+    """One clear error where a tokenizer's files do not fit together: it fails on some texts only, such as those of new words."""
+    try:
+        yield
+    except LayerscopeError:
+        raise
+    except Exception as error:  # the core raises plain ones
+        reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+        raise ModelError(
+            f"the tokenizer of {name} cannot tokenize a text ({reason}). Its files are incomplete or damaged: fetch them again."
+        ) from error
+
+
 def tokenize_block(model: ReadableModel, texts: Sequence[str], limit: int | None, proceed: Event | None = None) -> TokenBlock:
     """What `model.tokenize` gives, without an object of Python's per token and without offsets, which nobody reads.
 
@@ -296,9 +311,10 @@ def tokenize_block(model: ReadableModel, texts: Sequence[str], limit: int | None
         ids, cut = made.ids, made.truncated
     else:
         heads, long = cut_by_characters(texts, limit)
-        encodings = core.encode_batch_fast(heads)
-        for i in (i for i in long if not encodings[i].overflowing):
-            encodings[i] = core.encode_batch_fast([texts[i]])[0]
+        with tokenizer_explained(model.name):
+            encodings = core.encode_batch_fast(heads)
+            for i in (i for i in long if not encodings[i].overflowing):
+                encodings[i] = core.encode_batch_fast([texts[i]])[0]
         if proceed is not None:
             proceed.wait()
         ids, cut = [encoding.ids for encoding in encodings], [bool(encoding.overflowing) for encoding in encodings]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from layerscope.core.options import ModelOptions
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
@@ -60,7 +58,7 @@ def load(
     target = None if device_map is not None else pick_device(device)
     if adapters:
         adapting.require_peft()
-    folders = [adapting.locate(adapter, offline) for adapter in adapters]
+    located = [adapting.locate(adapter, offline) for adapter in adapters]
     source = resolve(spec, offline, revision=revision, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     if source.gguf is not None:
         require_gguf()
@@ -80,8 +78,8 @@ def load(
     else:
         module, tokenizer = _read(source, options, trust_remote_code)
     facts: list[dict[str, Any]] = []
-    if folders:
-        module, facts = adapting.apply(module, folders)
+    if located:
+        module, facts = adapting.apply(module, located)
     if target is not None:
         module = module.to(target)
     module.eval().requires_grad_(False)
@@ -142,17 +140,11 @@ def find_source(model: str | Path, offline: bool, model_options: Mapping[str, An
     return resolve(model, offline, **{name: model_options[name] for name in names if name in model_options})
 
 
-def pin_model(model: Any, offline: bool, model_options: ModelOptions) -> tuple[Any, ModelOptions]:
-    """A hub model as org/name@commit, so that a branch that moves meanwhile is not read at two commits; others as they are.
-
-    A revision among the options becomes part of the name.
-    """
-    if not isinstance(model, (str, Path)):
-        return model, model_options
-    source = find_source(model, offline, model_options.given())
-    if source.kind != "hub" or not source.revision:
-        return model, model_options
-    return f"{source.name}@{source.revision}", replace(model_options, revision=None)
+def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:
+    """What the user gave, of a hub model with the commit that was loaded: a branch may move before it is read again."""
+    if loaded.identity.get("source") != "hub" or not loaded.identity.get("revision"):
+        return given
+    return f"{loaded.name}@{loaded.identity['revision']}"
 
 
 def make_bidirectional(module: nn.Module) -> None:

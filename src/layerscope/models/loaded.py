@@ -17,7 +17,7 @@ from layerscope.capture.batches import Batch, make_batch
 from layerscope.data.items import Items
 from layerscope.errors import DataError, ModelError
 from layerscope.models import modules
-from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters
+from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters, tokenizer_explained
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,11 @@ class LoadedModel:
             raise DataError(f"max_length must be at least 1, not {limit}.")
         self._refuse_too_short(limit)
         heads, long = cut_by_characters(texts, limit)
-        tokens = self._tokenize(heads, limit)
-        for i in (i for i in long if not tokens.truncated[i]):
-            whole = self._tokenize([texts[i]], limit)
-            tokens.ids[i], tokens.truncated[i] = whole.ids[0], whole.truncated[0]
+        with tokenizer_explained(self.name):
+            tokens = self._tokenize(heads, limit)
+            for i in (i for i in long if not tokens.truncated[i]):
+                whole = self._tokenize([texts[i]], limit)
+                tokens.ids[i], tokens.truncated[i] = whole.ids[0], whole.truncated[0]
         return tokens
 
     def _tokenize(self, texts: list[str], limit: int | None) -> Tokens:
@@ -192,9 +193,9 @@ class LoadedModel:
         """Token ids, uncut, and for each token the characters it came from (special tokens: none, as (0, 0))."""
         if not getattr(self._tokenizer, "is_fast", False):
             raise ModelError(f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest.")
-        batch = self._tokenizer(
-            list(texts), return_offsets_mapping=True, return_attention_mask=False, return_token_type_ids=False, verbose=False
-        )
+        options = {"return_offsets_mapping": True, "return_attention_mask": False, "return_token_type_ids": False}
+        with tokenizer_explained(self.name):
+            batch = self._tokenizer(list(texts), verbose=False, **options)
         offsets = [[(int(a), int(b)) for a, b in row] for row in batch["offset_mapping"]]
         return [list(ids) for ids in batch["input_ids"]], offsets
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.catalogue import MARKER
 from layerscope.core.untrusted import exists, read_json
-from layerscope.data.hub import hub_problem, set_patience
+from layerscope.data.hub import (
+    hub_problem,
+    is_as_published,
+    patiently,
+    pin,
+    pinned_revision,
+    remove_blob,
+    set_patience,
+)
 from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
-from layerscope.packages import file_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
@@ -222,63 +229,67 @@ _NOT = ["*/*", "consolidated*", "*.fp16.*", "*.onnx"]
 def hub_snapshot(
     repo: str, revision: str | None, offline: bool, *, pickles: bool = False, code: bool = False
 ) -> tuple[Path, str]:
-    """The local folder of a hub repository and its commit; only looked up, not downloaded, when `offline`."""
+    """The local folder of a hub repository and its commit; only looked up, not downloaded, when `offline`.
+
+    Within a run a branch is asked for once (`layerscope.data.hub.pinned`).
+    """
+    folder = _snapshot(repo, pinned_revision("models", repo, revision), offline, pickles=pickles, code=code)
+    if not offline:
+        pin("models", repo, revision, folder.name)
+    return folder, folder.name
+
+
+def _snapshot(repo: str, revision: str | None, offline: bool, *, pickles: bool, code: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     patterns = [*_FILES, *(["*.bin"] if pickles else []), *(["*.py"] if code else [])]
     known = _FETCHED.get((repo, revision, tuple(patterns)))
     if known is not None and known.is_dir():  # a commit that this process has fetched and checked: it cannot change
-        return known, known.name
+        return known
     set_patience()
 
     def fetch() -> Path:
+        given: Any = {"revision": revision, "local_files_only": offline, "allow_patterns": patterns, "ignore_patterns": _NOT}
         try:
-            return Path(
-                snapshot_download(
-                    repo, revision=revision, local_files_only=offline, allow_patterns=patterns, ignore_patterns=_NOT
-                )
-            )
+            return Path(patiently(lambda: snapshot_download(repo, **given)))
         except Exception as error:
             raise _explain_hub(error, repo, revision, offline) from error
 
     folder = fetch()
-    damaged = [file for file in sorted(folder.iterdir()) if not _is_as_named(file)]
+    damaged = [file for file in sorted(folder.iterdir()) if not is_as_published(file)]
     if damaged and not offline:
         for file in damaged:
             log.warning("%s of %s is not what the hub published: it is discarded and fetched again", file.name, repo)
-            _remove_blob(file)
+            remove_blob(file)
         folder = fetch()
-        damaged = [file for file in sorted(folder.iterdir()) if not _is_as_named(file)]
+        damaged = [file for file in sorted(folder.iterdir()) if not is_as_published(file)]
     if damaged:
         for file in damaged:
-            _remove_blob(file)
+            remove_blob(file)
         raise DownloadError(
             f"{damaged[0].name} of {repo} is not the file that the hub published: its checksum does not match. The copy was "
             "removed. " + ("Fetch it again while online." if offline else "Try again; a proxy or a mirror may have changed it.")
         )
     _FETCHED[repo, folder.name, tuple(patterns)] = folder
-    return folder, folder.name
+    return folder
 
 
-def _is_as_named(file: Path) -> bool:
-    """Whether a file in the hub's cache is what its name says: the cache names content by its sha256, or as git does."""
-    if not file.is_file():
-        return not file.is_symlink()
-    name = file.resolve().name
-    if re.fullmatch(r"[0-9a-f]{64}", name):
-        return file_sha256(file) == name
-    if re.fullmatch(r"[0-9a-f]{40}", name) and file.is_symlink():
-        content = file.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == name  # noqa: S324 - git's name, no secret
-    return True  # a cache without links says nothing
+def pin_branches(models: Iterable[tuple[Any, str | None]]) -> None:
+    """Ask the hub for the commits of these models (each with its revision), for workers in other processes to read.
 
+    What cannot be asked for is left to them: their error says more.
+    """
+    from huggingface_hub import HfApi
 
-def _remove_blob(file: Path) -> None:
-    with contextlib.suppress(OSError):
-        blob = file.resolve()
-        file.unlink(missing_ok=True)
-        if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
-            blob.unlink(missing_ok=True)
+    set_patience()
+    for model, wanted in models:
+        match = None if not isinstance(model, str) or exists(model) else _HUB_ID.fullmatch(model)
+        if match is None or model in catalogue():
+            continue
+        revision = wanted or match["revision"]
+        if pinned_revision("models", match["repo"], revision) == revision:
+            with contextlib.suppress(Exception):
+                pin("models", match["repo"], revision, HfApi().model_info(match["repo"], revision=revision).sha)
 
 
 def _explain_other_weights(repo: str, commit: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items, is_items
 from layerscope.data.rows import SUFFIXES, read_rows
-from layerscope.errors import DataError, LayerscopeError
+from layerscope.errors import DataError, LayerscopeError, clean_names
 
 PARTS = ("train", "validation", "test")
 _FILES = (*SUFFIXES, ".json", ".parquet", ".txt", ".gz")  # what is named like a file is one, though not all can be read
@@ -96,7 +96,8 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
         digest.update(f"{len(text)}\0{text}\0{part}\0{label}\0".encode("utf-8", "surrogatepass"))
     all_facts = {**(facts or {}), "repeated_texts": repeated, "contradicting_texts": len(contradicting)}
     corpus = Corpus.of([text for text, _, _ in usable], name)
-    return Examples("text", name, corpus, labels, classes, digest.hexdigest(), _given(parts), all_facts)
+    shown = clean_names(classes)
+    return Examples("text", name, corpus, labels, shown, digest.hexdigest(), _given(parts), all_facts)
 
 
 def image_examples(sets: dict[str, Any]) -> Examples:

@@ -18,6 +18,7 @@ from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.core.options import EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.reading import Reading
 from layerscope.data.corpus import refuse_missing
+from layerscope.data.hub import pinned
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
@@ -115,9 +116,10 @@ def probe(
     folder = None if out is None else RunFolder(out)
     named = isinstance(data, (str, Path))
     refuse_missing(data)
-    kind = known_as or (kind_read_by(model, offline, loading) if named else "")
-    examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
-    loaded = open_model(model, tokenizer, offline, loading)
+    with pinned():
+        kind = known_as or (kind_read_by(model, offline, loading) if named else "")
+        examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
+        loaded = open_model(model, tokenizer, offline, loading)
     source = _source(loaded, examples, max_length)
     try:
         kinds = list(dict.fromkeys(kinds))

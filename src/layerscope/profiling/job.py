@@ -20,6 +20,7 @@ from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, ta
 from layerscope.core.reading import Reading
 from layerscope.core.runs import view
 from layerscope.data.corpus import refuse_missing
+from layerscope.data.hub import pinned
 from layerscope.data.items import Items, is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine, driver_options, engine_in_use, make_recipe, open_engine
@@ -29,7 +30,7 @@ from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
-from layerscope.models.load import find_source, pin_model
+from layerscope.models.load import find_source
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, encode, encode_in_memory
 from layerscope.profiling.run import Run
@@ -210,21 +211,20 @@ def profile(
     )  # fmt: skip
     config = make_config(**settings)
     refuse_missing(data)
-    model, loading = pin_model(model, offline, loading)
-    kind = "images" if as_images else _kind_of(model, data, loading, offline)
-    if kind != "texts":
-        config = make_config(**settings, kind=kind)
-    folder = None if out is None else RunFolder(out)
-    observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
-    source = resolve_early(model, offline, loading.given())
-    items = open_items(data, kind, reading, offline)
-    request = {"model": source, "corpus": items.fingerprint, "profile": config.as_dict(), "layerscope": VERSION}
-    if folder is not None and source is not None and not overwrite:
-        there = folder.manifest()
-        same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
-        if same and folder.is_whole():
-            return _finished(Run.load(folder.path), observer)
-    with engine_in_use(where) as used:
+    with pinned(), engine_in_use(where) as used:
+        kind = "images" if as_images else _kind_of(model, data, loading, offline)
+        if kind != "texts":
+            config = make_config(**settings, kind=kind)
+        folder = None if out is None else RunFolder(out)
+        observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
+        source = resolve_early(model, offline, loading.given())
+        items = open_items(data, kind, reading, offline)
+        request = {"model": source, "corpus": items.fingerprint, "profile": config.as_dict(), "layerscope": VERSION}
+        if folder is not None and source is not None and not overwrite:
+            there = folder.manifest()
+            same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
+            if same and folder.is_whole():
+                return _finished(Run.load(folder.path), observer)
         job = _open_job(model, tokenizer, items, config, used, offline, loading.given())
         job.batch_size, job.observer = where.batch_size, observer
         with progress_bar(progress) as bar, job.reader:
@@ -273,8 +273,8 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
     if not isinstance(model, (str, Path)):
         return None
     source = find_source(model, offline, model_options)
-    adapters = [files_sha256(locate(adapter, offline).glob("*")) for adapter in model_options.get("adapters") or ()]
-    named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map", "adapters")}
+    adapters = [files_sha256(locate(adapter, offline).path.glob("*")) for adapter in model_options.get("adapters") or ()]
+    named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map", "adapters", "revision")}
     files = {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}
     return {**files, "adapters": adapters, **named}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 
 from layerscope.report.panels import NAMES
 from layerscope.report.text import numeric_table
+from layerscope.terminal import Console
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import view
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import Interval
-from layerscope.errors import RunFolderError
+from layerscope.errors import RunFolderError, clean_name
 from layerscope.store.atomic import plain
 
 # The keys of the answer that programs read, in this order; the rest follows.
@@ -146,11 +146,20 @@ class Choice:
             more = {name: value for name, value in values.items() if name not in known and name != "compute_saved"}
             own = {name: value for name, value in values.items() if name in known}
             own["extra"] = {**(own.get("extra") or {}), **more}
-            return Choice(**own)
+            return Choice(**{name: _shown(value) for name, value in own.items()})
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             raise RunFolderError(
                 f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."
             ) from None
+
+
+def _shown(value: Any) -> Any:
+    """Texts of a file that somebody else may have written, as they may be shown."""
+    if isinstance(value, str):
+        return clean_name(value)
+    if isinstance(value, Mapping):
+        return {_shown(name): _shown(inner) for name, inner in value.items()}
+    return [_shown(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ A file of an earlier version has none. It is read all the same.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import math
@@ -32,6 +33,7 @@ log = logging.getLogger("layerscope")
 _MAGIC = b"LSCRC32\n"
 _END = struct.Struct("<II8s")  # CRC-32 of the header and the list of sums, how many sums, the magic
 _MOST_HEADER = 1 << 16
+_NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EINTR, errno.ESTALE)
 
 T = TypeVar("T")
 
@@ -44,6 +46,23 @@ class DamagedFileError(RunFolderError):
             f"{path} is damaged ({reason}). Run the command that wrote it again: what is damaged is discarded and computed again."
         )
         self.path, self.reason = path, reason
+
+
+class UnreadableFileError(RunFolderError):
+    """A file that could not be read for a reason that says nothing about its content: it must not be discarded."""
+
+
+def _refuse_circumstances(path: Path, error: BaseException | None) -> None:
+    """Raise `UnreadableFileError` where a file could not be read because of the process or its rights."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            raise UnreadableFileError(
+                f"cannot read {path}: this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the same "
+                "command again."
+            ) from error
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _NOT_DAMAGE):
+            raise UnreadableFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'memory is short'}.") from error
+        error = error.__cause__
 
 
 def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
@@ -80,6 +99,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = read_json(path, error=RunFolderError)
     except LayerscopeError as error:
+        _refuse_circumstances(path, error)
         raise DamagedFileError(path, "it is not readable JSON") from error
     if matches_checksum(value) is False:
         raise DamagedFileError(path, "its checksum does not match")
@@ -116,9 +136,8 @@ class CheckedArray:
                 if dtype.hasobject:
                     raise ValueError("it holds Python objects, which are never read")
                 sums = _read_trailer(stream, offset, math.prod(shape) * dtype.itemsize)
-        except OSError as error:
-            raise DamagedFileError(path, error.strerror or str(error)) from error
         except Exception as error:  # of many kinds, from a header that can say anything
+            _refuse_circumstances(path, error)
             raise DamagedFileError(path, str(error) or type(error).__name__) from error
         return cls(path, tuple(shape), dtype, offset, sums, fortran)
 
@@ -150,6 +169,7 @@ class CheckedArray:
         try:
             return np.fromfile(self.path, dtype=self.dtype, offset=place, count=count).reshape(shape)
         except (OSError, ValueError) as error:
+            _refuse_circumstances(self.path, error)
             raise DamagedFileError(self.path, f"it was removed or changed while in use: {error}") from error
 
     def _check(self, i: int, part: np.ndarray) -> None:
@@ -226,6 +246,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except DamagedFileError:
         raise
     except Exception as error:  # of many kinds, from a file that can say anything
+        _refuse_circumstances(path, error)
         raise DamagedFileError(path, str(error) or type(error).__name__) from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerscope.core.runs import MANIFEST, read_manifest
-from layerscope.errors import RunFolderError
+from layerscope.errors import RunFolderError, clean_name
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
 from layerscope.store.verify import DAMAGED, TABLES, Check, check_run, check_table, sha256
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARDS = "shards"
+# Columns whose texts are shown as names; others may hold texts of the user, which stay as they are.
+_NAMES = frozenset(("task", "split", "subset", "model", "job", "corpus", "study", "setting", "probe", "metric", "site", "label"))
 
 # What runs of earlier versions, whose manifests do not say it, keep in their folders.
 _OWNED = {"profile": (SHARDS,), "probe": (SHARDS,), "evaluation": ("results", "texts", "mteb", "screen"), "study": ("parts",)}
@@ -224,9 +226,15 @@ class RunFolder:
             raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with --overwrite.")
         check_table(file, self.manifest() or {})
         try:
-            return pd.read_parquet(file)
+            table = pd.read_parquet(file)
         except Exception as error:  # of many kinds: a damaged file can say anything
             raise checked.DamagedFileError(file, f"{type(error).__name__}: {error}") from error
+        for column in _NAMES.intersection(table.columns):
+            odd = {name: clean_name(name) for name in table[column].unique() if isinstance(name, str)}
+            odd = {name: shown for name, shown in odd.items() if shown != name}
+            if odd:  # a folder that somebody else made: no run of ours holds such names
+                table[column] = table[column].replace(odd)
+        return table
 
     def finish(self) -> None:
         """Remove what was needed only while running, where it is the run's own."""

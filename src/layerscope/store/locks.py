@@ -120,6 +120,21 @@ def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def lock_beside(out: Path, kind: str) -> Iterator[Path]:
+    """Be the only process that makes the folder `out`, which appears at the end; yields the lock's own hidden folder beside it.
+
+    The hidden folder goes with the block, unless something was left in it.
+    """
+    work = out.absolute().with_name(f".{out.name}.{kind}")
+    try:
+        with run_lock(work, about=out):
+            yield work
+    finally:
+        with contextlib.suppress(OSError):  # another process is there, or a run was stopped that can go on
+            os.rmdir(work)
+
+
 def lock_holder(folder: Path) -> dict[str, Any] | None:
     """Who writes a run's folder now: `pid`, `host` and `since`; None where nobody does."""
     path = folder / RUN_LOCK
@@ -144,6 +159,9 @@ def _lock_run(path: Path, about: Path) -> int:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
                 created = False
+            except FileNotFoundError:  # the other run ended in between, and took its folder with it
+                path.parent.mkdir(parents=True, exist_ok=True)
+                continue
         try:
             if not created:
                 descriptor = os.open(path, os.O_RDWR)

@@ -13,7 +13,7 @@ from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import CHECKSUM, read_json
 from layerscope.errors import RunFolderError
 from layerscope.store import checked
-from layerscope.store.checked import DamagedFileError
+from layerscope.store.checked import DamagedFileError, UnreadableFileError
 
 TABLES = "tables"
 """The key of a manifest under which the sha256 of every table is."""
@@ -100,8 +100,8 @@ def _checked(path: Path, manifest: dict[str, Any]) -> Check:
         if path.suffix == ".parquet":
             check_table(path, manifest)
         elif path.suffix == ".json":
-            known = CHECKSUM in read_json(path, error=RunFolderError)
             checked.read_checked_json(path)
+            known = CHECKSUM in read_json(path, error=RunFolderError)
         elif path.suffix == ".npz":
             checked.read_arrays(path)
         elif path.suffix == ".npy":
@@ -114,6 +114,8 @@ def _checked(path: Path, manifest: dict[str, Any]) -> Check:
                 checked.read_bytes(path)
     except DamagedFileError as error:
         return Check(path, DAMAGED, error.reason)
+    except UnreadableFileError:
+        raise
     except RunFolderError as error:
         return Check(path, DAMAGED, str(error))
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,7 @@ from layerscope.core.options import take_renamed
 from layerscope.core.reading import SEVERAL, Reading
 from layerscope.core.runs import finished_manifest, view
 from layerscope.data import Corpus, load_corpus
+from layerscope.data.hub import pinned
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.source import check_name
@@ -145,7 +146,7 @@ def study(
     request = Request(
         given, corpus, filled, seed, dict(model_options or {}), final_norm, max_length, Path(), engine=engine, offline=offline
     )
-    with progress_bar(progress) as bar:
+    with pinned(), progress_bar(progress) as bar:
         if folder is None:
             with tempfile.TemporaryDirectory(prefix="layerscope-study-") as scratch:
                 request.work = Path(scratch)
@@ -185,15 +186,26 @@ def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, o
             return StudyRun.load(folder.path)
         request.work = folder.path / WORK
         request.work.mkdir(parents=True, exist_ok=True)
-        run = _finished(chosen, request, bar)
+        commits = (session.earlier or {}).get("commits")
+        known = commits if isinstance(commits, dict) else {}
+        run = _finished(chosen, request, bar, known, lambda now: session.note(commits=now))
         run.manifest = {**run.manifest, **{name: session.start[name] for name in ("key", "config", "owned")}}
         return run.save(folder.path)
 
 
-def _finished(chosen: Study, request: Request, bar: Progress) -> StudyRun:
+def _finished(
+    chosen: Study,
+    request: Request,
+    bar: Progress,
+    commits: dict[str, str] | None = None,
+    note: Callable[[dict[str, str]], None] | None = None,
+) -> StudyRun:
+    """Run it. A study that is resumed reads the hub's branches at the `commits` that it began with, wherever they are now."""
     clock = time.perf_counter()
-    result = chosen.run(request, bar)
-    return StudyRun(result.table, _manifest(chosen, request, result, time.perf_counter() - clock))
+    with pinned(commits, note) as pins:
+        result = chosen.run(request, bar)
+    manifest = _manifest(chosen, request, result, time.perf_counter() - clock)
+    return StudyRun(result.table, {**manifest, "commits": pins.commits})
 
 
 def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.report.text import number, sparkline
 from layerscope.studies.base import Study, get_study, studies
 from layerscope.studies.run import StudyRun
+from layerscope.terminal import Console
 
 _CURVES = 12  # most that are shown
 _WIDEST = 40  # characters of a curve: what names and numbers beside it leave free in a terminal of 80

@@ -15,10 +15,11 @@ from layerscope.cache import cache_dir
 from layerscope.core.runs import finished_manifest, folder_name, view
 from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
-from layerscope.data.hub import hub_offline
+from layerscope.data.hub import Pins, hub_offline, pinned
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import Advance, Work, nothing
 from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.models.source import pin_branches
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
 from layerscope.sweeps.estimate import StepEstimate, estimate_all, profile_config
@@ -118,20 +119,33 @@ def sweep(
         folder = Path(out or plan.out or Path("runs") / folder_name(stem))
         if folder.exists() and not folder.is_dir():
             raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another --out.")
-        corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
-        _check_settings(plan.steps)
-        estimates = estimate_all(plan, corpora, folder)
-        if on_estimate is not None:
-            on_estimate(estimates)
-        if estimate_only:
-            return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running"))
         place = RunFolder(folder)
-        with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
-            results = _run(plan, corpora, folder, estimates, used, bar, on_step)
-            table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
-            place.write_table("sweep", table)
-            manifest = place.write_manifest(_manifest(plan, results, "complete"))  # last: it says that the rest is there
+        with pinned(_commits_before(place, overwrite)) as pins:
+            corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
+            _check_settings(plan.steps)
+            estimates = estimate_all(plan, corpora, folder)
+            if on_estimate is not None:
+                on_estimate(estimates)
+            if estimate_only:
+                return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running", pins))
+            with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
+                results = _run(plan, corpora, folder, estimates, used, bar, on_step, pins)
+                table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
+                place.write_table("sweep", table)
+                # last: it says that the rest is there
+                manifest = place.write_manifest(_manifest(plan, results, "complete", pins))
         return Sweep(folder, _state(plan.steps, results), table, estimates, manifest)
+
+
+def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
+    """The commits at which this sweep read the hub before, where it is resumed: all of its steps read the same."""
+    if overwrite:
+        return {}
+    try:
+        known = (place.manifest() or {}).get("commits")
+    except RunFolderError:  # damaged: it is written again
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def _run(
@@ -142,11 +156,15 @@ def _run(
     engine: Engine,
     bar: Progress,
     on_step: Callable[[dict[str, Any]], None] | None,
+    pins: Pins,
 ) -> dict[str, StepResult]:
     memory = max((e.memory or 0 for e in estimates), default=0)
     work = StepWork(folder, corpora, int(memory), alone=not engine.remote)
     order, advance = list(plan.steps), nothing
     if engine.remote:
+        if not plan.offline:
+            pin_branches((spec.model, spec.options.get("revision")) for step in order for spec in step.models)
+        work.commits = dict(pins.commits)
         # the longest first, so that no worker is left with one at the end; unknown ones before them
         cost = {e.job: float("inf") if e.seconds is None else e.seconds for e in estimates}
         order.sort(key=lambda step: -cost[step.name])
@@ -159,7 +177,7 @@ def _run(
         if result.files is not None:
             bring_home(folder / order[i].name, result)
         results[order[i].name] = result
-        RunFolder(folder).write_manifest(_manifest(plan, results, "running"))
+        RunFolder(folder).write_manifest(_manifest(plan, results, "running", pins))
         if on_step is not None:
             on_step(_row(order[i], result))
     return results
@@ -191,6 +209,7 @@ class StepWork(Work[Step, StepResult]):
         """`alone`: whether one step at a time runs on a machine."""
         self.out, self.corpora, self.memory, self.alone = out.absolute(), dict(corpora), memory, alone
         self.progress: _StepProgress | None = None
+        self.commits: dict[str, str] = {}  # of the hub's branches, for workers in other processes
         self.mark = f"{self.out} {time.time_ns()}"
         atomic.write_text(self.out / _MARK, self.mark)
 
@@ -204,7 +223,8 @@ class StepWork(Work[Step, StepResult]):
             self.progress.next(item.name)
         start = time.perf_counter()
         try:
-            run = item.run(folder, self.corpora, alone=self.alone, progress=self.progress or False)
+            with pinned(self.commits):
+                run = item.run(folder, self.corpora, alone=self.alone, progress=self.progress or False)
         except Exception as error:  # whatever it is, the other steps are worth having
             reason = " ".join(str(error).split()) or "no reason given"
             kind = "" if isinstance(error, LayerscopeError) else f"{type(error).__name__}: "
@@ -250,10 +270,16 @@ def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
 
 
-def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str) -> dict[str, Any]:
+def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str, pins: Pins) -> dict[str, Any]:
     jobs = [_row(step, results.get(step.name)) for step in plan.steps]
     facts = {"kind": Sweep.kind, "status": status, "layerscope": VERSION, "name": plan.name, "about": plan.about}
-    return {**facts, "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "warnings": [], "jobs": jobs}
+    return {
+        **facts,
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "warnings": [],
+        "commits": pins.commits,
+        "jobs": jobs,
+    }
 
 
 def _state(steps: Sequence[Step], results: Mapping[str, StepResult]) -> pd.DataFrame:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from layerscope.metrics.registry import few_metrics
 from layerscope.report.text import number, sparkline
 from layerscope.sweeps.estimate import DOWNLOAD_RATE, StepEstimate, total_seconds
 from layerscope.sweeps.run import Sweep
+from layerscope.terminal import Console
 
 
 def print_estimate(estimates: Sequence[StepEstimate], workers: int = 1, console: Console | None = None) -> None:

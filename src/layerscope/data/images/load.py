@@ -15,7 +15,7 @@ from layerscope.data.hub import HubSpec, commit_of, hub_cache, load_hub_dataset,
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
 from layerscope.data.images.reading import ImageRequest, ImageWorkers, split_into
-from layerscope.errors import DataError, UnknownNameError
+from layerscope.errors import DataError, UnknownNameError, clean_name, clean_names
 from layerscope.progress import progress_bar
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -136,8 +136,8 @@ def _checked(
         tuple(found.names[i] for i in usable),
         tuple(digests),
         labels,
-        found.classes,
-        found.name,
+        clean_names(found.classes),
+        clean_name(found.name),
         source,
         dropped,
     )

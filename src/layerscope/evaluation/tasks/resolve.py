@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, overload
 
-from layerscope.errors import DataError, OfflineError, UnknownNameError
+from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_name
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
@@ -96,6 +96,9 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
     single = [part.strip() for name in given for part in name.split(",") if part.strip()]
     if not single:
         raise DataError(f"no task was named. Valid: {', '.join(PRESETS)}, a catalogued task or any of mteb's text tasks.")
+    odd = next((name for name in single if clean_name(name) != name), None)
+    if odd is not None:
+        raise DataError(f"a task's name must be printable and in one line, not {odd!r}. Rename its folder.")
     presets = {"paper": list(PAPER_TASKS), "small": list(SMALL)}
     return list(dict.fromkeys(task for name in single for task in presets.get(name, [name])))
 

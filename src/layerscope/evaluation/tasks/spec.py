@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.data.hub import hub_offline
+from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, load_published, set_patience
 from layerscope.errors import DataError, DownloadError, LayerscopeError, OfflineError
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
@@ -256,10 +256,13 @@ class TaskSpec:
 
     def _load_hub(self) -> Any:
         task = new_task(task_info(self.name))
+        set_patience()
         with hub_offline(self.offline):
             try:
-                task.load_data()
+                load_published(lambda: _loaded_anew(task), str(task.metadata.dataset.get("path")), self.offline)
             except Exception as error:  # errors of many kinds: the hub's, the network's and the dataset builders'
+                if isinstance(error, LayerscopeError) and not isinstance(error, HubBusyError):
+                    raise
                 raise self._explained(task, error) from error
         for subset in task.hf_subsets:
             missing = set(task.eval_splits) - set(task.dataset.get(subset, task.dataset))
@@ -274,7 +277,16 @@ class TaskSpec:
         advice = "give a data folder that holds it (<data_dir>/<task>/<split>.jsonl.gz)"
         if self.offline:
             return OfflineError(f"{text}, and downloads are off ({reason}). Run once with downloads on, or {advice}.")
+        problem = hub_problem(error)
+        if problem is not None:
+            return DownloadError(f"{text}: {problem}. Or {advice}.")
         return DownloadError(f"{text}: {reason}. Check the network, or {advice}.")
+
+
+def _loaded_anew(task: Any) -> Any:
+    task.data_loaded = False
+    task.load_data()
+    return task.dataset
 
 
 def _list_columns(task: Any) -> None:

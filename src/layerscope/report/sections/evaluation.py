@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,6 +18,7 @@ from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
 from layerscope.report.sources import Scores, Section, weights_text
 from layerscope.report.text import at_slashes, sparkline
 from layerscope.selection.choice import readout_word
+from layerscope.terminal import Console
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from layerscope.report.drawing import COLORS, line_style, new_figure, quiet, styles, tame
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
+from layerscope.terminal import Console
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

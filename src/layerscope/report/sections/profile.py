@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from layerscope.profiling.run import entropy_valley
 from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
 from layerscope.report.sources import Curves, Section, weights_text
 from layerscope.report.text import number, sparkline
+from layerscope.terminal import Console
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from layerscope.data.rows import read_rows
-from layerscope.errors import DataError
+from layerscope.errors import DataError, clean_names
 
 Kind = Literal["classification", "pairs", "scores"]
 
@@ -117,7 +117,7 @@ def build(
     classes = tuple(sorted({str(value) for value in values}))
     _check_classes(kind, classes, Counter(str(value) for value in values), warnings, where)
     targets = np.array([classes.index(str(value)) for value in values])
-    return Labeled(kind, sides, targets, classes, dict(counted), tuple(warnings))
+    return Labeled(kind, sides, targets, clean_names(classes), dict(counted), tuple(warnings))
 
 
 def _scored(sides: Any, targets: np.ndarray, dropped: Counter[str], warnings: list[str], where: str) -> Labeled:

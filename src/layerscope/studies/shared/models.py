@@ -93,7 +93,7 @@ class Spec:
         allowed = {k: settings[k] for k in ("revision", "allow_pickle", "trust_remote_code") if settings.get(k)}
         source = resolve(self.model, request.offline, **allowed)
         known |= {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}
-        return {**known, "adapters": [files_sha256(locate(a, request.offline).glob("*")) for a in adapters]}
+        return {**known, "adapters": [files_sha256(locate(a, request.offline).path.glob("*")) for a in adapters]}
 
 
 def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:

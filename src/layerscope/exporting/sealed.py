@@ -1,0 +1,63 @@
+"""The checksums of an exported folder: written with it into layerscope.json, compared when it is used again.
+
+What people may edit is left out: the model card, and tables for spreadsheets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from layerscope.catalogue import MARKER
+from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json
+from layerscope.errors import ExportError
+from layerscope.packages import file_sha256
+from layerscope.store import checked
+from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check, sha256
+
+FILES = "files"
+_EDITED = (".md", ".csv")
+
+
+def seal(folder: Path) -> None:
+    """Write the sha256 of every file into the folder's layerscope.json."""
+    facts = read_json(folder / MARKER, error=ExportError)
+    files = {
+        path.relative_to(folder).as_posix(): sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MARKER and path.suffix not in _EDITED
+    }
+    checked.write_json(folder / MARKER, {**facts, FILES: files})
+
+
+def check_export(folder: Path) -> list[Check]:
+    """Every file of an exported folder with whether it is what was written; nothing where the folder is no export."""
+    marker = folder / MARKER
+    if not marker.is_file():
+        return []
+    try:
+        facts = read_json(marker, error=ExportError)
+    except ExportError as error:
+        return [Check(marker, DAMAGED, str(error))]
+    if facts.get("kind") != "export":
+        return []
+    files = facts.get(FILES)
+    if CHECKSUM not in facts or not isinstance(files, dict):
+        return [Check(marker, UNKNOWN)]
+    if matches_checksum(facts) is False:
+        return [Check(marker, DAMAGED, "its checksum does not match")]
+    return [Check(marker, OK), *(_compared(folder, str(name), str(digest)) for name, digest in files.items())]
+
+
+def damaged(folder: Path) -> list[Check]:
+    """The files of an exported folder that are not what was written."""
+    return [check for check in check_export(folder) if check.status == DAMAGED]
+
+
+def _compared(folder: Path, name: str, digest: str) -> Check:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return Check(path, DAMAGED, "it is not in this folder")
+    if not path.is_file():
+        return Check(path, DAMAGED, "it is missing")
+    same = file_sha256(path) == digest
+    return Check(path, OK if same else DAMAGED, "" if same else "its checksum does not match")

@@ -1,0 +1,169 @@
+"""Every command on tiny models, as functions of a folder, and what a folder then says in numbers.
+
+They share one process: models are built once, and what an export does in a fresh process is done in this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[variable] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+
+TEXTS = [f"text number {i} of some, about {'this and that ' * (i % 4)}and the rest" for i in range(14)]
+Tables = dict[str, pd.DataFrame]
+NAMES = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve")
+
+
+class Commands:
+    """Every command on tiny models. `home` holds what they read; each writes `run` (and `store`) into the folder it is given."""
+
+    def __init__(self, home: Path) -> None:
+        import torch
+
+        from tests.evaluation.support import write_tasks
+        from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
+
+        torch.set_num_threads(1)
+        self.home, self.model = home, tiny_model("llama")
+        self.folder = home / "model"
+        build_tiny("llama").save_pretrained(self.folder)
+        tiny_tokenizer().save_pretrained(self.folder)
+        (home / "texts.txt").write_text("\n".join(TEXTS))
+        self.data = write_tasks(home / "data", pairs=12, texts=12)
+        import sentence_transformers  # noqa: F401 - here, and not in every child
+
+        import layerscope.improving.job
+        import layerscope.probing
+        import layerscope.studies.run
+        import layerscope.sweeps.run  # noqa: F401
+        from layerscope.exporting import verifying
+        from layerscope.profiling import job
+
+        job.choose_shard_size = lambda *_: 3
+        verifying.subprocess.run = _in_this_process
+        self.judge = tiny_model("bert", seed=3)
+        self.judge.identity["sentence_encoder"] = True
+
+    def run(self, name: str, out: Path) -> None:
+        """Run a command into a folder, or go on where it was stopped there."""
+        getattr(self, name)(out)
+
+    def profile(self, out: Path) -> None:
+        """A profile in shards of three prompts."""
+        from layerscope.profiling import profile
+
+        profile(self.model, TEXTS, out=out / "run", views=2, permutations=2, max_length=24, progress=False)
+
+    def evaluate(self, out: Path) -> None:
+        """Two tasks, two readouts, a store of its own."""
+        from layerscope import evaluate
+
+        readouts = ["plain/mean/raw/keep/none", "plain/last/applied/keep/corpus"]
+        evaluate(
+            self.model, ["Pairs", "Topics"], data_dir=self.data, out=out / "run", store=out / "store", readouts=readouts,
+            scoring_workers=0, layers=[0, 3], progress=False,
+        )  # fmt: skip
+
+    def probe(self, out: Path) -> None:
+        """Two kinds of probes, every epoch written down."""
+        from layerscope.probing import probe, training
+
+        training._WRITE_EVERY = 0.0
+        labels = ["xyz"[i % 3] for i in range(60)]
+        texts = [label * 3 + f" item {i}" for i, label in enumerate(labels)]
+        settings: dict[str, Any] = {"epochs": 3, "trial": 1, "learning_rates": (1e-2, 3e-2), "progress": False}
+        probe(self.model, texts=texts, labels=labels, heads=["mean", "attention"], out=out / "run", **settings)
+
+    def study(self, out: Path) -> None:
+        """Steps inside blocks: a profile, and ranks of its own."""
+        from layerscope.studies.run import StudyRun, study
+
+        StudyRun.plot = _no_figure
+        study("sublayers", self.model, data=TEXTS, out=out / "run", max_length=24, progress=False)
+
+    def sweep(self, out: Path) -> None:
+        """One model on one corpus."""
+        from layerscope.sweeps.run import sweep
+
+        settings = {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24}
+        plan = {"models": [str(self.folder)], "corpora": [str(self.home / "texts.txt")], "profile": settings}
+        facts = {str(self.folder): {"parameters": 1000, "blocks": 3, "width": 32}}
+        done = sweep({**plan, "facts": facts}, out=out / "run", progress=False)
+        assert not done.failed, done.failed
+
+    def improve(self, out: Path) -> None:
+        """A readout chosen by a judge, and its folder."""
+        import layerscope
+
+        settings: dict[str, Any] = {"max_length": 48, "progress": False, "templates": ["one-word"], "judge": self.judge}
+        texts = [f"{text} {i}" for i in range(3) for text in TEXTS]
+        layerscope.improve(self.model, texts, out=out / "run", store=out / "store", **settings)
+
+    def export(self, out: Path) -> None:
+        """A layer as a folder of its own."""
+        from layerscope.exporting import export
+
+        export(self.model, 2, readout="plain/mean/raw/keep/none", out=out / "run", overwrite=True, brief=True)
+
+
+def _no_figure(run: Any) -> Any:
+    from layerscope.errors import MissingExtraError
+
+    raise MissingExtraError("a figure", "report")  # most of a study's time, and no number
+
+
+def _in_this_process(command: list[str], **_: Any) -> Any:
+    """What an export asks of a fresh process: it takes ten seconds to start, and is tested elsewhere."""
+    from layerscope.exporting import reload_child
+
+    reload_child.main(command[-1])
+    facts = Path(json.loads(Path(command[-1]).read_text())["facts"])
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "layerscope_loaded": False}))
+    return subprocess.CompletedProcess(command, 0, "", "")
+
+
+def tables(folder: Path) -> Tables:
+    """Everything that a command's folder says in numbers, checked as a reader checks it."""
+    from layerscope import load_run
+    from layerscope.exporting.sealed import check_export, damaged
+    from layerscope.store.checked import DamagedFileError
+
+    for check in damaged(folder / "run"):
+        raise DamagedFileError(check.path, check.reason)
+    checks = check_export(folder / "run")
+    found: Tables = {}
+    if checks:
+        weights = [check.path for check in checks if check.path.suffix == ".safetensors"]
+        found["files"] = pd.DataFrame({"name": sorted(check.path.name for check in checks)})
+        for file in weights:
+            found[file.name] = pd.DataFrame({"bytes": np.frombuffer(file.read_bytes(), dtype=np.uint8)})
+    if (folder / "run" / "manifest.json").exists() or not checks:
+        run = load_run(folder / "run")
+        found |= {name: table for name, table in run.tables().items() if name != "jobs"}  # those hold times
+        for part, by_place in (run.items() if run.kind == "evaluation" else {}).items():  # type: ignore[attr-defined]
+            for place, items in by_place.items():
+                found[f"{part} {place}"] = pd.DataFrame({"values": items.values})
+    return found
+
+
+def same(a: Tables, b: Tables) -> bool:
+    """Whether tables hold the same, up to what other batches round otherwise."""
+    try:
+        for name, table in a.items():
+            pd.testing.assert_frame_equal(table, b[name], rtol=1e-5, atol=1e-6)
+    except (AssertionError, KeyError):
+        return False
+    return a.keys() == b.keys()
+
+
+Work = Callable[[Path], None]
