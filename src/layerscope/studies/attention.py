@@ -221,7 +221,7 @@ def verdict(found: list[MeasuredAttention], table: pd.DataFrame) -> list[str]:
             answers.append(f"{each.label} has no token that stands out by norm")
         else:
             answers.append(f"in {each.label} the largest token also draws the attention in {len(both)} of {len(by_norm)} blocks")
-        top = int(mine["attention_on_first"].idxmax())
+        top = int(mine["attention_on_first"].idxmax())  # type: ignore[call-overload]
         out.append(
             f"{each.label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
             f"{layers(by_norm) if by_norm else 'no layer'}; the first token gets at least {_MUCH:g} × its even share in the "

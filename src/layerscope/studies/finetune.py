@@ -193,7 +193,7 @@ def _one_seed(
 
 def fresh_copy(base: LoadedModel, fresh: bool) -> nn.Module:
     """A copy of a model's module that can be trained, in float32; `fresh`: of the same shape with random weights."""
-    module = type(base.module)(base.module.config) if fresh else copy.deepcopy(base.module)  # type: ignore[arg-type]
+    module = type(base.module)(base.module.config) if fresh else copy.deepcopy(base.module)
     return module.float().to(base.device).requires_grad_(True)
 
 
@@ -216,7 +216,7 @@ class Trainer:
         self.model.module.train()
         chosen = [self.texts[i] for i in self.rng.choice(len(self.texts), self.batch, replace=False)]
         loss = self._contrastive(chosen) if self.objective == "contrastive" else self._language(chosen)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.module.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -248,7 +248,7 @@ class Trainer:
 
     def _language(self, texts: list[str]) -> Tensor:
         ids, mask, states = self._states(texts)
-        weights: Tensor = self.model.module.get_input_embeddings().weight  # type: ignore[operator, union-attr, assignment]
+        weights: Tensor = self.model.module.get_input_embeddings().weight  # type: ignore[operator]
         logits = states[:, :-1] @ weights.T
         goal = torch.where(mask[:, 1:], ids[:, 1:], -100)
         return F.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100)
@@ -275,7 +275,7 @@ def changes(runs: dict[tuple[int, int], Run], seeds: list[int], last: int, label
     for place, values in pd.concat(parts, axis=1).dropna().iterrows():
         found = over_seeds(values.to_numpy(float))
         ends = {"value": found.value, "ci_low": found.low, "ci_high": found.high, "n": found.n}
-        rows.append({"kind": "change", "model": label, "normalization": "raw", **dict(zip(keys, place, strict=True)), **ends})  # type: ignore[arg-type]
+        rows.append({"kind": "change", "model": label, "normalization": "raw", **dict(zip(keys, place, strict=True)), **ends})  # type: ignore[call-overload]
     return pd.DataFrame(rows).reindex(columns=["kind", "seed", "step", *VALUES])
 
 
