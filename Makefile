@@ -74,7 +74,7 @@ audit: $(STAMP) ## known vulnerabilities of what is installed; needs the advisor
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
 	$(AUDIT)/bin/pip-audit --skip-editable --progress-spinner off --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-nightly: test faults audit bench ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, benchmarks
+nightly: test faults audit bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, benchmarks, the paper on small models
 nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
