@@ -158,3 +158,14 @@ def test_opening_a_run_is_light() -> None:
     code = "import sys, layerscope.core.runs; print([m for m in ('torch', 'pandas', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_blocks", 2**31), ("n_blocks", -1), ("n_blocks", 1e308), ("width", 10**30)])
+def test_a_manifest_cannot_ask_for_all_memory(tmp_path: Path, name: str, value: Any) -> None:
+    run = synthetic_run()
+    run.save(tmp_path / "run")
+    file = tmp_path / "run" / "manifest.json"
+    manifest = {key: inner for key, inner in json.loads(file.read_text()).items() if key != "checksum"}
+    file.write_text(json.dumps({**manifest, "model": {**manifest["model"], name: value}}))
+    with pytest.raises(RunFolderError, match=f"has {name} .*, which no model has"):
+        load_run(tmp_path / "run")

@@ -268,13 +268,16 @@ def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
 
 def choice(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A choice of a layer, as `select --json` writes one."""
-    good = {"layer": 3, "readout": "plain/mean/raw/keep/none", "model": {"name": "x"}, "expected_gain": 0.1, "interval": [0, 1]}
+    good = {
+        "layer": 3, "site": "block.2", "readout": "plain/mean/raw/keep/none", "expected_gain": 0.1, "ci_low": 0.0, "ci_high": 0.2,
+        "risk_of_loss": 0.1, "tied": [3], "rule": "x", "blocks_saved": 1, "layers": 4, "model": "x", "warnings": ["y"],
+    }  # fmt: skip
     path = folder / "choice.json"
     if rng.random() < 0.5:
         path.write_bytes(mutate(json.dumps(good).encode(), rng))
     else:
         path.write_text(json.dumps(distort(good, rng)), encoding="utf-8", errors="surrogatepass")
-    return Choice.from_json(path)
+    return Choice.from_json(path).as_dict()
 
 
 def task(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:

@@ -212,6 +212,7 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
     return cleaned
 
 
+_MOST = {"n_blocks": 100_000, "width": 100_000_000}
 _SHOWN = ("name", "title", "label", "job", "model", "corpus", "study", "task", "classes", "site", "readout", "about")
 
 
@@ -234,6 +235,15 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
         raise RunFolderError(f"{path} holds a run of kind {actual!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
     if manifest.get("status") != "complete":
         raise RunFolderError(f"the {actual} run in {path} is not finished. Run the same command again: it resumes.")
+    model = manifest.get("model")
+    for name, most in _MOST.items() if isinstance(model, dict) else ():
+        # tables with a row per layer are made from these: a number of ten digits would ask for all memory
+        value = model.get(name)
+        if isinstance(value, (int, float)) and not 0 <= value <= most:
+            raise RunFolderError(
+                f"the manifest of {path} says that its model has {name} {value:g}, which no model has: it is damaged. "
+                "Run its command again with --overwrite, or restore the folder."
+            )
     return manifest
 
 
