@@ -299,7 +299,7 @@ def commit_of(dataset: Any) -> str | None:
         return next((found for part in dataset.values() if (found := commit_of(part)) is not None), None)
     places = _prepared_files(dataset)
     places += list(getattr(getattr(dataset, "info", None), "download_checksums", None) or ())
-    return next((found[0] for place in places if (found := _COMMIT.search(place)) is not None), None)
+    return next((match[0] for place in places if (match := _COMMIT.search(place)) is not None), None)
 
 
 def load_published(load: Callable[[], Any], repo: str, offline: bool) -> Any:

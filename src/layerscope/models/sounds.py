@@ -62,7 +62,7 @@ class SoundModel(LoadedModel):
     @cached_property
     def max_length(self) -> int | None:
         """Frames of the window; None where sounds may have any length."""
-        return int(self.module.config.max_source_positions) if self.has_window else None  # type: ignore[union-attr]
+        return int(self.module.config.max_source_positions) if self.has_window else None  # type: ignore[union-attr, arg-type]
 
     @property
     def device(self) -> torch.device:

@@ -90,16 +90,16 @@ def curves_html(curves: Curves) -> str:
         ]
         charts.append(Chart(_title(name), drawn, metrics()[name].info.unit if name in metrics() else ""))
     parts.append(charts_html(charts))
-    rows = []
+    told = []
     for name in curves.table["metric"].unique():
         curve = curve_of(curves, name, "keep").dropna(subset=["value"])
         if curve.empty:
-            rows.append([_title(name), "undefined", "", "", ""])
+            told.append([_title(name), "undefined", "", "", ""])
             continue
         low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
         ends = [number(float(curve["value"].iloc[place])) for place in (0, -1)]
-        rows.append([_title(name), *ends, *(f"{number(float(row['value']))} @ {int(row['layer'])}" for row in (low, high))])
-    parts.append(table_html(pd.DataFrame(rows, columns=["metric", "first layer", "last", "lowest @", "highest @"]), most=40))
+        told.append([_title(name), *ends, *(f"{number(float(row['value']))} @ {int(row['layer'])}" for row in (low, high))])
+    parts.append(table_html(pd.DataFrame(told, columns=["metric", "first layer", "last", "lowest @", "highest @"]), most=40))
     return _page(parts, curves.warnings)
 
 
@@ -114,7 +114,7 @@ def scores_html(scores: Scores) -> str:
     parts.append(charts_html([Chart(title, drawn, "points")]))
     rows = []
     for task, of_task in scores.table.dropna(subset=["score"]).groupby("task", sort=False):
-        top = of_task.loc[of_task["score"].idxmax()]
+        top = of_task.iloc[int(of_task["score"].argmax())]
         last = of_task[of_task["layer"] == of_task["layer"].max()].set_index("readout")["score"]
         ends = [100 * float(last.get(name, math.nan)) for name in (top["readout"], DEFAULT_READOUT)]
         rows.append([task, 100 * top["score"], int(top["layer"]), top["readout"], *ends])
@@ -165,7 +165,7 @@ def _intervals(measure: str, rows: pd.DataFrame) -> str:
     out = [_label(0, 14, measure, weight=600)]
     for k, row in enumerate(rows.itertuples()):
         y = 32 + 22 * k
-        value, start, end = float(row.value), _number(row.ci_low), _number(row.ci_high)
+        value, start, end = _number(row.value), _number(row.ci_low), _number(row.ci_high)
         out.append(_label(0, y + 4, str(row.metric)))
         if math.isfinite(start) and math.isfinite(end):
             out.append(

@@ -221,12 +221,12 @@ def verdict(found: list[MeasuredAttention], table: pd.DataFrame) -> list[str]:
             answers.append(f"{each.label} has no token that stands out by norm")
         else:
             answers.append(f"in {each.label} the largest token also draws the attention in {len(both)} of {len(by_norm)} blocks")
-        top = int(mine["attention_on_first"].idxmax())  # type: ignore[call-overload]
+        top = int(mine.index[int(mine["attention_on_first"].argmax())])
         out.append(
             f"{each.label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
             f"{layers(by_norm) if by_norm else 'no layer'}; the first token gets at least {_MUCH:g} × its even share in the "
             f"blocks of {layers(first) if first else 'no layer'}, most in that of layer {top}: "
-            f"{mine.loc[top, 'attention_on_first']:.0%}, {mine.loc[top, 'attention_if_uniform']:.0%} if attention were even. "
+            f"{mine['attention_on_first'].loc[top]:.0%}, {mine['attention_if_uniform'].loc[top]:.0%} if attention were even. "
             f"The most attended token is the largest in {mine['attended_is_largest'].mean():.0%} of blocks and prompts."
         )
     return [in_short(lists(answers)), *out]

@@ -184,7 +184,7 @@ def build_corpora(texts: Sequence[str], options: dict[str, Any], seed: int) -> t
     return corpora, warnings
 
 
-def _enough(texts: Sequence[str], what: str, hint: str) -> None:
+def _enough(texts: Sequence[str] | Sequence[int], what: str, hint: str) -> None:
     if len(texts) < _FEWEST:
         raise DataError(f"there are {len(texts)} {what}, and at least {_FEWEST} are needed. {hint}, or another --data.")
 
@@ -339,7 +339,9 @@ def moved(one: Interval, other: Interval) -> bool:
 
 def verdict(measured: Sequence[MeasuredCorpus]) -> list[str]:
     """Per aspect and metric, the best layer from the least diverse corpus to the most."""
-    out, moves, stays = [], [], []
+    out: list[str] = []
+    moves: list[str] = []
+    stays: list[str] = []
     for aspect in dict.fromkeys(each.corpus.aspect for each in measured):
         corpora = [each for each in measured if each.corpus.aspect == aspect]
         size = len(corpora[0].corpus.texts)
