@@ -75,14 +75,14 @@ def test_a_second_run_reads_everything_from_the_store(llama, judge, monkeypatch)
         todo: dict[str, int] = {}  # noqa: RUF012 - one test
 
         def begin(self, label, total, done=0):
-            if label.endswith("|texts"):
+            if label.endswith(("|texts", "|readings")):
                 self.todo[label] = total - done
 
         def advance(self, units):
             pass
 
     quick(llama, texts, judge=judge, progress=Counting())
-    assert Counting.todo
+    assert "tiny-llama reads 60 texts under 2 templates|readings" in Counting.todo
     assert not any(Counting.todo.values())
 
 
@@ -230,6 +230,15 @@ def test_what_is_stored_takes_no_time(llama, judge, capsys):
     quick(llama, some_texts(), judge=judge)
     quick(llama, some_texts(), judge=judge, progress=None)
     assert capsys.readouterr().err.startswith("about 0 s of reading: ")
+
+
+def test_parts_that_are_not_stored_take_time(llama, judge, monkeypatch):
+    """Texts that another judge had read are stored, their parts are not."""
+    quick(llama, some_texts(seed=4), judge=judge)
+    first = quick(llama, some_texts(seed=4), judge="none").manifest["seconds"]["estimated"]
+    again = quick(llama, some_texts(seed=4), judge="none").manifest["seconds"]["estimated"]
+    assert first > 0
+    assert again == 0
 
 
 @pytest.mark.real

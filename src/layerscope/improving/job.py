@@ -199,7 +199,7 @@ class ImproveJob:
         readouts = self._screen(panel, grid)
         judgment = panel.judge(
             self.reader, readouts, self.sample.texts, self.prompts, self.settings.seed, self.bar,
-            f"{self.model.name}, {len(self.sample.texts)} texts",
+            self._stage(panel, readouts, len(self.sample.texts)),
         )  # fmt: skip
         costs = self._costs(readouts)
         decision = self._decide(panel, readouts, judgment, costs)
@@ -229,6 +229,11 @@ class ImproveJob:
         has_norm = self.model.anatomy.final_norm is not None
         return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm, blended=self.settings.blended)
 
+    def _stage(self, panel: Panel, readouts: Sequence[Readout], texts: int) -> str:
+        """What a stage reads, in words."""
+        parts, many = " and their parts" if panel.needs_views else "", len(by_template(readouts, self.prompts))
+        return f"{self.model.name} reads {texts} texts{parts} under {many} templates"
+
     def _screen(self, panel: Panel, grid: list[Readout]) -> list[Readout]:
         """All templates on a part of the sample; the readouts of the best, and the default's, go on to the whole of it."""
         names = list(dict.fromkeys(readout.template for readout in grid))
@@ -236,7 +241,7 @@ class ImproveJob:
             return grid
         judgment = panel.judge(
             self.reader, grid, self.sample.texts[:SCREEN], self.prompts, self.settings.seed, self.bar,
-            f"{self.model.name}, {len(names)} templates on {SCREEN} texts",
+            self._stage(panel, grid, SCREEN),
         )  # fmt: skip
         top = dict.fromkeys(names, -np.inf)
         for readout, scores, known in zip(grid, judgment.score, judgment.defined, strict=True):
@@ -257,10 +262,11 @@ class ImproveJob:
         views = 2.7 if panel.needs_views else 1.0  # a text, most of it, and its halves
         many = len(texts)
         first = SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many  # so many are read under every template
-        missing = [
-            {name: computed[name] * self.reader.missing_share(name, kinds, part) for name, kinds in wanted.items()}
-            for part in (texts[:first], texts[first:])
-        ]
+        missing = []
+        for part in (texts[:first], texts[first:]):
+            every = [text for view in panel.texts(part, self.settings.seed).values() for text in view]
+            share = {name: self.reader.missing_share(name, kinds, every) for name, kinds in wanted.items()}
+            missing.append({name: computed[name] * share[name] for name in wanted})
         totals = []  # all tokens, and those that the model has to be run on
         for early, late, whole in ((tokens, tokens, tokens), (*missing, computed)):
             read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))

@@ -154,7 +154,7 @@ def second_opinion(
     every = list(dict.fromkeys(text for some in views.values() for text in some))
     own = [i for i, readout in enumerate(readouts) if readout.template == template]
     asked = [readouts[i] for i in own]
-    reader.read(by_template(asked, prompts), every, bar, "parts of the texts, for a second opinion")
+    reader.read(by_template(asked, prompts), every, bar, f"a second opinion: parts of {len(texts)} texts under {template}")
     judgment = added_ranks(consistency_items(StoredCandidates(reader.spaces, asked, reader.layers, views, prompts)), seed)
     assert judgment.draws is not None
     score = np.full((len(readouts), len(reader.layers)), np.nan)

@@ -105,7 +105,7 @@ class Reader:
         passes = [self._pass(name, kinds) for name, kinds in wanted.items()]
         todo = [(one, one.missing(texts)) for one in passes]
         missing, total = sum(len(some) for _, some in todo), len(set(texts)) * len(passes)
-        bar.begin(f"{label}|texts", total, total - missing)
+        bar.begin(f"{label}|readings", total, total - missing)
         if self.recipe is not None and self.engine is not None:
             encode_by_workers(self.engine, self.recipe, todo, bar.advance)
         else:
