@@ -50,14 +50,16 @@ class Panel:
             parts.append(f"{len(self.labels)} labeled examples")
         if self.encoder is not None:
             parts.append(f"agreement with {self.encoder.name}")
-        return " and ".join(parts) or "self-consistency, then agreement with the consensus of the most consistent readouts"
+        return " and ".join(parts) or "the model's own consistency"
 
     @property
     def score_name(self) -> str:
         """What its score is."""
         if self.labels is not None:
             return "score on your labels" if self.encoder is None else "labels and agreement, standardized"
-        return f"agreement with {self.encoder.name}" if self.encoder is not None else "agreement with the consensus"
+        return (
+            f"agreement with {self.encoder.name}" if self.encoder is not None else "agreement with the most consistent readouts"
+        )
 
     @property
     def needs_views(self) -> bool:

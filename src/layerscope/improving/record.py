@@ -95,8 +95,9 @@ def choice_of(
         reason = f"{why}. Last layer, {Readout().name}."
     else:
         ties = f" It is the cheapest of {evidence['tied']} that tie." if evidence["tied"] > 1 else ""
+        score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "
         reason = (
-            f"By {evidence['judge']} it is the best of {evidence['candidates']} layers and readouts: "
+            f"Chosen from {evidence['candidates']} layers and readouts by {evidence['judge']}: {score}"
             f"{evidence['before']:.3f} → {evidence['after']:.3f} (readout {evidence['readout_gain']:+.3f}, layer "
             f"{evidence['layer_gain']:+.3f}).{ties}"
         )

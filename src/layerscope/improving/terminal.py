@@ -20,7 +20,7 @@ def headline(result: Improved) -> str:
     choice, evidence = result.choice, result.manifest["evidence"]
     if choice.abstained or evidence["kept_default"]:
         return f"{result.model} is left as it is: {choice.reason}"
-    return f"{result.model}: read layer {choice.layer} of {choice.layers} as {choice.readout}. {choice.reason}"
+    return f"{result.model}: layer {choice.layer} of {choice.layers}, {how_read(str(choice.readout))}. {choice.reason}"
 
 
 def page_words(result: Improved) -> list[str]:
@@ -40,7 +40,7 @@ def page_words(result: Improved) -> list[str]:
 def score_lines(result: Improved) -> list[tuple[str, str]]:
     """What the judge says, with the change of the readout and the change of the layer apart."""
     evidence = result.manifest["evidence"]
-    lines = [("judge", evidence["judge"])]
+    lines = [("readout", str(result.choice.readout)), ("judge", evidence["judge"])]
     if not evidence["kept_default"]:
         low, high = evidence["interval"]
         lines.append(
