@@ -6,7 +6,7 @@ sentence-transformers gives when it loads the folder. The two accuracies must ag
 
     python benchmarks/improve_folder.py                 # 150 questions; a few minutes on two cores
     python benchmarks/improve_folder.py --texts 1000 --templates one-word topic
-    python benchmarks/improve_folder.py --texts 60 --shots 4 --max-cost 8  # the mean over eight prompts
+    python benchmarks/improve_folder.py --texts 24 --shots 2 --max-cost 8 --prefer blend       # the mean over eight prompts
 """
 
 from __future__ import annotations
@@ -22,9 +22,24 @@ import numpy as np
 import layerscope
 from layerscope.demo import few_shot_accuracy
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.improving.judging import Panel
+from layerscope.selection.judges.base import Judgment
 
 TASK = "TrecQuestions"
 ALLOWED = 0.05  # points
+
+
+def prefer(template: str) -> None:
+    """Let the judge like one template best, whatever it says: the folder of that template is to be looked at."""
+    asked = Panel.judge
+
+    def judge(self: Panel, reader: Any, readouts: Any, *given: Any) -> Judgment:
+        found = asked(self, reader, readouts, *given)
+        ahead = np.array([2.0 * (readout.template == template) for readout in readouts])[:, None]
+        draws = None if found.draws is None else found.draws + ahead[..., None]
+        return Judgment(found.judge, found.score + ahead, draws, found.facts)
+
+    Panel.judge = judge  # type: ignore[method-assign]
 
 
 def promised_and_found(
@@ -34,7 +49,8 @@ def promised_and_found(
     from sentence_transformers import SentenceTransformer
 
     labels = {row["text"]: int(row["label"]) for row in TASKS.get(TASK).read(fetch(TASK))["train"]}
-    better = layerscope.improve(model, list(labels), out=out, sample=texts, templates=templates, max_length=64, **options)
+    length = 64 if templates else 128  # the longest of the eight prompts takes 78 tokens before and after a text
+    better = layerscope.improve(model, list(labels), out=out, sample=texts, templates=templates, max_length=length, **options)
     sampled = better.sampled or {}
     hidden = np.array([labels[text] for text in sampled["texts"]])
     trusted = bool(better.manifest["evidence"]["needs_trust"])
@@ -62,8 +78,11 @@ def main() -> None:
     parser.add_argument("--templates", nargs="+", help="(default: one-word; with --max-cost, those of improve)")
     parser.add_argument("--max-cost", type=float, default=1, help="passes per text; above 1 the blend is offered")
     parser.add_argument("--judge", default="minilm-l6")
+    parser.add_argument("--prefer", metavar="TEMPLATE", help="choose this template whatever the judge says, e.g. blend")
     parser.add_argument("--shots", type=int, default=8, help="labeled examples of each of the six classes")
     given = parser.parse_args()
+    if given.prefer:
+        prefer(given.prefer)
     templates = given.templates or (["one-word"] if given.max_cost == 1 else None)
     with tempfile.TemporaryDirectory() as folder:
         options = {"max_cost": given.max_cost, "judge": given.judge}

@@ -263,8 +263,9 @@ class ImproveJob:
         many = len(texts)
         first = SCREEN if many > SCREEN and len(wanted) > KEPT + 1 else many  # so many are read under every template
         missing = []
-        for part in (texts[:first], texts[first:]):
-            every = [text for view in panel.texts(part, self.settings.seed).values() for text in view]
+        early_views, views_of_all = (panel.texts(some, self.settings.seed).values() for some in (texts[:first], texts))
+        for parts_read in (early_views, [view[first:] for view in views_of_all]):
+            every = [text for view in parts_read for text in view]
             share = {name: self.reader.missing_share(name, kinds, every) for name, kinds in wanted.items()}
             missing.append({name: computed[name] * share[name] for name in wanted})
         totals = []  # all tokens, and those that the model has to be run on
