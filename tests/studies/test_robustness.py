@@ -11,7 +11,7 @@ import pytest
 
 from layerscope.errors import DataError
 from layerscope.selection.labels.probes import stratified_folds
-from layerscope.studies.robustness import PERTURBATIONS
+from layerscope.studies.robustness import PERTURBATIONS, gain_over_last
 from layerscope.studies.run import study
 from layerscope.studies.shared.vectors import probe_hits
 from tests.studies.test_diversity import corpus, topic_of
@@ -53,6 +53,19 @@ def test_the_probe_learns_from_unchanged_texts_of_other_folds_alone() -> None:
     assert clean[0].mean() > 0.97
     assert wrong[0].mean() < 0.03
     assert 0.15 < clean[1].mean() < 0.55  # noise: chance is a third
+
+
+def test_a_layer_is_judged_on_texts_that_did_not_choose_it() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.random((12, 200)) < 0.5  # twelve layers that are all alike
+    gain, _ = gain_over_last(100.0 * noise, 0)
+    assert gain.sign == 0
+    better = noise.astype(float)
+    better[5] = rng.random(200) < 0.8
+    gain, chosen = gain_over_last(100 * better, 0)
+    assert chosen == [5]
+    assert gain.value == pytest.approx(100 * (better[5] - better[-1]).mean())
+    assert gain.sign == 1
 
 
 def labeled_file(folder: Path) -> Path:
