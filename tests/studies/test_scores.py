@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import pytest
 
+from layerscope.evaluation.job import evaluate
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.scores import choose_by_lowest
 from tests.evaluation.support import write_tasks
@@ -36,6 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     texts = [f"text number {i} about {['rain', 'bread', 'rock'][i % 3]} and more" for i in range(12)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERSCOPE_CACHE", str(place / "cache"))
+        patch.setattr("layerscope.studies.scores.evaluate", partial(evaluate, scoring_workers=0))  # no processes to wait for
         return study(
             "scores", deep, tiny_model("bert"), texts=texts, out=place / "run", max_length=48, final_norm="applied",
             tasks="Pairs,Topics,Ranking", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",
