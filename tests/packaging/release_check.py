@@ -23,7 +23,7 @@ import venv
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ZOO = ROOT / "packages" / "layerscope-zoo"
 TEXTS = "\n".join(
     f"the {what} was {how} on day {day}" for what in ("film", "plot", "score") for how in ("fine", "dull") for day in range(6)
