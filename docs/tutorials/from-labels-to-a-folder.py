@@ -59,42 +59,39 @@ print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.bl
 # %% [markdown]
 # ## Export
 #
-# The model is cut, written as a sentence-transformers folder, loaded in a fresh process and compared. Only then does the folder get its name. We write three: the choice, the smaller one, and what you would have
-# used without choosing. (`brief` compares on the shorter texts only, which is quicker.)
+# The model is cut, written as a sentence-transformers folder, loaded in a fresh process and compared. Only then does the folder get its name.
 
 # %%
-layerscope.export("smollm2-135m", from_run=choice, out="chosen", center_on="questions.csv", brief=True)
-layerscope.export("smollm2-135m", from_run=small, out="small", center_on="questions.csv", brief=True)
-layerscope.export("smollm2-135m", choice.layers, out="today", brief=True)
+done = layerscope.export("smollm2-135m", from_run=small, out="deployed", center_on="questions.csv")
+print(*sorted(path.name for path in done.path.iterdir()), sep="\n")
 
 # %% [markdown]
 # ## Deploy
 #
-# From here on layerscope is not needed. A question gets the class whose center is nearest, from 80 examples; it is judged on 100 that nothing has seen.
+# From here on layerscope is not needed.
 
 # %%
-from pathlib import Path
-
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+model = SentenceTransformer("deployed")
+examples = model.encode([row["text"] for row in known], normalize_embeddings=True)
 labels = np.array([row["label"] for row in known])
-truth = np.array([row["label"] for row in unseen])
+centers = np.stack([examples[labels == label].mean(axis=0) for label in np.unique(labels)])
 
 
-def accuracy(folder):
-    model = SentenceTransformer(folder)
-    examples = model.encode([row["text"] for row in known], normalize_embeddings=True)
-    centers = np.stack([examples[labels == label].mean(axis=0) for label in np.unique(labels)])
-    nearest = model.encode([row["text"] for row in unseen], normalize_embeddings=True) @ centers.T
-    return (np.unique(labels)[nearest.argmax(axis=1)] == truth).mean()
+def classify(texts):
+    nearest = model.encode(texts, normalize_embeddings=True) @ centers.T
+    return np.unique(labels)[nearest.argmax(axis=1)]
 
 
-for folder in ("today", "chosen", "small"):
-    size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) / 1e6
-    print(f"{folder:7} {accuracy(folder):.0%} right, {size:.0f} MB")
+right = classify([row["text"] for row in unseen]) == np.array([row["label"] for row in unseen])
+print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that nothing has seen")
 
 # %% [markdown]
+# That is the small model: a sixth of the blocks, six classes, and a classifier that is a mean. Where quality counts more than speed, export `choice` instead of `small`: above, cross-validated on the 80 examples
+# with a better classifier, it goes from 45 to 63 %.
+#
 # ## What to take with you
 #
 # - Labels decide better than any rule; 64 find most of what there is to gain: [how well it does](../few-labels.md#how-well-it-does).
