@@ -235,8 +235,9 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
         raise RunFolderError(f"{path} holds a run of kind {actual!r}, not {kind!r}. `layerscope.load_run` opens any kind.")
     if manifest.get("status") != "complete":
         raise RunFolderError(f"the {actual} run in {path} is not finished. Run the same command again: it resumes.")
-    model = manifest.get("model")
-    for name, most in _MOST.items() if isinstance(model, dict) else ():
+    told = manifest.get("model")
+    model: dict[str, Any] = told if isinstance(told, dict) else {}
+    for name, most in _MOST.items():
         # tables with a row per layer are made from these: a number of ten digits would ask for all memory
         value = model.get(name)
         if isinstance(value, (int, float)) and not 0 <= value <= most:
