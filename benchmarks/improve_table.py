@@ -142,7 +142,7 @@ def show(name: str, tasks: list[Measured]) -> None:
     for offered in ("default", "--max-cost 8", "one pass", "everything", "layers alone"):
         print(
             f"-- offered: {offered}. Mean, share of the headroom over all readouts, worst task against today's: "
-            f"all tasks | {next(iter(rest))}"
+            f"all tasks | {next(iter(rest))} | share of the headroom of what is offered, all tasks"
         )
         for label, judge in judges_of(main).items():
             groups = [[(task, judge(task)) for task in some] for some in (main, *rest.values())]
@@ -153,12 +153,17 @@ def show(name: str, tasks: list[Measured]) -> None:
                 for some, judged in zip(rows, groups, strict=True):
                     for row, (task, _) in zip(some, [(t, j) for t, j in judged if j is not None], strict=True):
                         row["best"] = float(np.nanmax(task.scores))
+            # the share of what was on offer as well: how well the judge chose, apart from what it was given to choose from
+            own = [task.scores[sets_of(task.readouts)[offered]] for task, j in groups[0] if j is not None]
+            of_offer = summary([row | {"best": float(np.nanmax(some))} for row, some in zip(rows[0], own, strict=True)], "chosen")
             told = " | ".join(
                 f"{s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+6.1f}"
                 for s in (summary(some, "chosen") for some in rows if some)
             )
             base, words = np.mean([row["default"] for row in rows[0]]), np.mean([row["by words"] for row in rows[0]])
-            print(f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | warned of in {100 * words:3.0f} %")
+            print(
+                f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | {100 * of_offer['share']:4.0f} % of what is offered | warned of in {100 * words:3.0f} %"
+            )
         if offered == "layers alone":
             _rivals(main)
     _changes(main)
