@@ -160,10 +160,9 @@ def show(name: str, tasks: list[Measured]) -> None:
                 f"{s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+6.1f}"
                 for s in (summary(some, "chosen") for some in rows if some)
             )
+            offer = f"{100 * of_offer['share']:4.0f} % of what is offered"
             base, words = np.mean([row["default"] for row in rows[0]]), np.mean([row["by words"] for row in rows[0]])
-            print(
-                f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | {100 * of_offer['share']:4.0f} % of what is offered | warned of in {100 * words:3.0f} %"
-            )
+            print(f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | {offer} | warned of in {100 * words:3.0f} %")
         if offered == "layers alone":
             _rivals(main)
     _changes(main)
