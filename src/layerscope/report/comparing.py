@@ -82,7 +82,7 @@ class Comparison(WideTable):
     def _repr_html_(self) -> str:
         from layerscope.report.notebook import comparison_html
 
-        return comparison_html(self)
+        return comparison_html(self.labels, self.charts(), self.wide(), self.notes)
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.runs)} runs ({self.kind}): {', '.join(self.labels)}>"

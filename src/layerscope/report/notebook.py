@@ -23,7 +23,6 @@ from layerscope.selection.choice import Choice, headline, lines
 
 if TYPE_CHECKING:
     from layerscope.correlation.study import Correlations
-    from layerscope.report.comparing import Comparison
 
 MOST_CHARTS, MOST_LINES, MOST_ROWS = 4, 6, 12
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 300, 170, 44, 22, 24
@@ -148,13 +147,12 @@ def correlations_html(found: Correlations) -> str:
     return _page(parts, found.facts.get("notes") or ())
 
 
-def comparison_html(comparison: Comparison) -> str:
+def comparison_html(labels: Sequence[str], charts: Sequence[Chart], wide: pd.DataFrame, notes: Sequence[str]) -> str:
     """A comparison: a chart per series with a line per run."""
-    parts = [f"<b>{text(' · '.join(comparison.labels))}</b>", charts_html(comparison.charts()[:MOST_CHARTS])]
-    wide = comparison.wide()
+    parts = [f"<b>{text(' · '.join(labels))}</b>", charts_html(charts[:MOST_CHARTS])]
     flat = wide.set_axis([" · ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in wide.columns], axis=1)
     parts.append(table_html(flat.iloc[:, : 2 * MOST_LINES].reset_index()))
-    return _page(parts, comparison.notes)
+    return _page(parts, notes)
 
 
 def _intervals(measure: str, rows: pd.DataFrame) -> str:
