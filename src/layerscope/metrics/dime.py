@@ -68,6 +68,8 @@ def _orders(n: int, permutations: int, seed: int, device: torch.device) -> Itera
 
 _ROUNDS = 30  # of the two-way fit below; it converges in far fewer
 _FEATURE_PERMUTATIONS = 3  # they shuffle features, which adds no noise to what a prompt does
+# Leaving out each prompt costs far more than the value itself, so that it is done on few permutations of a part of many prompts.
+_ERROR_PERMUTATIONS, _ERROR_PROMPTS = 4, 256
 
 
 def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int, feature_side: bool = False) -> float:
@@ -75,7 +77,8 @@ def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: in
 
     Without prompt j, K_A and K_B both lose a row. In K_A ∘ P K_B Pᵀ position i holds prompt i of A and prompt p(i) of B: leaving
     the position out is the effect of the one plus that of the other, which a two-way fit over all permutations tells apart. What
-    it leaves unexplained is noise, whose share in the variance is known and taken off.
+    it leaves unexplained is noise, whose share in the variance is known and taken off. Of many prompts a part is used, at random,
+    and the error is scaled to all of them.
     """
     n = len(a)
     if n < 3:
@@ -85,6 +88,8 @@ def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: in
         assert members is not None
         count = min(permutations, _FEATURE_PERMUTATIONS)
         return equal_folds_error(_without_on_feature_side(a, b, members, alpha, count, seed), n)
+    used, permutations = min(n, _ERROR_PROMPTS), min(permutations, _ERROR_PERMUTATIONS)
+    scale, a, b, n = math.sqrt(used / n), a[:used], b[:used], used  # an error falls with the root of the number of prompts
     k_a, k_b = a @ a.T, b @ b.T
     paired = -entropies_without_each((k_a * k_b).unsqueeze(0), alpha)[0].cpu().numpy()
     orders = [p.cpu().numpy() for p in _orders(n, permutations, seed, a.device)]
@@ -96,7 +101,7 @@ def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: in
     of_a, of_b, noise = two_way_effects(np.concatenate(effects), orders)
     influence = of_a + of_b - (paired - paired.mean())
     variance = float(np.square(influence).sum()) - 2 * n * noise / permutations
-    return math.sqrt((n - 1) / n * max(variance, 0.0))
+    return scale * math.sqrt((n - 1) / n * max(variance, 0.0))
 
 
 def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, float]:
