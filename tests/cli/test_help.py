@@ -95,6 +95,8 @@ SAME: dict[str, Callable[..., Any]] = {
 # (command, option): the Python parameter of another name, or None where Python has no use for it
 OTHER_NAMES: dict[tuple[str, str], str | None] = {
     ("study", "settings"): "options",  # --set NAME=VALUE is **options
+    ("profile", "task"): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
+    ("profile", "data_dir"): None,
     ("sweep", "file"): "source",
     ("sweep", "estimate"): "estimate_only",
     ("report", "kind"): "format",

@@ -9,6 +9,7 @@ import pytest
 
 import layerscope
 from layerscope.errors import LayerscopeError
+from layerscope.exporting.sealed import seal
 from layerscope.improving import Improved
 from layerscope.improving.judging import Panel
 from layerscope.selection.judges import Judgment
@@ -95,10 +96,14 @@ def test_a_blend_is_read_back_unless_its_code_was_changed(blend: Improved) -> No
     own = file.read_text()
     try:
         file.write_text(own + "\nprint('hello')\n")
+        with pytest.raises(LayerscopeError, match=r"blend.py is damaged"):
+            layerscope.load_run(blend.folder).encode(TEXTS[:3])
+        seal(blend.folder)  # whoever changes the code can change its checksum too
         with pytest.raises(LayerscopeError, match=r"holds code that is not this version's.*is not run"):
             layerscope.load_run(blend.folder).encode(TEXTS[:3])
     finally:
         file.write_text(own)
+        seal(blend.folder)
 
 
 @pytest.mark.usefixtures("here")

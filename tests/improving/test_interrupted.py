@@ -142,7 +142,7 @@ def test_a_damaged_table_is_named_and_the_run_is_computed_again(
             layerscope.load_run(tmp_path / "better")
     with caplog.at_level("WARNING", logger="layerscope"):
         again = improve(llama, tmp_path / "better")
-    reason = "it is missing" if missing else "its checksum is not the one in the manifest"
+    reason = "it is missing" if missing else "its checksum does not match"
     assert f"{file} is damaged ({reason}): the run is computed again" in caplog.text
     assert again.table.equals(first.table)
     assert layerscope.load_run(tmp_path / "better").tables()[table].equals(first.tables()[table])
