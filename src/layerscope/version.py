@@ -1,3 +1,3 @@
 """The version, in one place: packaging, manifests and the command line read it from here."""
 
-VERSION = "0.2.0"
+VERSION = "0.1.0"

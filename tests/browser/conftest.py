@@ -70,7 +70,7 @@ def open_page(browser: Any) -> Iterator[Open]:
 
     def start(path: Path, width: int = 1280, height: int = 5200, scheme: str = "light") -> Opened:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         contexts.append(context)
         opened = Opened(context.new_page()).go(path)
         opened.settle()

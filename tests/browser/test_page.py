@@ -191,7 +191,7 @@ def test_hover_shows_the_values_of_the_table_in_every_chart(open_page: Open, tmp
         name = figure.locator(".name").evaluate("(n) => n.firstChild.textContent")
         shown[name] = figure.locator("text.value").all_text_contents()
         assert figure.locator(".where").inner_text() == "layer 4"
-    assert len(shown) == 10
+    assert len(shown) == 7
     for name, values in shown.items():
         wanted = [by_column[name]] + ([by_column[f"{name}, sink dropped"]] if f"{name}, sink dropped" in by_column else [])
         assert values == wanted

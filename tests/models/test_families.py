@@ -23,14 +23,16 @@ def test_every_family_file_is_found_and_has_a_tiny_model() -> None:
     declared = set(families())
     assert {"gpt_neox", "llama", "gemma3", "gpt2", "mamba", "mamba2", "bert", "roberta", "mpnet", "modernbert"} <= declared
     images = {tiny_image_model(name).anatomy.family for name in IMAGE_FAMILIES} | {"tiny_vit"}  # see test_tiny_vit.py
-    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images
+    sounds = {"wav2vec2", "whisper"}  # see test_sounds.py
+    assert declared == {tiny_model(name).anatomy.family for name in EVERY} | images | sounds
+    assert sounds == {name for name in declared if families()[name].modality == "sound"}
     assert images == {name for name in declared if families()[name].modality == "image"}
 
 
 def test_every_declared_model_type_has_a_tiny_model() -> None:
     built = {build_tiny(name).config.model_type for name in TINY_FAMILIES}
     built |= {build_image_model(name).config.model_type for name in IMAGE_FAMILIES}  # type: ignore[union-attr]
-    built |= {"tiny_vit_stage"}
+    built |= {"tiny_vit_stage", "wav2vec2", "hubert", "whisper"}  # see test_tiny_vit.py and test_sounds.py
     assert {t for family in families().values() for t in family.model_types} == built
 
 

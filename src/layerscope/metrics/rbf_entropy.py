@@ -60,6 +60,7 @@ class PromptEntropyRBF(PromptMean):
         heading="prompt entropy\n(RBF)",
         compare_sinks=True,
         by_default=False,
+        main=False,
     )
 
     normalized = PromptEntropy.normalized
@@ -95,6 +96,7 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         order=35,
         heading="dataset entropy\n(RBF)",
         by_default=False,
+        main=False,
     )
 
     def rows(self) -> RowPreparation:

@@ -33,9 +33,9 @@ class StateNorm(PromptMean):
         sinks=("keep", "drop"),
         order=85,
         log_scale=True,
-        main=True,
         compare_sinks=True,
         by_default=False,
+        main=False,
     )
 
     before_final_norm = True
