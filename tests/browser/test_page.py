@@ -352,6 +352,7 @@ def test_keyboard_alone(open_page: Open, full_report: Path) -> None:
     assert page.locator("#grid .tip").count() == 1
     page.keyboard.press("Escape")
     assert page.locator("#grid .tip").count() == 0
+    page.locator("#heat").scroll_into_view_if_needed()  # drawn when it is seen
     page.locator("#heat svg.chart").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")

@@ -18,6 +18,7 @@ import yaml
 
 import layerscope
 from layerscope.cli.app import app, load_commands, renamed
+from layerscope.metrics.registry import REGISTRY
 from layerscope.sweeps.plan import read_plan
 from tests.cli.support import run_main
 from tests.docs.blocks import LANGUAGES, ROOT, Block, all_blocks, blocks_of, commands, pages
@@ -45,6 +46,13 @@ OTHERS = {
     "py",
     "pytest",
 }
+
+
+@pytest.fixture(autouse=True)
+def forgotten_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that a block makes metrics are forgotten after it: other tests look at all that are known."""
+    REGISTRY.load()
+    monkeypatch.setattr(REGISTRY, "_things", dict(REGISTRY._things))
 
 
 def name(page: Path) -> str:
