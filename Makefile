@@ -78,7 +78,7 @@ nightly: test faults audit bench paper ## everything that takes long: tests, all
 nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
-paper: $(STAMP) ## every experiment of the paper on the catalogue's small models, under half an hour on two cores
+paper: $(STAMP) ## every experiment of the paper on the catalogue's small models
 	$(BIN)/layerscope recipe paper --small --out $(PAPER_OUT)
 
 lint: $(STAMP) ## ruff and mypy
