@@ -126,14 +126,13 @@ def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngin
 
 
 def test_workers_stay_for_the_next_piece_of_work_until_the_engine_is_closed(engine: RayEngine) -> None:
-    first, second = (set(engine.map(process_of, range(8))) for _ in range(2))
-    assert first & second
-    assert len(first | second) <= 2
+    processes = {pid for _ in range(3) for pid in engine.map(process_of, range(8))}
+    assert len(processes) <= 2  # one worker may do all of a map; workers started for each map would be three or more
     assert len(engine._idle) == 2
     assert engine.map(stumble, [5]) == [25]  # fewer items: one of them is enough
     assert len(engine._idle) == 1
     engine.close()
-    while any(psutil.pid_exists(pid) for pid in first | second):
+    while any(psutil.pid_exists(pid) for pid in processes):
         time.sleep(0.05)
 
 
