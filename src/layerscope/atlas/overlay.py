@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,12 @@ class Overlay:
     differs: dict[str, list[str]] = field(default_factory=dict)  # metric or task → why it is left out
     notes: list[str] = field(default_factory=list)
     folder: str = ""
+    imported: bool = False  # somebody's results that were imported, not a run of the user's
+
+    @property
+    def label(self) -> str:
+        """What its line is called beside published models."""
+        return self.name if self.imported else f"your run: {self.name}"
 
     @property
     def is_empty(self) -> bool:
@@ -91,20 +97,20 @@ def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
     """Overlays by the name a reader sees: a profile and an evaluation of one model are one line, two profiles of it are two."""
     lines: dict[str, Overlay] = {}
     for overlay in (o for o in overlays if not o.is_empty):
-        label = f"your run: {overlay.name}"
+        label = overlay.label
         earlier = lines.get(label)
         if earlier is None:
             lines[label] = overlay
         elif earlier.metrics.empty and overlay.scores.empty:
-            lines[label] = Overlay(overlay.name, overlay.metrics, earlier.scores)
+            lines[label] = replace(overlay, scores=earlier.scores)
         elif earlier.scores.empty and overlay.metrics.empty:
-            lines[label] = Overlay(overlay.name, earlier.metrics, overlay.scores)
+            lines[label] = replace(overlay, metrics=earlier.metrics)
         else:
-            lines[f"{label} in {overlay.folder}"] = overlay
+            lines[f"{label} in {overlay.folder}" if overlay.folder else f"{label} ({len(lines) + 1})"] = overlay
     return lines
 
 
-def overlay_metrics(run: Run) -> Overlay:
+def overlay_metrics(run: Run, whose: str = "your") -> Overlay:
     """The curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
     comparable, differs = [], {}
@@ -123,14 +129,15 @@ def overlay_metrics(run: Run) -> Overlay:
     notes = []
     if comparable and "image_tokens" in conventions:
         notes.append(
-            f"your values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the published "
-            "ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches shuffled."
+            f"{whose} values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the "
+            "published ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches "
+            "shuffled."
         )
     elif comparable:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
         notes.append(
-            f"your values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
+            f"{whose} values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
             "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over "
             "prompts with their number."
         )
@@ -161,7 +168,7 @@ def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]
     return reasons
 
 
-def overlay_scores(evaluation: Evaluation) -> Overlay:
+def overlay_scores(evaluation: Evaluation, whose: str = "your") -> Overlay:
     """The scores of an evaluation that were made as the published ones were, under the `english` convention."""
     from layerscope.atlas.tables import coded
 
@@ -182,7 +189,7 @@ def overlay_scores(evaluation: Evaluation) -> Overlay:
             comparable.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
     table = pd.concat(comparable, ignore_index=True) if comparable else _no_scores()
     length = Reading.of(evaluation.manifest).max_length
-    notes = [f"your texts were cut to {length} tokens; the published scores do not say at how many."]
+    notes = [f"{whose} texts were cut to {length} tokens; the published scores do not say at how many."]
     empty = pd.DataFrame(columns=["metric", "layer", "depth", "value"])
     return Overlay(str(evaluation.manifest["model"]["name"]), empty, table, differs, notes if comparable else [])
 

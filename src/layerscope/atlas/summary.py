@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.atlas.imports import imported_runs, is_imported, show_imported
 from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
 from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
@@ -76,8 +77,16 @@ def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+def split_imported(names: Sequence[str]) -> tuple[list[str], list[Overlay]]:
+    """Names of published models, and what of the imported ones (`FOLDER:MODEL`) can stand beside them."""
+    runs = [run for name in names if is_imported(name) for run in imported_runs(name)]
+    return [name for name in names if not is_imported(name)], [o for run in runs if (o := run.overlay()) is not None]
+
+
 def show(name: str, convention: str = "english") -> dict[str, Any]:
-    """What the atlas holds of one model, as plain values."""
+    """What the atlas holds of one model, published or imported, as plain values."""
+    if is_imported(name):
+        return show_imported(name)
     model = find_model(name)
     scores, values = scores_or_none(model, convention), metrics_or_none(model)
     summary: dict[str, Any] = {"model": model.name, "convention": convention, "scores": None, "metrics": None}
@@ -109,7 +118,8 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
 
 def compare(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[dict[str, Any]]:
     """One row per model: best and last layer on the tasks that all of them have at their layers, and the entropy's valley."""
-    models = [find_model(name) for name in names]
+    published, shared_by_others = split_imported(names)
+    models, overlays = [find_model(name) for name in published], [*overlays, *shared_by_others]
     tables = {m.name: same_tasks(s) for m in models if (s := scores_or_none(m, convention)) is not None}
     runs = labeled(overlays)
     tables |= {label: same_tasks(run.scores) for label, run in runs.items() if not run.scores.empty}
@@ -159,7 +169,8 @@ def _entropy(name: str, models: Sequence[AtlasModel], runs: Mapping[str, Overlay
 
 def panels(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[Panel]:
     """Mean score and each metric against depth, models and runs on the same axes."""
-    models = [find_model(name) for name in names]
+    published, shared_by_others = split_imported(names)
+    models, overlays = [find_model(name) for name in published], [*overlays, *shared_by_others]
     tables = {m.name: same_tasks(s) for m in models if (s := scores_or_none(m, convention)) is not None}
     runs = labeled(overlays)
     tables |= {label: same_tasks(run.scores) for label, run in runs.items() if not run.scores.empty}

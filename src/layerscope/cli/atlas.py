@@ -13,7 +13,7 @@ from layerscope.cli.app import EXAMPLES, app
 from layerscope.errors import LayerscopeError
 
 atlas = typer.Typer(
-    help="Published results of the paper: what is there, one model, several models, and its figures.",
+    help="Published results of the paper, and results of your own to share: models, comparisons, figures.",
     epilog="Example:\n\nlayerscope atlas show Pythia-410m",
     no_args_is_help=True,
 )
@@ -27,16 +27,19 @@ RUN = typer.Option([], "--run", help="A profile or evaluation folder of yours to
 
 @atlas.command("models", epilog="Example:\n\nlayerscope atlas models")
 def models_command(as_json: bool = shared.AS_JSON) -> None:
-    """What the atlas holds of each model."""
-    from layerscope.atlas import models
+    """What the atlas holds of each model, published or imported."""
+    from layerscope.atlas import imported_models, models
 
-    table = models()
+    table, others = models(), imported_models()
     if as_json:
-        shared.print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
+        published = table.astype(object).where(table.notna(), None).to_dict(orient="records")
+        shared.print_json([*published, *({**row, "imported": True} for row in others.to_dict(orient="records"))])
         return
-    from layerscope.report.atlas import print_models
+    from layerscope.report.atlas import print_imported_models, print_models
 
     print_models(table)
+    if len(others):
+        print_imported_models(others)
     shared.next_step("layerscope atlas show MODEL")
 
 
@@ -56,6 +59,11 @@ def show_command(
     overlays = [load_overlay(path) for path in run]
     if as_json:
         shared.print_json({**summary, "runs": [overlay.as_dict() for overlay in overlays]})
+    elif summary.get("imported"):
+        from layerscope.report.atlas import print_imported
+
+        print_imported(summary)
+        shared.next_step(f"layerscope atlas compare {shared.shown(model)} Pythia-410m")
     else:
         from layerscope.report.atlas import print_model, print_overlay
 
@@ -76,10 +84,11 @@ def compare_command(
 ) -> None:
     """Several models, and runs of yours, on the same axes."""
     from layerscope.atlas.overlay import load_overlay
-    from layerscope.atlas.summary import compare
+    from layerscope.atlas.summary import compare, split_imported
 
-    overlays = [load_overlay(path) for path in run]
-    rows = compare(models, convention, overlays)
+    published, imported = split_imported(models)
+    overlays = [*imported, *(load_overlay(path) for path in run)]
+    rows = compare(published, convention, overlays)
     if as_json:
         shared.print_json({"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]})
     else:
@@ -88,8 +97,65 @@ def compare_command(
         print_comparison(rows, convention)
         for overlay in overlays:
             print_overlay(overlay)
-        shared.next_step(f"layerscope report --atlas {shared.shown(','.join(models))}")
-    _draw(out, models, convention, overlays)
+        if published:
+            shared.next_step(f"layerscope report --atlas {shared.shown(','.join(published))}")
+    _draw(out, published, convention, overlays)
+
+
+@atlas.command("export", epilog="Example:\n\nlayerscope atlas export runs/profile runs/scores --out my-results")
+def export_command(
+    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Folders of profiles, evaluations or probes."),
+    out: Path = typer.Option(..., "--out", "-o", help="Folder to write."),
+    title: str | None = typer.Option(None, "--title", help="Name on the data card. (default: the folder's)"),
+    license: str = typer.Option("unknown", "--license", help="License of the results, e.g. cc-by-4.0."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace results exported to this folder earlier."),
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Your results as one parquet file and a data card, ready for a hub dataset."""
+    from layerscope.atlas.sharing import export_results, read_results
+
+    folder = export_results(runs, out, title=title, license=license, overwrite=overwrite)
+    table = read_results(folder)
+    if as_json:
+        shared.print_json({"out": str(folder), "rows": len(table), "models": sorted(set(table["model"]))})
+        return
+    print(f"{len(table):,} values of {table['model'].nunique()} models. Written to {folder}", file=sys.stderr)
+    shared.next_step(f"hf upload --repo-type dataset YOU/NAME {shared.shown(folder)}")
+
+
+@atlas.command("import", epilog="Example:\n\nlayerscope atlas import my-results")
+def import_command(
+    folder: Path = typer.Argument(..., help="A folder that `layerscope atlas export` wrote, or a download of one."),
+    name: str | None = typer.Option(None, "--name", help="What to call it. (default: the folder's name)"),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace other results imported under this name."),
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Check results that somebody exported, and list and compare them with the published ones."""
+    from layerscope.atlas import import_results
+
+    table = import_results(folder, name=name, overwrite=overwrite)
+    if as_json:
+        shared.print_json(table.to_dict(orient="records"))
+        return
+    from layerscope.report.atlas import print_imported_models
+
+    print_imported_models(table)
+    shared.next_step(f"layerscope atlas show {shared.shown(table['model'].iloc[0])}")
+
+
+@atlas.command("forget", epilog="Example:\n\nlayerscope atlas forget my-results")
+def forget_command(
+    name: str = typer.Argument(..., help="Name of imported results: what stands before the colon."),
+    as_json: bool = shared.AS_JSON,
+) -> None:
+    """Remove imported results."""
+    from layerscope.atlas import remove_imported
+
+    remove_imported(name)
+    if as_json:
+        shared.print_json({"forgotten": name})
+        return
+    print(f"{name} is forgotten", file=sys.stderr)
 
 
 @atlas.command("reproduce", epilog="Example:\n\nlayerscope atlas reproduce table2")

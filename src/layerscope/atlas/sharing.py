@@ -1,0 +1,375 @@
+"""Results of your own as a dataset that others can open: one parquet file and a data card, checked when it is read.
+
+    from layerscope import atlas
+    atlas.export_results(["runs/profile", "runs/scores"], "my-results")  # a folder, ready for a hub dataset
+    atlas.import_results("my-results")                                   # listed, tabled and compared with the published ones
+    atlas.imported("my-results:smollm2-135m")                            # its rows
+
+Every row is one value at one layer, with the conventions behind it in columns. `facts` has all of them as JSON, so that the file
+alone says whether two values compare. Texts, vectors and places on the disk are never in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from layerscope.core.reading import Reading
+from layerscope.core.readout import READOUT_COLUMNS
+from layerscope.core.runs import load_run
+from layerscope.core.sites import whole_layers
+from layerscope.core.untrusted import exists
+from layerscope.errors import DataError, clean_name, one_line
+from layerscope.store import atomic
+from layerscope.store.verify import sha256
+from layerscope.version import VERSION
+
+FILE, CARD = "results.parquet", "README.md"
+KINDS = ("profile", "evaluation", "probe")
+LICENSE = "unknown"
+
+_NAMES = ["run", "model", "family", "kind", "data", "task_type", "split", "subset", "metric", "normalization", "probe"]
+_TEXT = [*_NAMES, *READOUT_COLUMNS, "site", "dtype", "weights_sha256", "revision", "layerscope", "facts"]
+_WHOLE = ["layer", "n_blocks", "max_length", "n"]
+_FLOATS = ["depth", "value", "ci_low", "ci_high"]
+_YES_NO = ["unit_length"]
+COLUMNS = {
+    "run": "the run that the row is from",
+    "model": "the model's name",
+    "family": "its architecture's family",
+    "kind": "profile, evaluation or probe",
+    "data": "corpus, task or data set",
+    "task_type": "of an evaluation: STS, Classification, …",
+    "split": "of an evaluation: the task's split",
+    "subset": "of an evaluation: the task's subset",
+    "metric": "what was measured; of an evaluation, mteb's main score",
+    "normalization": "of a profile: divided by what (`raw`: nothing)",
+    "probe": "of a probe: its kind",
+    "template": "of an evaluation: the words around each text",
+    "pooling": "of an evaluation: how tokens become one vector",
+    "final_norm": "the model's final norm: `applied` at every layer, `raw` at none, `hf` at the last",
+    "sink": "the token with the largest norm: `keep` or `drop`",
+    "centering": "of an evaluation: `corpus` where the mean of the texts is subtracted",
+    "site": "the place in the network; `embed` is layer 0, `block.2` is layer 3",
+    "layer": "blocks before the state; 0 is the input of the first block",
+    "depth": "layer / n_blocks",
+    "n_blocks": "the model's blocks",
+    "value": "the number; empty where it is undefined",
+    "ci_low": "its 95 % interval, where there is one",
+    "ci_high": "",
+    "n": "prompts or items behind it",
+    "max_length": "tokens to which texts were cut",
+    "unit_length": "of an evaluation: whether vectors were scaled to length 1",
+    "dtype": "precision of the weights",
+    "weights_sha256": "digest of the weights",
+    "revision": "the hub's commit, where there is one",
+    "layerscope": "the version that measured it",
+    "facts": "model, data and all conventions of the run as JSON",
+}
+
+_MOST_BYTES, _MOST_ROWS, _MOST_UNPACKED = 64 * 2**20, 2_000_000, 2**30
+_LONGEST = {"facts": 500_000}
+_LONGEST_NAME = 1000
+_MOST_LAYERS = 100_000
+_MODEL_FACTS = ("name", "source", "revision", "weights_sha256", "settings_sha256", "family", "architecture", "dtype")
+_MODEL_FACTS += ("quantization", "license", "bidirectional", "n_blocks", "width", "parameters")
+_DATA_FACTS = ("name", "fingerprint", "kind", "filters", "limit", "read")
+_TASK_FACTS = ("task_type", "main_score", "splits", "subsets", "dataset", "revision", "items", "limit", "exact", "exact_reason")
+
+
+# --- out ---
+
+
+def export_results(
+    runs: Any, out: str | Path, *, title: str | None = None, license: str = LICENSE, overwrite: bool = False
+) -> Path:
+    """Write profiles, evaluations and probes (runs, or their folders) as `results.parquet` and a data card; returns the folder.
+
+    `title` is the name on the card, `license` that of the results. The folder can be uploaded as it is: `hf upload --repo-type
+    dataset you/name FOLDER`.
+    """
+    given = [runs] if isinstance(runs, (str, Path)) or hasattr(runs, "manifest") else list(runs)
+    if not given:
+        raise DataError("give at least one run to export: the folder of a profile, an evaluation or a probe.")
+    folder = Path(out)
+    _check_free(folder, overwrite)
+    tables = [run_rows(load_run(run) if isinstance(run, (str, Path)) else run) for run in given]
+    table = pd.concat(tables, ignore_index=True).drop_duplicates(ignore_index=True)
+    with atomic.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_table(table, folder / FILE)
+        name = one_line(title or folder.resolve().name)
+        atomic.write_text(folder / CARD, data_card(table, name, license, sha256(folder / FILE)))
+    read_results(folder)  # what was written is what an import takes
+    return folder
+
+
+def run_rows(run: Any) -> pd.DataFrame:
+    """One run as rows of the shared table."""
+    kind = str(getattr(run, "kind", ""))
+    if kind not in KINDS:
+        raise DataError(f"a run of kind {kind!r} has no values per layer to share. Valid: {', '.join(KINDS)}.")
+    manifest = run.manifest
+    model, reading = manifest["model"], Reading.of(manifest)
+    if kind == "profile":
+        rows = whole_layers(run.table).assign(data=manifest["corpus"]["name"])
+    elif kind == "evaluation":
+        rows = run.scores.rename(columns={"score": "value", "task": "data"})
+    else:
+        rows = whole_layers(run.table).assign(data=manifest["data"]["name"])
+    facts = _facts(kind, manifest)
+    shared: dict[str, Any] = {
+        "model": facts["model"]["name"],
+        "family": model.get("family"),
+        "kind": kind,
+        "n_blocks": model["n_blocks"],
+        "max_length": reading.max_length,
+        "unit_length": manifest["conventions"].get("unit_length"),
+        "dtype": model.get("dtype"),
+        "weights_sha256": model.get("weights_sha256"),
+        "revision": model.get("revision"),
+        "layerscope": manifest.get("layerscope", VERSION),
+        "facts": json.dumps(facts, sort_keys=True),
+    }
+    if "final_norm" not in rows:
+        shared["final_norm"] = reading.final_norm
+    rows = rows.assign(**shared, data=rows["data"].map(_without_place))
+    rows["run"] = _run_id(rows["facts"].iloc[0]) if len(rows) else ""
+    return _typed(rows.reindex(columns=list(COLUMNS)).reset_index(drop=True))
+
+
+def _run_id(facts: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(facts.encode()).hexdigest()[:12]
+
+
+def _facts(kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a manifest a reader needs to compare, and nothing of the machine it was made on."""
+
+    def only(part: Any, names: Sequence[str]) -> dict[str, Any]:
+        return {name: part[name] for name in names if isinstance(part, Mapping) and name in part}
+
+    facts: dict[str, Any] = {
+        "model": only(manifest["model"], _MODEL_FACTS),
+        "conventions": manifest["conventions"],
+        "counts": manifest.get("counts", {}),
+    }
+    if kind == "profile":
+        facts["corpus"] = only(manifest["corpus"], _DATA_FACTS)
+    elif kind == "probe":
+        facts["data"] = only(manifest["data"], _DATA_FACTS)
+    else:
+        facts["tasks"] = {name: only(task, _TASK_FACTS) for name, task in manifest["tasks"].items()}
+    cleaned: dict[str, Any] = _without_places(atomic.plain(facts))
+    return cleaned
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_places(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_places(inner) for inner in value]
+    return _without_place(value)
+
+
+def _without_place(value: Any) -> Any:
+    """A path on a disk as its last part; other values as they are.
+
+    >>> _without_place("/home/anna/reviews.csv"), _without_place("org/model")
+    ('reviews.csv', 'org/model')
+    """
+    if not isinstance(value, str):
+        return value
+    kind = PureWindowsPath if re.match(r"[A-Za-z]:\\", value) else PurePosixPath
+    is_place = kind(value).is_absolute() or value.startswith(("~/", "./", "../"))
+    return (kind(value).name or "a path") if is_place else value
+
+
+def _typed(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the types that the file has."""
+    out = {}
+    for name in COLUMNS:
+        column = table[name]
+        if name in _WHOLE:
+            out[name] = pd.array(pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan), dtype="Float64").astype("Int64")
+        elif name in _FLOATS:
+            out[name] = pd.to_numeric(column).astype(float)
+        elif name in _YES_NO:
+            out[name] = pd.array([None if pd.isna(v) else bool(v) for v in column], dtype="boolean")
+        else:
+            out[name] = pd.Series([None if pd.isna(v) else clean_name(str(v)) for v in column], dtype="object")
+    return pd.DataFrame(out)
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        **dict.fromkeys(_TEXT, pa.string()),
+        **dict.fromkeys(_WHOLE, pa.int64()),
+        **dict.fromkeys(_FLOATS, pa.float64()),
+        **dict.fromkeys(_YES_NO, pa.bool_()),
+    }
+    return pa.schema([(name, kinds[name]) for name in COLUMNS])
+
+
+def _write_table(table: pd.DataFrame, file: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    packed = pa.Table.from_pandas(table, schema=_schema(), preserve_index=False).replace_schema_metadata(None)
+    atomic.write(file, lambda stream: pq.write_table(packed, stream, compression="zstd", use_dictionary=_TEXT))
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    if not exists(folder):
+        return
+    if not folder.is_dir():
+        raise DataError(f"{folder} is a file; results need a folder. Choose another --out.")
+    inside = {child.name for child in folder.iterdir()}
+    if not inside:
+        return
+    if not overwrite or digest_of(folder) is None:
+        raise DataError(f"{folder} is not empty. Choose another --out, or --overwrite to replace results exported earlier.")
+
+
+def data_card(table: pd.DataFrame, title: str, license: str, digest: str) -> str:
+    """README.md in the form that the Hugging Face hub reads for datasets."""
+    size = next((f"{low}<n<{high}" for low, high, most in _SIZES if len(table) < most), "1M<n<10M")
+    lines = ["---", f"license: {_quoted(license)}", f"pretty_name: {_quoted(title)}", "tags:"]
+    lines += ["- layerscope", "- embeddings", "- interpretability", "size_categories:", f"- {size}"]
+    lines += ["configs:", "- config_name: default", f"  data_files: {FILE}", f"results_sha256: {digest}", "---", ""]
+    lines += [f"# {_cell(title)}", ""]
+    lines += [f"What every layer holds: {len(table):,} values of {table['model'].nunique()} models, measured with"]
+    lines += [f"[layerscope](https://github.com/layerscope/layerscope) and written by version {VERSION}.", ""]
+    lines += ["| model | kind | data | layers | measured | final norm | tokens |", "|---|---|---|---|---|---|---|"]
+    for (_, model, kind), rows in table.groupby(["run", "model", "kind"], sort=False):
+        cells = [model, kind, _some(rows["data"]), f"{rows['layer'].min()}–{rows['layer'].max()}", _some(rows["metric"])]
+        cells += [_some(rows["final_norm"]), _some(rows["max_length"])]
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    lines += ["", "## Use", "", "```python", "import pandas as pd", f'pd.read_parquet("{FILE}")', "```", ""]
+    lines += ["With layerscope, beside the published results:", "", "```bash", "layerscope atlas import FOLDER", "```", ""]
+    lines += [
+        "## Columns",
+        "",
+        "One row is one value at one layer. Two values compare only where their conventions agree: the",
+        "",
+    ]
+    lines[-2] += " columns below, and for every setting `facts`."
+    lines += ["| column | what |", "|---|---|"]
+    lines += [f"| `{name}` | {what or 'see above'} |" for name, what in COLUMNS.items()]
+    return "\n".join(lines) + "\n"
+
+
+_SIZES = [("0", "1K", 1000), ("1K", "10K", 10_000), ("10K", "100K", 100_000), ("100K", "1M", 1_000_000)]
+
+
+def _some(column: pd.Series) -> str:
+    names = [str(value) for value in column.dropna().unique()]
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "–"
+
+
+def _cell(text: Any) -> str:
+    return one_line(str(text)).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(one_line(text), ensure_ascii=False)
+
+
+# --- in ---
+
+
+def read_results(folder: str | Path) -> pd.DataFrame:
+    """The table of an exported folder: its digest compared with the card's, its columns, types, sizes and names checked."""
+    place = Path(folder)
+    file = place / FILE
+    if not exists(file):
+        raise DataError(f"{place} holds no {FILE}. Give a folder that `layerscope atlas export` wrote, or a download of one.")
+    digest = digest_of(place)
+    if digest is None:
+        raise DataError(
+            f"{place / CARD} does not tell the digest of {FILE} (`results_sha256`). Export or download the folder again."
+        )
+    with atomic.explained(file):
+        if file.stat().st_size > _MOST_BYTES:
+            raise DataError(f"{file} has {file.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are read.")
+        if sha256(file) != digest:
+            raise DataError(f"{file} is not what its card describes: the digest differs. Download the folder again.")
+        table = _read_table(file)
+    return _checked(table, file)
+
+
+def digest_of(folder: Path) -> str | None:
+    """The digest that a folder's data card tells; None where it tells none."""
+    card = folder / CARD
+    if not exists(card) or not card.is_file():
+        return None
+    with card.open("rb") as stream:
+        text = stream.read(1 << 20).decode("utf-8", errors="replace").replace("\r\n", "\n")
+    front = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(?:\n|$)", text, re.DOTALL)
+    told = re.search(r"^results_sha256:[ \t]*[\"']?([0-9a-f]{64})[\"']?[ \t]*$", front[1], re.MULTILINE) if front else None
+    return told[1] if told else None
+
+
+def _read_table(file: Path) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as parquet:
+            facts, wanted = parquet.metadata, _schema()
+            unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
+            if facts.num_rows > _MOST_ROWS or unpacked > _MOST_UNPACKED:
+                raise DataError(f"{file} declares {facts.num_rows:,} rows of {unpacked:,} bytes, more than is read.")
+            given = parquet.schema_arrow
+            for column in wanted:
+                if given.get_field_index(column.name) < 0:
+                    raise DataError(f"{file} has no column {column.name!r}: `layerscope atlas export` writes it. Export again.")
+                if given.field(column.name).type != column.type:
+                    kind = given.field(column.name).type
+                    raise DataError(f"column {column.name!r} of {file} is of type {kind}, not {column.type}. Export again.")
+            parts = [batch.to_pandas() for batch in parquet.iter_batches(batch_size=65536, columns=list(COLUMNS))]
+    except (pa.ArrowException, ValueError, OverflowError, MemoryError, OSError) as error:
+        raise DataError(f"{file} is not a readable parquet file: {error}. Download it again.") from error
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+
+
+def _checked(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """The table with clean names, refused where a value is none that a run could have."""
+
+    def refuse(what: str) -> None:
+        raise DataError(f"{file}: {what}. It was not written by `layerscope atlas export`, or it is damaged.")
+
+    if table.empty:
+        refuse("it has no rows")
+    for name in _TEXT:
+        texts = table[name].dropna().unique()
+        if len(texts) and max(map(len, texts)) > _LONGEST.get(name, _LONGEST_NAME):
+            refuse(f"a text in column {name!r} is longer than {_LONGEST.get(name, _LONGEST_NAME):,} characters")
+        odd = {text: shown for text in texts if (shown := clean_name(text)) != text}
+        if odd:
+            table[name] = table[name].replace(odd)
+    for name in ("run", "model", "kind", "metric", "site", "layer", "depth", "n_blocks", "facts"):
+        if table[name].isna().any():
+            refuse(f"column {name!r} is empty in some rows")
+    for name in _FLOATS:
+        if np.isinf(table[name].to_numpy(dtype=float, na_value=math.nan)).any():
+            refuse(f"column {name!r} holds values that are not finite")
+    unknown = set(table["kind"]) - set(KINDS)
+    if unknown:
+        refuse(f"{sorted(unknown)[0]!r} is no kind of run ({', '.join(KINDS)})")
+    layers, blocks = table["layer"].to_numpy(dtype=float), table["n_blocks"].to_numpy(dtype=float)
+    if (layers < 0).any() or (layers > blocks).any() or (blocks > _MOST_LAYERS).any():
+        refuse("it has layers that its models do not have")
+    if not np.allclose(table["depth"].to_numpy(dtype=float), layers / np.maximum(blocks, 1), atol=1e-6):
+        refuse("depth is not layer / n_blocks")
+    return table
