@@ -43,7 +43,7 @@ def export_command(
         help="Scale vectors to length 1. (default: as the run or the model's pipeline does)",
     ),
     formats: list[str] = option(
-        [], "--format", panel=RESULT, help="Also write this format; repeatable. (onnx, or one that is installed)"
+        [], "--format", panel=RESULT, help="Also write this format; repeatable. (onnx, model2vec, gguf, or one that is installed)"
     ),
     onnx: bool = option(False, "--onnx", panel=RESULT, help="Add an ONNX graph, pooling included: short for --format onnx."),
     quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),

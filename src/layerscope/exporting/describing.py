@@ -61,7 +61,9 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
 
 def finish(draft: Draft, facts: dict[str, Any]) -> None:
     """Write the model card and layerscope.json."""
-    facts["bytes"] = sum(file.stat().st_size for file in draft.folder.rglob("*") if file.is_file() and file.suffix != ".onnx")
+    extra = set(facts.get("formats", {}))  # each in a folder of its name, which is not part of the model
+    files = [file for file in draft.folder.rglob("*") if file.is_file()]
+    facts["bytes"] = sum(file.stat().st_size for file in files if file.relative_to(draft.folder).parts[0] not in extra)
     plain = atomic.plain(facts)
     atomic.write_json(draft.folder / MARKER, plain)
     atomic.write_text(draft.folder / "README.md", printable(model_card(plain)))
