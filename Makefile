@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test docs docs-site tutorials release-check faults audit nightly paper lint format bench clean
+.PHONY: help setup browser demo test slow docs docs-site tutorials release-check faults audit nightly paper lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,13 +33,16 @@ browser: ## Debian's chromium for the report's tests, where it can be had
 demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, and write a report to open
 	$(BIN)/python -m layerscope.demo --out $(DEMO_OUT)
 
-test: $(STAMP) browser ## lint, type-check and run all tests
+test: $(STAMP) browser ## lint, type-check and run all tests but the slow ones
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# types are checked while the tests run, which often wait for other processes
 	@$(BIN)/mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup; tests=$$?; \
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup -m "not slow"; tests=$$?; \
 	wait $$types; typed=$$?; cat $(VENV)/mypy.log; exit $$((tests ? tests : typed))
+
+slow: $(STAMP) browser ## the tests that take longest: killed clusters, whole tasks on real models, every example of the documentation
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup -m slow
 
 # The site has an environment of its own: its tools are no business of layerscope's users.
 DOCS_VENV := .venv-docs
@@ -74,7 +77,7 @@ audit: $(STAMP) ## known vulnerabilities of what is installed; needs the advisor
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
 	$(AUDIT)/bin/pip-audit --skip-editable --progress-spinner off --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-nightly: test faults audit bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, benchmarks, the paper on small models
+nightly: test slow faults audit bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, benchmarks, the paper on small models
 nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small

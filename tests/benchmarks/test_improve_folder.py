@@ -13,6 +13,7 @@ from tests.exporting.conftest import reload_here
 pytest.importorskip("sentence_transformers")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_folder_of_a_real_model_scores_what_was_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty of TREC's questions: the same probe on the vectors of the choice and on those of plain sentence-transformers."""

@@ -34,6 +34,7 @@ def data_file(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_every_arm_runs_and_is_written(tmp_path: Path) -> None:
     arms = ["none", "compress", "decorrelate"]
     bench.main(["--smoke", "--data", str(data_file(tmp_path)), "--out", str(tmp_path / "out"), "--arms", *arms])

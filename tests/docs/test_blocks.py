@@ -59,6 +59,11 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def slow_beyond_readme(pages: list[Path]) -> list[Any]:
+    """`make test` runs the blocks of the README alone; `make docs` runs those of all pages."""
+    return [page if page.name == "README.md" else pytest.param(page, marks=pytest.mark.slow) for page in pages]
+
+
 def test_every_block_names_its_language() -> None:
     assert [f"{block} ```{block.language}" for block in BLOCKS if block.language not in LANGUAGES] == []
 
@@ -68,11 +73,15 @@ def test_a_block_that_is_not_run_says_why() -> None:
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block for block in blocks_of(page) if block.language == "python"]
-    for block in blocks:
+def test_python_blocks_are_python_and_name_what_exists(page: Path) -> None:
+    for block in (block for block in blocks_of(page) if block.language == "python"):
         compile(block.text, str(block), "exec")
         check_names(block)
+
+
+@pytest.mark.parametrize("page", slow_beyond_readme(PYTHON_PAGES), ids=name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [block for block in blocks_of(page) if block.language == "python"]
     wanted = [block for block in blocks if block.mark != "not run" and not block.title]
     if not wanted:
         return
@@ -174,7 +183,7 @@ def check_script(words: list[str], line: str) -> None:
         assert f'"{option}"' in source or source == "", f"{line}: no option {option}"
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=name)
+@pytest.mark.parametrize("page", slow_beyond_readme(RUN_PAGES), ids=name)
 def test_marked_commands_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

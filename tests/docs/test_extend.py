@@ -69,6 +69,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
+@pytest.mark.slow
 def test_everything_on_the_page_works_from_outside(site: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(site), str(ROOT), *(entry for entry in sys.path if entry)])
     environment = {**os.environ, "PYTHONPATH": path, "LAYERSCOPE_CACHE": str(tmp_path / "cache")}

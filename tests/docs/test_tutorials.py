@@ -28,6 +28,7 @@ def tutorials() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_every_cell_runs(script: Path, tutorials: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins(monkeypatch, tmp_path / "stand-ins")

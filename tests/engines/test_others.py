@@ -22,6 +22,7 @@ def assert_close(one: pd.DataFrame, other: pd.DataFrame) -> None:
     np.testing.assert_allclose(one[numbers].to_numpy(float), other[numbers].to_numpy(float), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_study(engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
     given = {"texts": prompts[:80], "max_length": 24}
     here = study("sublayers", model_folder, **given)

@@ -77,6 +77,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     assert_same_numbers(local.table, run.table, 1e-6)
 
 
+@pytest.mark.slow
 def test_a_node_lost_in_the_middle_changes_nothing(
     cluster: Any,
     engine: RayEngine,
@@ -154,6 +155,7 @@ def test_gpus_that_are_not_there(cluster: Any) -> None:
         asked.map(len, ["a"])
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_killed_is_resumed(
     free_cluster: Any, engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
 ) -> None:

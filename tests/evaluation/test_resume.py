@@ -65,6 +65,7 @@ def is_gone(process: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_killed_while_encoding_and_while_scoring(runner: subprocess.Popen[str], tmp_path: Path) -> None:
     data = write_tasks(tmp_path / "data", pairs=TEXTS, texts=TEXTS)
     notes = tmp_path / "notes"

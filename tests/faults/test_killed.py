@@ -20,6 +20,7 @@ def test_killed_runs_end_as_if_nothing_had_been() -> None:
     assert found["left"] == []
 
 
+@pytest.mark.slow
 def test_a_race() -> None:
     found = run_tool("killer", "race", 2, SEED)
     assert found["races"] == 2

@@ -9,6 +9,7 @@ import pytest
 from tests.faults.support import run_tool
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
 def test_a_sweep_over_many_models() -> None:
     found = run_tool("load", "models", 8, 0)

@@ -114,6 +114,7 @@ def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.
         load(tmp_path / "folder")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_real_weights_tell_clothes_apart() -> None:
     """Mean patch states of the last layer, nearest class mean: far above the tenth that chance gives."""

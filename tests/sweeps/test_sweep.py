@@ -127,6 +127,7 @@ def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None
     assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["complete"] * 4 + ["failed"] * 2
 
 
+@pytest.mark.slow
 def test_on_a_cluster(cluster: Any, done: Sweep, wanted: dict[str, Any], tmp_path: Path) -> None:
     with RayEngine(cluster.address) as engine:
         there = sweep(wanted, out=tmp_path / "out", engine=engine)

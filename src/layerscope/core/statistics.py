@@ -109,17 +109,13 @@ def mean_ranks(values: ArrayLike, weights: Array | None = None) -> Array:
 
 
 def _weighted_ranks(values: Array, weights: Array) -> Array:
-    distinct, group = np.unique(values, return_inverse=True)
-    if len(distinct) == len(values):  # no ties, as almost always for cosines
-        order = np.argsort(values)
-        sorted_weights = weights[:, order]
-        out = np.empty_like(sorted_weights, dtype=np.float64)
-        out[:, order] = np.cumsum(sorted_weights, axis=1) - (sorted_weights - 1) / 2
-        return out
-    member = np.zeros((len(values), len(distinct)))
-    member[np.arange(len(values)), group] = 1
-    counts = weights @ member
-    return (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, group]
+    order = np.argsort(values)
+    ordered = values[order]
+    starts = np.append(True, ordered[1:] != ordered[:-1])  # where a run of equal values begins
+    counts = np.add.reduceat(weights[:, order], np.flatnonzero(starts), axis=1, dtype=np.float64)
+    out = np.empty(weights.shape)
+    out[:, order] = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, np.cumsum(starts) - 1]
+    return out
 
 
 def spearman(x: ArrayLike, y: ArrayLike, weights: Array | None = None) -> Array:

@@ -298,31 +298,34 @@ class _Job:
             both = scores[["task", "layer", "score"]].merge(mine[["layer", "value"]], on="layer")
         both = same_tasks(both)
         points = both.groupby("layer")[["value", "score"]].mean().sort_index()
-        if self._defined(metric, points, None):
-            x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
+        x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
+        if self._defined(metric, x, y, None):
             curves = maths.surrogate_curves(y, self.surrogates, self.seed)
             for row, _ in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
                 yield row
 
     def single_tasks(self, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
-        by_layers: dict[tuple[int, ...], dict[str, dict[str, pd.DataFrame]]] = {}
-        for task in scores["task"].unique():
-            own = scores.loc[scores["task"] == task, ["layer", "score"]]
-            for metric, mine in metrics.groupby("metric", sort=False):
-                if _per_task(mine):
-                    mine = mine[mine["task"] == task]
-                if mine.empty:
+        by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
+        of_metric = {
+            str(metric): (_curves_by_task(mine, "value") if _per_task(mine) else {None: _curve_by_layer(mine, "value")})
+            for metric, mine in metrics.groupby("metric", sort=False)
+        }
+        for task, own in _curves_by_task(scores, "score").items():
+            for metric, found in of_metric.items():
+                mine = found.get(None, found.get(task))
+                if mine is None:
                     continue
-                points = own.merge(mine[["layer", "value"]], on="layer").groupby("layer")[["value", "score"]].mean().sort_index()
-                if self._defined(str(metric), points, str(task)):
-                    by_layers.setdefault(tuple(points.index), {}).setdefault(str(task), {})[str(metric)] = points
+                layers = sorted(own.keys() & mine.keys())
+                x, y = (np.array([curve[layer] for layer in layers], dtype=float) for curve in (mine, own))
+                if self._defined(metric, x, y, str(task)):
+                    by_layers.setdefault(tuple(layers), {}).setdefault(str(task), (y, {}))[1][metric] = x
         for layers, tasks in by_layers.items():
-            ys = np.stack([next(iter(found.values()))["score"].to_numpy(float) for found in tasks.values()])
+            ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
             pools: dict[tuple[str, str], pooled.TaskPool] = {}
-            for i, (task, found) in enumerate(tasks.items()):
-                xs = np.stack([points["value"].to_numpy(float) for points in found.values()])
+            for i, (task, (_, found)) in enumerate(tasks.items()):
+                xs = np.stack(list(found.values()))
                 own_curves = {kind: drawn[:, i] for kind, drawn in curves.items()}
                 for row, nulls in self._compare(list(found), xs, ys[i], own_curves, task, 1):
                     pool = pools.setdefault((row["metric"], row["measure"]), pooled.TaskPool(len(layers)))
@@ -331,9 +334,9 @@ class _Job:
             for key, pool in pools.items():
                 self.pools.setdefault(key, []).append(pool)
 
-    def _defined(self, metric: str, points: pd.DataFrame, task: str | None) -> bool:
+    def _defined(self, metric: str, x: maths.Array, y: maths.Array, task: str | None) -> bool:
         """Whether the two curves have a correlation; if not, why is recorded."""
-        reason = maths.undefined_because(points["value"].to_numpy(float), points["score"].to_numpy(float), MIN_LAYERS)
+        reason = maths.undefined_because(x, y, MIN_LAYERS)
         if reason:
             self.undefined.append({"metric": metric, "task": task or "mean over tasks", "reason": reason})
         return reason is None
@@ -377,6 +380,19 @@ class _Job:
             "layers": len(y),
             "tasks": tasks,
         }
+
+
+def _curve_by_layer(table: pd.DataFrame, column: str) -> dict[int, float]:
+    """The value of each layer; the mean where it has several."""
+    return table.groupby("layer")[column].mean().to_dict()
+
+
+def _curves_by_task(table: pd.DataFrame, column: str) -> dict[Any, dict[int, float]]:
+    """The curve of each task, in the order of the table."""
+    found: dict[Any, dict[int, float]] = {task: {} for task in table["task"].dropna().unique()}
+    for (task, layer), value in table.groupby(["task", "layer"])[column].mean().items():
+        found[task][layer] = value
+    return found
 
 
 def _per_task(table: pd.DataFrame) -> bool:

@@ -19,6 +19,7 @@ from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, checked
 
 RESAMPLES = 500
+_AT_ONCE = 2**19  # drawn items: their ranks take a few dozen bytes each
 
 # how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average precision of a ranking
 Rule = Literal["mean", "spearman", "ap"]
@@ -41,6 +42,20 @@ class ItemScores:
         gold = self.gold[chosen]
         return float(spearman(values, gold) if self.rule == "spearman" else average_precision(values, gold))
 
+    def scores(self, draws: np.ndarray) -> np.ndarray:
+        """`score` of each row of `draws` (resamples, items)."""
+        if self.rule == "mean":
+            return np.concatenate([self.values[part].mean(1) for part in _parts(draws)])
+        assert self.gold is not None
+        found = []
+        for part in _parts(draws):  # items are sorted once, and counted in each resample
+            counts = np.stack([np.bincount(draw, minlength=len(self.values)) for draw in part]).astype(np.float64)
+            if self.rule == "spearman":
+                found.append(spearman(self.values, self.gold, counts)[0])
+            else:
+                found.append(average_precision(self.values, self.gold, counts))
+        return np.concatenate(found)
+
     def save(self, file: Path) -> None:
         """Write the items as float32."""
         arrays = {"values": self.values.astype(np.float32), "rule": np.array(self.rule)}
@@ -56,11 +71,15 @@ class ItemScores:
         return cls(str(arrays["rule"]), arrays["values"].astype(np.float64), gold)  # type: ignore[arg-type]
 
 
+def _parts(draws: np.ndarray) -> list[np.ndarray]:
+    return np.array_split(draws, max(1, min(len(draws), draws.size // _AT_ONCE)))
+
+
 def resampled(items: Mapping[int, ItemScores], seed: int = 0, resamples: int = RESAMPLES) -> dict[int, np.ndarray]:
     """Scores of every layer on the same resamples of items: {layer: (resamples,)}."""
     count = len(next(iter(items.values())).values)
     draws = bootstrap_rows(count, resamples, [seed, count])
-    return {layer: np.array([item.score(draw) for draw in draws]) for layer, item in items.items()}
+    return {layer: item.scores(draws) for layer, item in items.items()}
 
 
 def gains(scores: Mapping[int, float], drawn: Mapping[int, np.ndarray], reference: int) -> dict[int, Interval]:
