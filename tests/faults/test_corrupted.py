@@ -14,7 +14,9 @@ SEED = int(os.environ.get("LAYERSCOPE_FAULTS_SEED", "0"))
 QUICK = {"profile": 6, "evaluate": 6, "export": 4, "store": 40}
 
 
-@pytest.mark.parametrize("kind", ["profile", "store", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("evaluate", "export"))])
+@pytest.mark.parametrize(
+    "kind", ["profile", "store", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("evaluate", "export"))]
+)
 def test_damage(kind: str) -> None:
     assert kind in KINDS
     found = run_tool("damage", kind, QUICK[kind], SEED)

@@ -25,7 +25,7 @@ TOKENS, VIEWS, SEED = 48, 2, 3
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     # beginnings of different lengths: most batches are padded, some texts are cut
-    return Corpus.of(" ".join(text.split()[: 6 + 7 * i % 37]) for i, text in enumerate(load_corpus("lee", limit=16)))
+    return Corpus.of(" ".join(text.split()[: 6 + 7 * i % 37]) for i, text in enumerate(load_corpus("lee", limit=8)))
 
 
 def remember_blocks(model: LoadedModel) -> LoadedModel:
@@ -120,6 +120,7 @@ def test_the_valley_of_smollm_is_its_sink(smollm: LoadedModel) -> None:
     np.testing.assert_allclose(curve(applied, "sink_ratio"), curve(raw, "sink_ratio"), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_and_order_do_not_matter_on_a_real_model(minilm: LoadedModel) -> None:
     texts = list(load_corpus("lee", limit=16))
     options = {"max_length": 40, "views": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from layerscope.capture import expand_sites
 from layerscope.errors import LayerscopeError
+from layerscope.evaluation.job import evaluate
 from layerscope.models import LoadedModel
 from layerscope.reading import read_states
 from layerscope.studies.intervene import SinkEdit, find_sink_activation
@@ -133,7 +135,10 @@ def test_the_study_says_what_becomes_of_the_sink(texts: list[str], tmp_path: Pat
     assert len(figure.axes) == 2
 
 
-def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(texts: list[str], tmp_path: Path) -> None:
+def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("layerscope.studies.intervene.evaluate", partial(evaluate, scoring_workers=0))  # no processes to wait for
     data = write_tasks(tmp_path / "data")
     run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove"], data_dir=str(data), items=0)
     scores = run.table[run.table["kind"] == "score"].pivot(index="condition", columns="layer", values="value")
