@@ -62,9 +62,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
     )  # fmt: skip
     task = resolve_tasks("STSBenchmark", data_dir=data, limit=limit)[0].load()
     monkeypatch.setattr(verifying, "reload", reload_here)
-    monkeypatch.setattr(
-        job, "verification_texts", lambda brief: verification_texts(brief=True)
-    )  # the folder's scores are looked at
+    monkeypatch.setattr(job, "verification_texts", lambda brief: verification_texts(brief=True))
     done = export(model, layer, readout=readout, from_run=run.path, store=tmp_path / "store", out=tmp_path / "folder")
     assert done.cosine_distance < 1e-5
     folder = st.SentenceTransformer(str(done.path), device="cpu")
