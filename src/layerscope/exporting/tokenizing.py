@@ -130,7 +130,7 @@ def _assemble(model: LoadedModel, prefix: str, joined: str, appended: str, max_l
         steps.append(old.normalizer)
     if steps:
         new.normalizer = normalizers.Sequence(steps)
-    before, after = _specials(old)
+    before, after = special_tokens(old)
     tail = old.encode("x" + appended, add_special_tokens=False).ids[len(old.encode("x", add_special_tokens=False).ids) :]
     # a piece may stand for several tokens, whatever characters they hold
     pieces = {"BEFORE": before, "$A": None, "SUFFIX": tail, "AFTER": after}
@@ -144,7 +144,7 @@ def _assemble(model: LoadedModel, prefix: str, joined: str, appended: str, max_l
     return tokenizer
 
 
-def _specials(core: Any) -> tuple[list[int], list[int]]:
+def special_tokens(core: Any) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
     bare, whole = core.encode("x", add_special_tokens=False).ids, core.encode("x").ids
     start = next(i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare)
