@@ -74,6 +74,7 @@ def means_by_hand(model: LoadedModel, texts: set[str], layers: list[int]) -> dic
     return found
 
 
+@pytest.mark.slow
 def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
     data, layers = shared_data(), [0, 12, 30]
     model = load("smollm2-135m")

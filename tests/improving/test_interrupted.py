@@ -46,7 +46,9 @@ def test_a_second_process_is_refused_and_told_who_is_first(llama: LoadedModel, t
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the driver went away")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), pytest.param(RuntimeError("the driver went away"), marks=pytest.mark.slow)]
+)
 def test_a_stopped_run_goes_on_and_ends_as_it_would_have(
     llama: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
