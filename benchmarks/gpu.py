@@ -1,9 +1,9 @@
 """What a profile costs on one GPU, as a ratio to the bare forward passes over the same texts in the same run.
 
-Timed as the profile: `layerscope.profile` on a loaded model and texts in memory, end to end: augmentation, tokenisation,
+Timed as the profile: `layerscope.profile` on a loaded model and texts in memory, end to end: augmentation, tokenization,
 forward passes, reductions, every metric at every layer, intervals, both tables. Not in it: making the model, a first run that
 compiles and warms up, and writing the run's folder. The floor: the same token ids in the same batches, already on the GPU,
-through the same model, nothing read. Both end with a synchronisation; the median of a few runs each, in turns.
+through the same model, nothing read. Both end with a synchronization; the median of a few runs each, in turns.
 
     python benchmarks/gpu.py                        # Pythia-410M's shape, 1,000 prompts, 128 and 512 tokens
     python benchmarks/gpu.py --shapes 1b 8b --prompts 200 --kernels

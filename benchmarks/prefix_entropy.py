@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=576, help="of the noise, without a model")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'states':28} {'rows':14} {'centre':7} {'direct s':>9} {'followed s':>10} {'ratio':>7} {'largest error':>14}")
+    print(f"{'states':28} {'rows':14} {'center':7} {'direct s':>9} {'followed s':>10} {'ratio':>7} {'largest error':>14}")
     for name, states in _states(given):
         for rows, center in CASES:
             lengths = range(2 if center == "prefix" else 1, len(states) + 1)

@@ -1,7 +1,7 @@
 """What a whole profile costs above the bare forward passes: time as a ratio within one run, and peak memory above the bare pass.
 
 The floor is the forward pass over the same prompts and views in the same batches, nothing else. The profile includes
-augmentation, tokenisation, all metrics at every layer, intervals and the run folder. Memory is the peak of a process of its own.
+augmentation, tokenization, all metrics at every layer, intervals and the run folder. Memory is the peak of a process of its own.
 
     python benchmarks/profile_overhead.py                       # 100 prompts
     python benchmarks/profile_overhead.py --prompts 100 1000    # the memory bound must not grow

@@ -4,7 +4,7 @@ The way of the released code, written again plainly: every metric runs its own f
 states (1 + 1 + 1 + 2 + 2 + 16 passes per prompt), then works on one matrix at a time in float64; curvature loops over tokens;
 LiDAR adds up outer products in a loop. Formulas and conventions are layerscope's on both sides, so that the values can be held
 against each other: what is compared is the way of computing. The views are made beforehand and not timed on that side; on
-layerscope's side everything is (views, tokenisation, metrics, intervals, tables). One thread, seconds of CPU time, so that other
+layerscope's side everything is (views, tokenization, metrics, intervals, tables). One thread, seconds of CPU time, so that other
 work on the machine does not count.
 
     python benchmarks/released.py                       # a model of layerscope-zoo, 40 prompts
@@ -51,7 +51,7 @@ def entropy(gram: Tensor) -> float:
     return float(-(values * values.log()).sum())
 
 
-def centred_unit(rows: Tensor) -> Tensor:
+def centered_unit(rows: Tensor) -> Tensor:
     """Rows without their mean, of length 1, in float64."""
     rows = rows.double()
     rows = rows - rows.mean(0)
@@ -62,7 +62,7 @@ def prompt_entropy(model: LoadedModel, texts: list[list[int]], views: list[list[
     """Mean over prompts, every layer."""
     found = []
     for ids in texts:
-        rows = [centred_unit(state) for state in states(model, ids)]
+        rows = [centered_unit(state) for state in states(model, ids)]
         found.append([entropy(z @ z.T) for z in rows])
     return torch.tensor(found, dtype=torch.float64).mean(0).tolist()
 
@@ -70,7 +70,7 @@ def prompt_entropy(model: LoadedModel, texts: list[list[int]], views: list[list[
 def dataset_entropy(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]]]) -> list[float]:
     """Of the mean-pooled prompts."""
     pooled = [[state.double().mean(0) for state in states(model, ids)] for ids in texts]
-    rows = [centred_unit(torch.stack(layer)) for layer in zip(*pooled, strict=True)]
+    rows = [centered_unit(torch.stack(layer)) for layer in zip(*pooled, strict=True)]
     return [entropy(z @ z.T if len(z) <= z.shape[1] else z.T @ z) for z in rows]
 
 
@@ -119,13 +119,13 @@ def lidar(model: LoadedModel, texts: list[list[int]], views: list[list[list[int]
     found = []
     for layer in pooled_views(model, views, VIEWS):
         n, q, width = layer.shape
-        centres = layer.mean(1)
-        overall = centres.mean(0)
+        centers = layer.mean(1)
+        overall = centers.mean(0)
         between, within = (torch.zeros(width, width, dtype=torch.float64) for _ in range(2))
         for i in range(n):
-            between += torch.outer(centres[i] - overall, centres[i] - overall) / n
+            between += torch.outer(centers[i] - overall, centers[i] - overall) / n
             for j in range(q):
-                within += torch.outer(layer[i, j] - centres[i], layer[i, j] - centres[i]) / (n * q)
+                within += torch.outer(layer[i, j] - centers[i], layer[i, j] - centers[i]) / (n * q)
         values, vectors = torch.linalg.eigh(within + DELTA * torch.eye(width, dtype=torch.float64))
         root = vectors @ torch.diag(values**-0.5) @ vectors.T
         found.append(entropy(root @ between @ root))

@@ -6,7 +6,7 @@
 
 What is left in OUT: models.zip (a folder per model: config.json, model.safetensors in half precision, preprocessor_config.json,
 as layerscope.load reads them), training.json, and with --probe: probe.csv, items.npz (the class that every probe names for every
-test image) and profile.csv. All three share the trunk's size, images, augmentation, optimiser, batch and number of steps; they
+test image) and profile.csv. All three share the trunk's size, images, augmentation, optimizer, batch and number of steps; they
 differ in what they are asked for, and in a small part that is thrown away after training (classifier, decoder, pixel head).
 """
 

@@ -100,7 +100,7 @@ class Supervised(Objective):
 
 
 class Masked(Objective):
-    """A masked autoencoder: three quarters of the patches are hidden, a small decoder fills in their normalised pixels."""
+    """A masked autoencoder: three quarters of the patches are hidden, a small decoder fills in their normalized pixels."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Autoregressive(Objective):
         self.head = AimPixelHead(config, size.head_blocks)
 
     def loss(self, pixels: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Mean squared error on the normalised pixels of the patches after the prefix."""
+        """Mean squared error on the normalized pixels of the patches after the prefix."""
         config: AimConfig = self.trunk.config  # type: ignore[assignment]
         prefix = torch.randint(1, config.patches, (len(pixels),), generator=generator, device=pixels.device)
         states = self.trunk(pixels, prefix).last_hidden_state

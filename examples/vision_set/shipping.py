@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-LICENCE = "Apache-2.0"
+LICENSE = "Apache-2.0"
 
 
 def ship(out: Path, target: Path) -> list[Path]:
@@ -27,7 +27,7 @@ def ship(out: Path, target: Path) -> list[Path]:
                 "name": f"vision-{objective}",
                 "title": f"vision set, {objective}",
                 "version": f"step{told['recipe']['steps']}",
-                "license": LICENCE,
+                "license": LICENSE,
                 "quantization": None,
                 "weights_sha256": weights,
             }
@@ -52,5 +52,5 @@ on {place["device"]} (torch {place["torch"]}, transformers {place["transformers"
 {size["blocks"]} blocks, width {size["width"]}, {size["heads"]} heads, {side} grey pixels in patches of {size["patch"]};
 {told["trunk_parameters"]} parameters, float16. Loss at the end: {told["losses"][-1][1]:.4f}.{judged}
 
-Licence: {LICENCE}. The images are Fashion-MNIST's (Xiao, Rasul & Vollgraf 2017, MIT) and not part of this folder.
+License: {LICENSE}. The images are Fashion-MNIST's (Xiao, Rasul & Vollgraf 2017, MIT) and not part of this folder.
 """

@@ -31,7 +31,7 @@ def test_the_data_are_small_and_name_their_source() -> None:
     assert sum(file.stat().st_size for file in DATA.iterdir()) < 3_000_000
     source = (DATA / "SOURCE.md").read_text(encoding="utf-8")
     assert "dde387a70254e21c95a6fdda2ab7db93fb5c2a00" in source
-    assert "no licence file" in source
+    assert "no license file" in source
 
 
 def test_callers_get_copies() -> None:

@@ -112,7 +112,7 @@ class PlainEncoder(AbsEncoder):
         states = normed if self.norm == "applied" else raw
         return pool_by_hand(raw[self.layer], states[self.layer], span, self.pooling, self.sink == "drop")
 
-    def centre_on(self, texts: set[str]) -> None:
+    def center_on(self, texts: set[str]) -> None:
         if self.centering == "corpus":
             self.mean = np.mean([self.vector(text) for text in sorted(texts)], axis=0)
 

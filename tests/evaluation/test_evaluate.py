@@ -110,7 +110,7 @@ def test_scores_are_those_of_a_plain_encoder_per_layer(whole: Whole, name: str) 
         if math.isnan(row["score"]):
             continue
         encoder = PlainEncoder(tiny_model(), "llama", row["layer"], "/".join(row[key] for key in KEYS))
-        encoder.centre_on(whole.texts[name])
+        encoder.center_on(whole.texts[name])
         assert row["score"] == pytest.approx(mteb_score(task, encoder), abs=1e-4), row
         spread.add(round(row["score"], 3))
     assert len(spread) > 3 or name == "Topics"

@@ -193,13 +193,13 @@ def lidar(views: ArrayLike, delta: float = 1e-4, alpha: float = 1.0) -> float:
     """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}; views (N, Q, D), δ on the diagonal of Σ_w."""
     views = rows_of(views)
     n, q, d = views.shape
-    centres = [sum(prompt) / q for prompt in views]
-    overall = sum(centres) / n
+    centers = [sum(prompt) / q for prompt in views]
+    overall = sum(centers) / n
     between, within = np.zeros((d, d)), np.zeros((d, d))
-    for prompt, centre in zip(views, centres, strict=True):
-        between += np.outer(centre - overall, centre - overall) / n
+    for prompt, center in zip(views, centers, strict=True):
+        between += np.outer(center - overall, center - overall) / n
         for view in prompt:
-            within += np.outer(view - centre, view - centre) / (n * q)
+            within += np.outer(view - center, view - center) / (n * q)
     values, vectors = np.linalg.eigh(within + delta * np.eye(d))
     root = vectors @ np.diag(values**-0.5) @ vectors.T
     spectrum = np.clip(np.linalg.eigvalsh(root @ between @ root), 0, None)

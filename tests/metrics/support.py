@@ -36,10 +36,10 @@ def make_samples(n: int, d: int, seed: int = 0, q: int = 4, longest: int = 12) -
     rng = np.random.default_rng(seed)
     scale = np.arange(1, d + 1) ** -0.5
     mean = 0.5 * rng.normal(size=d)
-    centres = mean + rng.normal(size=(n, d)) * scale
-    views = centres[:, None] + 0.4 * rng.normal(size=(n, q, d))
-    tokens = [c + rng.normal(size=(int(rng.integers(3, longest + 1)), d)) * scale for c in centres]
-    return Samples(tokens, centres, views)
+    centers = mean + rng.normal(size=(n, d)) * scale
+    views = centers[:, None] + 0.4 * rng.normal(size=(n, q, d))
+    tokens = [c + rng.normal(size=(int(rng.integers(3, longest + 1)), d)) * scale for c in centers]
+    return Samples(tokens, centers, views)
 
 
 def pad(tokens: list[np.ndarray], filling: float = math.nan, side: str = "right", dtype: torch.dtype = torch.float64):

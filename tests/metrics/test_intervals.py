@@ -21,9 +21,9 @@ def draw(n: int, d: int, seed: int, q: int = 4) -> Samples:
     """Independent datasets of one population (make_samples draws the population with the seed as well)."""
     population, rng = np.random.default_rng(0), np.random.default_rng([1, seed])
     scale = np.arange(1, d + 1) ** -0.5
-    centres = 0.5 * population.normal(size=d) + rng.normal(size=(n, d)) * scale
-    tokens = [c + rng.normal(size=(int(rng.integers(3, 10)), d)) * scale for c in centres]
-    return Samples(tokens, centres, centres[:, None] + 0.4 * rng.normal(size=(n, q, d)))
+    centers = 0.5 * population.normal(size=d) + rng.normal(size=(n, d)) * scale
+    tokens = [c + rng.normal(size=(int(rng.integers(3, 10)), d)) * scale for c in centers]
+    return Samples(tokens, centers, centers[:, None] + 0.4 * rng.normal(size=(n, q, d)))
 
 
 def subset(s: Samples, keep: np.ndarray) -> Samples:

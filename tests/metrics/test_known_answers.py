@@ -97,16 +97,16 @@ def test_infonce_at_its_upper_bound():
 
 @pytest.mark.parametrize(("n", "d"), [(5, 9), (9, 9), (40, 6)])
 def test_lidar_of_well_separated_clusters(n, d):
-    """Centres spread evenly over all the directions they can have: log min(N − 1, D)."""
+    """Centers spread evenly over all the directions they can have: log min(N − 1, D)."""
     rng = np.random.default_rng(0)
-    centres = np.zeros((n, d))
+    centers = np.zeros((n, d))
     if n <= d:
-        centres[:, :n] = simplex(n)
+        centers[:, :n] = simplex(n)
     else:
-        centres[: 2 * (n // (2 * d)) * d] = np.tile(plus_minus_axes(d), (n // (2 * d), 1))
+        centers[: 2 * (n // (2 * d)) * d] = np.tile(plus_minus_axes(d), (n // (2 * d), 1))
     half = rng.normal(size=(d, d))
     noise = 1e-3 * np.linalg.qr(half)[0]
-    views = 100 * centres[:, None] + np.concatenate([noise, -noise])[None]
+    views = 100 * centers[:, None] + np.concatenate([noise, -noise])[None]
     assert value("lidar", views) == close(math.log(min(n - 1, d)), abs=1e-6)
     assert value("lidar_rank", views) == close(min(n - 1, d), rel=1e-6)
 
@@ -114,8 +114,8 @@ def test_lidar_of_well_separated_clusters(n, d):
 def test_lidar_sees_past_a_noisy_direction():
     """Whitening: a direction where views differ as much as prompts no longer counts like the others."""
     rng = np.random.default_rng(0)
-    centres = np.tile(plus_minus_axes(3), (4, 1))
-    quiet = centres[:, None] + 0.01 * rng.normal(size=(24, 6, 3))
+    centers = np.tile(plus_minus_axes(3), (4, 1))
+    quiet = centers[:, None] + 0.01 * rng.normal(size=(24, 6, 3))
     noisy = quiet.copy()
     noisy[..., 2] += 5 * rng.normal(size=(24, 6))
     assert value("lidar_rank", quiet) == close(3, abs=0.05)

@@ -249,13 +249,13 @@ def test_it_learns() -> None:
     model, head = AimModel(config), AimPixelHead(config)
     pixels, prefix = torch.randn(4, 3, 16, 16).cumsum(-1), torch.tensor([1, 2, 4, 8])
     targets = patch_targets(pixels, 4)
-    optimiser = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=3e-3)
+    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=3e-3)
     losses = []
     for _ in range(30):
         loss = pixel_loss(head(model(pixels, prefix).last_hidden_state), targets, prefix)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
     assert all(parameter.grad is not None for parameter in model.trunk.blocks.parameters())

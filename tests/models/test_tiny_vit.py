@@ -135,6 +135,6 @@ def test_real_weights_tell_clothes_apart() -> None:
     pooled = (pooled - pooled.mean(0)) / pooled.std(0)
     labels = images.labels
     assert labels is not None
-    centres = np.stack([pooled[:80][labels[:80] == k].mean(0) for k in range(10)])
-    nearest = ((pooled[80:, None] - centres[None]) ** 2).sum(-1).argmin(-1)
+    centers = np.stack([pooled[:80][labels[:80] == k].mean(0) for k in range(10)])
+    nearest = ((pooled[80:, None] - centers[None]) ** 2).sum(-1).argmin(-1)
     assert (nearest == labels[80:]).mean() > 0.4

@@ -45,9 +45,9 @@ def rms_norm(model: LoadedModel) -> Callable[[np.ndarray], np.ndarray]:
 def lidar(views: np.ndarray, delta: float = 1e-4) -> float:
     """S_1 of the spectrum of (Σ_w + δ)⁻¹ Σ_b, which is that of Bᵀ (Σ_w + δ)⁻¹ B with B Bᵀ = Σ_b; views (N, Q, D)."""
     n, q, d = views.shape
-    centres = views.mean(1)
-    b = (centres - centres.mean(0)).T / np.sqrt(n)
-    inner = (views - centres[:, None]).reshape(n * q, d)
+    centers = views.mean(1)
+    b = (centers - centers.mean(0)).T / np.sqrt(n)
+    inner = (views - centers[:, None]).reshape(n * q, d)
     within = inner.T @ inner / (n * q) + delta * np.eye(d)
     spectrum = np.clip(np.linalg.eigvalsh(b.T @ np.linalg.solve(within, b)), 0, None)
     return formulas.renyi(np.where(spectrum > 1e-14 * spectrum.max(), spectrum, 0.0), 1.0)

@@ -37,7 +37,7 @@ function buildCurves() {
       const lacks = () => state.norm !== "raw" && visibleRuns().some((run) => { const s = seriesOf(run, metric.name, "keep"); return s && !s.normed; });
       curveCharts.push(lineChart($("grid"), {
         name: metric.title, unit: metric.unit, log: metric.log,
-        means: () => (metric.higher ? "Higher: " + metric.higher + "." : "") + (lacks() ? " Has no such normalisation: as measured." : ""),
+        means: () => (metric.higher ? "Higher: " + metric.higher + "." : "") + (lacks() ? " Has no such normalization: as measured." : ""),
         series: () => curveLines(metric.name),
         marks: () => marksNow(),
         notes: () => (metric.name !== "prompt_entropy" || state.norm !== "raw" || state.sink === "drop" || state.part ? [] : visibleRuns().filter((r) => r.valley).map((r) => ({
