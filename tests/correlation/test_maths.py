@@ -155,6 +155,29 @@ def test_unrelated_smooth_curves_are_called_related_one_time_in_twenty(measure: 
     assert 0 < beyond <= 0.08 * TRIALS, beyond / TRIALS
 
 
+def _cycle(n: int) -> Callable[[np.random.Generator], np.ndarray]:
+    """Gaussian curves that end where they began, of slow waves above all."""
+    waves = np.arange(1, n // 2)
+    angle = 2 * np.pi * np.arange(n)[:, None] * waves / n
+    factor = np.concatenate([np.cos(angle), np.sin(angle)], axis=1) / np.tile(waves, 2) ** 1.5
+    return lambda rng: factor @ rng.normal(size=factor.shape[1])
+
+
+@pytest.mark.parametrize("measure", ["spearman", "dcor"])
+@pytest.mark.parametrize(
+    ("null", "draw"), [("random phase", _cycle(25)), ("permuted increments", CURVES["walks"](25))], ids=["cycles", "walks"]
+)
+def test_each_null_is_exact_for_its_own_kind_of_curves(null: str, draw: Callable[..., np.ndarray], measure: str) -> None:
+    """Neither is for the other's, which is why the larger p-value counts."""
+    rng, beyond = np.random.default_rng(11), 0
+    for trial in range(500):
+        x, y = draw(rng), draw(rng)
+        values = maths.null_values(measure, x[None], maths.surrogate_curves(y, 99, trial)[null])[0]
+        strength = maths.MEASURES[measure].strength
+        beyond += (1 + (strength(values) >= strength(np.array(maths.association(measure, x, y)))).sum()) / 100 <= 0.05
+    assert 0.03 <= beyond / 500 <= 0.07, beyond / 500
+
+
 @pytest.mark.parametrize("kind", ["walks", "smooth"])
 @pytest.mark.parametrize("measure", ["spearman", "dcor"])
 def test_related_curves_are_found(measure: str, kind: str) -> None:
