@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test slow docs docs-site tutorials release-check faults audit nightly paper lint format bench clean
+.PHONY: help setup browser demo test slow docs docs-site tutorials release-check integrations faults audit nightly paper lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,11 @@ tutorials: $(STAMP) ## run the tutorials with the real models and write their no
 release-check: $(STAMP) ## build both packages, install them in empty environments, run the quickstart, try each extra
 	$(BIN)/python tests/packaging/release_check.py
 
+INTEGRATIONS ?= .venv-integrations
+ONLY ?=
+integrations: $(STAMP) ## exported folders in the programs that people use them with, each in its own environment (ONLY=onnxruntime,model2vec)
+	$(BIN)/python tests/integrations/run.py --work $(INTEGRATIONS) --only '$(ONLY)'
+
 FAULTS ?= 1
 SEED ?= 0
 faults: $(STAMP) ## 10,000 mutated inputs, 700 kills, 2,000 damaged files, races, 100 models (FAULTS=0.1: a tenth of them)
@@ -77,7 +82,7 @@ audit: $(STAMP) ## known vulnerabilities of what is installed; needs the advisor
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/pip install -q pip-audit; }
 	$(AUDIT)/bin/pip-audit --skip-editable --progress-spinner off --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
-nightly: test slow faults audit bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, benchmarks, the paper on small models
+nightly: test slow faults audit integrations bench paper ## everything that takes long: tests, all faults with the day as seed, vulnerabilities, other programs, benchmarks, the paper on small models
 nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
@@ -97,4 +102,4 @@ bench: $(STAMP) ## short CPU benchmarks: ratios against the floors and against t
 	$(BIN)/python benchmarks/all.py
 
 clean: ## remove .venv and what the demo wrote
-	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT) $(DEMO_OUT) build
+	rm -rf $(VENV) $(DOCS_VENV) $(AUDIT) $(INTEGRATIONS) $(DEMO_OUT) build

@@ -1,0 +1,143 @@
+"""`make integrations`: the exported folders in the programs that people serve and use embeddings with.
+
+    python tests/integrations/run.py                        # every program, one after another
+    python tests/integrations/run.py --only model2vec,onnx  # these alone
+
+Models are cut and exported once. Every program has an environment of its own, with its packages on top of those of this one (a
+`.pth` file: torch is not installed again). Its script in `checks/` embeds the same texts from the folder, and says how far its
+vectors are from those that layerscope captures in the whole model. At the end there is one table. A program that cannot be
+installed or run here is in it with the reason; a difference that is too large ends the run with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program: what is installed, which script checks it, and the largest cosine distance allowed."""
+
+    install: tuple[str, ...]
+    check: str
+    allowed: float = 1e-5
+    variables: tuple[tuple[str, str], ...] = ()
+    alone: bool = False  # its packages do not go with ours: an environment with nothing but them
+
+
+PROGRAMS = {
+    "sentence-transformers": Program((), "sentence_transformers"),
+    "sentence-transformers (oldest)": Program(("sentence-transformers==5.2.0",), "sentence_transformers"),
+    "onnxruntime": Program((), "onnx"),
+    "langchain": Program(("langchain-huggingface", "langchain-core"), "langchain"),
+    "llama-index": Program(("llama-index-core", "llama-index-embeddings-huggingface"), "llama_index"),
+    "model2vec": Program(("model2vec",), "model2vec", allowed=1e-3),
+    "fastembed": Program(("fastembed",), "fastembed"),
+    "llama-cpp-python": Program(("llama-cpp-python",), "llama_cpp", allowed=1e-3),
+    "infinity-emb": Program(("infinity-emb[server]", "optimum[onnxruntime]"), "infinity"),
+}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def environment(place: Path, program: Program) -> Path:
+    """The environment of one program; its python."""
+    python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
+    if not python.exists():
+        venv.create(place, with_pip=True)
+    if not program.alone:
+        own = subprocess.run(
+            [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (Path(own.stdout.strip()) / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return python
+
+
+def last_line(text: str) -> str:
+    """Why a command failed, in one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
+    return (lines[-1] if lines else "no message")[:160]
+
+
+def try_program(name: str, program: Program, work: Path, timeout: float) -> dict[str, str | float | None]:
+    """Install and run one program."""
+    row: dict[str, str | float | None] = {"program": name, "version": None, "compared": None, "difference": None, "reason": None}
+    folder = "".join(c if c.isalnum() else "-" for c in name).strip("-")
+    try:
+        python = environment(work / "venvs" / folder, program)
+        if program.install:
+            words = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *program.install]
+            if program.install == ("sentence-transformers==5.2.0",):
+                words = [str(python), "-m", "pip", "install", "-q", "--no-deps", *program.install]
+            ended = subprocess.run(
+                words, capture_output=True, text=True, timeout=timeout, env={**os.environ, **dict(program.variables)}, check=False
+            )
+            if ended.returncode:
+                return {**row, "reason": f"not installed: {last_line(ended.stderr)}"}
+        ended = subprocess.run(
+            [str(python), str(HERE / "checks" / f"check_{program.check}.py"), str(work)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, **OFFLINE},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {**row, "reason": f"not finished within {timeout:.0f} s"}
+    if ended.returncode:
+        return {**row, "reason": last_line(ended.stderr)}
+    return {**row, **json.loads(ended.stdout.strip().splitlines()[-1])}
+
+
+def print_table(rows: list[dict[str, str | float | None]]) -> None:
+    """One line per program."""
+    print(f"\n{'program':32} {'version':10} {'largest cosine distance':24} compared, or why it was not run")
+    for row in rows:
+        far = "–" if row["difference"] is None else f"{row['difference']:.1e}"
+        print(f"{row['program']!s:32} {row['version'] or '–'!s:10} {far:24} {row['compared'] or row['reason']}")
+
+
+def main() -> int:
+    """Export, try every program, print the table."""
+    parser = argparse.ArgumentParser(description="the exported folders in other programs")
+    parser.add_argument("--only", default="", help="programs, comma-separated: " + ", ".join(PROGRAMS))
+    parser.add_argument("--work", type=Path, default=ROOT / ".venv-integrations", help="where folders and environments are kept")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds for one program")
+    given = parser.parse_args()
+    wanted = [name.strip() for name in given.only.split(",") if name.strip()] or list(PROGRAMS)
+    unknown = [name for name in wanted if name not in PROGRAMS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}. Valid: {', '.join(PROGRAMS)}")
+    given.work.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, str(HERE / "folders.py"), str(given.work)], check=True)
+    rows = []
+    for name in wanted:
+        rows.append(try_program(name, PROGRAMS[name], given.work, given.timeout))
+        print(json.dumps(rows[-1]), flush=True)
+    print_table(rows)
+    (given.work / "table.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    far = [
+        row
+        for row in rows
+        if row["difference"] is not None and not float(row["difference"]) <= PROGRAMS[str(row["program"])].allowed
+    ]
+    for row in far:
+        print(f"{row['program']}: {row['difference']} is more than allowed", file=sys.stderr)
+    return 1 if far else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
