@@ -59,7 +59,7 @@ docs: $(STAMP) docs-site ## check every code block and tutorial, and build the d
 docs-site: $(STAMP) $(DOCS_STAMP) ## build the documentation alone; it needs no network
 	$(BIN)/python docs/site/cli_reference.py build/docs/cli.md
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site 8000, then http://localhost:8000"
 
 tutorials: $(STAMP) ## run the tutorials with the real models and write their notebooks: some minutes
 	$(BIN)/python docs/site/tutorials.py
