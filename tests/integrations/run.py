@@ -32,44 +32,54 @@ class Program:
     install: tuple[str, ...]
     check: str
     allowed: float = 1e-5
-    variables: tuple[tuple[str, str], ...] = ()
-    alone: bool = False  # its packages do not go with ours: an environment with nothing but them
+    otherwise: tuple[str, ...] = ()  # installed without dependencies where the first does not install
 
 
 PROGRAMS = {
     "sentence-transformers": Program((), "sentence_transformers"),
-    "sentence-transformers (oldest)": Program(("sentence-transformers==5.2.0",), "sentence_transformers"),
+    "sentence-transformers (oldest)": Program((), "sentence_transformers", otherwise=("sentence-transformers==5.2.0",)),
     "onnxruntime": Program((), "onnx"),
     "langchain": Program(("langchain-huggingface", "langchain-core"), "langchain"),
     "llama-index": Program(("llama-index-core", "llama-index-embeddings-huggingface"), "llama_index"),
     "model2vec": Program(("model2vec",), "model2vec", allowed=1e-3),
-    "fastembed": Program(("fastembed",), "fastembed"),
+    # its stemmer has no wheel for Linux on ARM, and dense embeddings do without: see check_fastembed.py
+    "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
     "llama-cpp-python": Program(("llama-cpp-python",), "llama_cpp", allowed=1e-3),
-    "infinity-emb": Program(("infinity-emb[server]", "optimum[onnxruntime]"), "infinity"),
+    "infinity-emb": Program(("infinity-emb[server,torch]",), "infinity"),
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def environment(place: Path, program: Program) -> Path:
-    """The environment of one program; its python."""
+def environment(place: Path) -> Path:
+    """The environment of one program, with the packages of this one below its own; its python."""
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
         venv.create(place, with_pip=True)
-    if not program.alone:
-        own = subprocess.run(
-            [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        (Path(own.stdout.strip()) / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    own = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    (Path(own) / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return python
 
 
 def last_line(text: str) -> str:
     """Why a command failed, in one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return (lines[-1] if lines else "no message")[:160]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("WARNING", "note:", "╰─>", "│"))]
+    telling = [line for line in lines if "Error" in line or line.startswith("ERROR")]
+    return ((telling or lines or ["no message"])[-1])[:160]
+
+
+def install(python: Path, program: Program, timeout: float) -> str | None:
+    """Install what a program needs; why it could not be, or None."""
+    pip = [str(python), "-m", "pip", "install", "-q"]
+    tries = [[*pip, "-c", str(ROOT / "constraints.txt"), *program.install]] if program.install else []
+    tries += [[*pip, "--no-deps", *program.otherwise]] if program.otherwise else []
+    reason = None
+    for words in tries:
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+        if not ended.returncode:
+            return None
+        reason = reason or f"not installed: {last_line(ended.stderr)}"
+    return reason
 
 
 def try_program(name: str, program: Program, work: Path, timeout: float) -> dict[str, str | float | None]:
@@ -77,16 +87,10 @@ def try_program(name: str, program: Program, work: Path, timeout: float) -> dict
     row: dict[str, str | float | None] = {"program": name, "version": None, "compared": None, "difference": None, "reason": None}
     folder = "".join(c if c.isalnum() else "-" for c in name).strip("-")
     try:
-        python = environment(work / "venvs" / folder, program)
-        if program.install:
-            words = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *program.install]
-            if program.install == ("sentence-transformers==5.2.0",):
-                words = [str(python), "-m", "pip", "install", "-q", "--no-deps", *program.install]
-            ended = subprocess.run(
-                words, capture_output=True, text=True, timeout=timeout, env={**os.environ, **dict(program.variables)}, check=False
-            )
-            if ended.returncode:
-                return {**row, "reason": f"not installed: {last_line(ended.stderr)}"}
+        python = environment(work / "venvs" / folder)
+        reason = install(python, program, timeout)
+        if reason:
+            return {**row, "reason": reason}
         ended = subprocess.run(
             [str(python), str(HERE / "checks" / f"check_{program.check}.py"), str(work)],
             capture_output=True,

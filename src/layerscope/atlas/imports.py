@@ -48,7 +48,7 @@ def runs_of(table: pd.DataFrame, source: str) -> list[SharedRun]:
     """The runs of a checked table, each under `SOURCE:MODEL`."""
     out = []
     for (model, kind, facts), rows in table.groupby(["model", "kind", "facts"], sort=False):
-        told = parse_json(facts, f"the facts of {source}:{model}")
+        told = parse_json(str(facts), f"the facts of {source}:{model}")
         if not isinstance(told, dict) or not all(isinstance(told.get(name), dict) for name in ("model", "conventions", "counts")):
             raise DataError(f"the facts of {source}:{model} have no model and conventions. Export the results again.")
         cleaned = _clean(told)
@@ -163,12 +163,13 @@ def show_imported(name: str) -> dict[str, Any]:
     by = ["kind", "data", "split", "subset", "metric", "normalization", "probe", *READOUT_COLUMNS, "max_length", "unit_length"]
     for run in imported_runs(name):
         for key, rows in run.rows.dropna(subset=["value"]).groupby(by, dropna=False, sort=False):
+            named: dict[str, Any] = dict(zip(by, key, strict=True))  # type: ignore[arg-type, unused-ignore]
             line = rows.sort_values("layer")
             y, layers = line["value"].to_numpy(float), line["layer"].astype(int).tolist()
             low, high = int(y.argmin()), int(y.argmax())
             curves.append(
                 {
-                    **{column: None if pd.isna(value) else value for column, value in zip(by, key, strict=True)},
+                    **{column: None if pd.isna(value) else value for column, value in named.items()},
                     "layers": layers,
                     "values": y.tolist(),
                     "lowest": {"layer": layers[low], "value": float(y[low])},

@@ -78,8 +78,8 @@ _MOST_BYTES, _MOST_ROWS, _MOST_UNPACKED = 64 * 2**20, 2_000_000, 2**30
 _LONGEST = {"facts": 500_000}
 _LONGEST_NAME = 1000
 _MOST_LAYERS = 100_000
-_MODEL_FACTS = ("name", "source", "revision", "weights_sha256", "settings_sha256", "family", "architecture", "dtype")
-_MODEL_FACTS += ("quantization", "license", "bidirectional", "n_blocks", "width", "parameters")
+_MODEL_FACTS = ["name", "source", "revision", "weights_sha256", "settings_sha256", "family", "architecture", "dtype"]
+_MODEL_FACTS += ["quantization", "license", "bidirectional", "n_blocks", "width", "parameters"]
 _DATA_FACTS = ("name", "fingerprint", "kind", "filters", "limit", "read")
 _TASK_FACTS = ("task_type", "main_score", "splits", "subsets", "dataset", "revision", "items", "limit", "exact", "exact_reason")
 
@@ -195,7 +195,7 @@ def _without_place(value: Any) -> Any:
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
     """The table with the types that the file has."""
-    out = {}
+    out: dict[str, Any] = {}
     for name in COLUMNS:
         column = table[name]
         if name in _WHOLE:

@@ -134,10 +134,11 @@ def write_gguf(draft: Draft) -> dict[str, Any]:
 def _write_settings(writer: Any, draft: Draft) -> None:
     import gguf
 
-    config = draft.model.module.config
+    module: Any = draft.model.module
+    config = module.config
     head = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    window = getattr(config, "sliding_window", None)
-    gemma = type(draft.model.module).__name__ == "Gemma3TextModel"
+    window: Any = getattr(config, "sliding_window", None)
+    gemma = type(module).__name__ == "Gemma3TextModel"
     if window and not gemma and window < draft.framed.max_length:
         raise ExportError(
             f"this model attends to {window} tokens at a time, and llama.cpp to all of them. Add --max-length {window}."
@@ -157,7 +158,7 @@ def _write_settings(writer: Any, draft: Draft) -> None:
     writer.add_rope_dimension_count(head)
     writer.add_layer_norm_rms_eps(float(config.rms_norm_eps))
     writer.add_rope_freq_base(float(whole["rope_theta"]))
-    writer.add_vocab_size(int(draft.model.module.get_input_embeddings().weight.shape[0]))
+    writer.add_vocab_size(rows_of(draft))
     writer.add_pooling_type(gguf.PoolingType[POOLINGS[draft.readout.pooling]])
     writer.add_causal_attention(True)
     if gemma:
@@ -171,7 +172,7 @@ def _write_settings(writer: Any, draft: Draft) -> None:
 
 def _tensors(draft: Draft, known: _Architecture) -> Iterator[tuple[str, np.ndarray]]:
     """The weights that are needed, by the names and in the order of llama.cpp."""
-    module = draft.model.module
+    module: Any = draft.model.module
     config = module.config
 
     def plain(tensor: Any) -> np.ndarray:
@@ -191,13 +192,18 @@ def _tensors(draft: Draft, known: _Architecture) -> Iterator[tuple[str, np.ndarr
             if known.plus_one and place.endswith("norm"):
                 array = array + 1
             yield f"blk.{number}.{known.names[place]}.{leaf}", array
-    norm = draft.model.anatomy.final_norm
-    assert norm is not None
+    norm: Any = draft.model.anatomy.final_norm
     weights = plain(norm.weight) + (1 if known.plus_one else 0)
     yield "output_norm.weight", weights if draft.readout.final_norm == "applied" else np.ones_like(weights)
     factors = _rope_factors(module)
     if factors is not None:
         yield "rope_freqs.weight", factors
+
+
+def rows_of(draft: Draft) -> int:
+    """How many tokens the model has embeddings for."""
+    module: Any = draft.model.module
+    return int(module.get_input_embeddings().weight.shape[0])
 
 
 def interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
@@ -242,7 +248,7 @@ def _write_tokenizer(writer: Any, draft: Draft) -> int:
     if model.get("type") != "BPE":
         raise ExportError(f"a tokenizer of type {model.get('type')} is not known how to write into a GGUF file. Valid: BPE.")
     pieces = bool(model.get("byte_fallback"))
-    rows = int(draft.model.module.get_input_embeddings().weight.shape[0])
+    rows = rows_of(draft)
     names = {token: name for name, token in tokenizer.get_vocab().items()}
     if max(names) >= rows:
         raise ExportError(f"the tokenizer has tokens up to {max(names)}, the model embeddings for {rows}.")
@@ -322,7 +328,7 @@ def _read_back(file: Path, tensors: Mapping[str, np.ndarray], draft: Draft) -> N
 def _compare(file: Path, draft: Draft) -> dict[str, Any]:
     """The largest cosine distance to torch, measured with llama-cpp-python; what was not measured is None."""
     try:
-        import llama_cpp
+        import llama_cpp  # type: ignore[import-not-found, unused-ignore]
     except Exception:  # not installed, or its library does not load here
         return {}
     texts = [text for text in draft.texts if len(text) < 1000 and text == text.strip()]

@@ -89,7 +89,8 @@ def content_ids(core: Any, draft: Draft) -> list[int]:
     """The tokens that stand for text, in the vocabulary's order, which is about that of their frequency."""
     special = {token for token, one in core.get_added_tokens_decoder().items() if one.special}
     special |= set(draft.model.tokenizer.all_special_ids)
-    rows = int(draft.model.module.get_input_embeddings().weight.shape[0])
+    module: Any = draft.model.module
+    rows = int(module.get_input_embeddings().weight.shape[0])
     ordered = sorted(core.get_vocab().items(), key=lambda item: item[1])
     return [token for name, token in ordered if token not in special and token < rows and not _UNUSED.match(name)]
 
