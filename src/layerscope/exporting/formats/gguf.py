@@ -92,7 +92,7 @@ def write_gguf(draft: Draft) -> dict[str, Any]:
 
     kind = type(draft.model.module).__name__
     if kind not in ARCHITECTURES:
-        raise ExportError(f"a GGUF file of {kind} is not known how to write. Valid: {', '.join(ARCHITECTURES)}.")
+        raise ExportError(f"no GGUF file can be written of a {kind}. Valid: {', '.join(ARCHITECTURES)}.")
     reason = why_not(draft.readout)
     if reason is not None:
         raise ExportError(f"readout {draft.readout.name!r} cannot be a GGUF file: {reason}.")
