@@ -96,7 +96,7 @@ class Checkpoint:
         missing = [name for name in _SETTINGS[self.model_type] if name not in given]
         if missing:
             raise ModelError(f"{file.name} has no {missing[0]!r}, which a {self.model_type} needs.")
-        config = {"model_type": self.model_type, "architectures": [self.architecture]}
+        config: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.architecture]}
         config |= {name: given[name] for name in _SETTINGS[self.model_type]}
         config |= {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
         return config | ({"num_labels": given["num_labels"]} if "num_labels" in given else {})
