@@ -307,19 +307,19 @@ class _Job:
     def single_tasks(self, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
         by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
-        of_metric = {
+        of_metric: dict[str, dict[Any, dict[int, float]]] = {
             str(metric): (_curves_by_task(mine, "value") if _per_task(mine) else {None: _curve_by_layer(mine, "value")})
             for metric, mine in metrics.groupby("metric", sort=False)
         }
         for task, own in _curves_by_task(scores, "score").items():
-            for metric, found in of_metric.items():
-                mine = found.get(None, found.get(task))
+            for metric, known in of_metric.items():
+                mine = known.get(None, known.get(task))
                 if mine is None:
                     continue
-                layers = sorted(own.keys() & mine.keys())
-                x, y = (np.array([curve[layer] for layer in layers], dtype=float) for curve in (mine, own))
+                both = sorted(own.keys() & mine.keys())
+                x, y = (np.array([curve[layer] for layer in both], dtype=float) for curve in (mine, own))
                 if self._defined(metric, x, y, str(task)):
-                    by_layers.setdefault(tuple(layers), {}).setdefault(str(task), (y, {}))[1][metric] = x
+                    by_layers.setdefault(tuple(both), {}).setdefault(str(task), (y, {}))[1][metric] = x
         for layers, tasks in by_layers.items():
             ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
@@ -384,15 +384,13 @@ class _Job:
 
 def _curve_by_layer(table: pd.DataFrame, column: str) -> dict[int, float]:
     """The value of each layer; the mean where it has several."""
-    return table.groupby("layer")[column].mean().to_dict()
+    means = table.groupby("layer")[column].mean()
+    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
 
 
 def _curves_by_task(table: pd.DataFrame, column: str) -> dict[Any, dict[int, float]]:
     """The curve of each task, in the order of the table."""
-    found: dict[Any, dict[int, float]] = {task: {} for task in table["task"].dropna().unique()}
-    for (task, layer), value in table.groupby(["task", "layer"])[column].mean().items():
-        found[task][layer] = value
-    return found
+    return {task: _curve_by_layer(mine, column) for task, mine in table.groupby("task", sort=False)}
 
 
 def _per_task(table: pd.DataFrame) -> bool:
