@@ -246,7 +246,7 @@ def _write_tokenizer(writer: Any, draft: Draft) -> int:
     told = json.loads(tokenizer.backend_tokenizer.to_str())
     model = told["model"]
     if model.get("type") != "BPE":
-        raise ExportError(f"a tokenizer of type {model.get('type')} is not known how to write into a GGUF file. Valid: BPE.")
+        raise ExportError(f"no GGUF file can hold a tokenizer of type {model.get('type')}. Valid: BPE.")
     pieces = bool(model.get("byte_fallback"))
     rows = rows_of(draft)
     names = {token: name for name, token in tokenizer.get_vocab().items()}
