@@ -277,6 +277,7 @@ def test_the_tail_of_proposition_1_is_exact_and_allowed() -> None:
     assert 0.3 < (row.ours or 0) < 1
 
 
+@pytest.mark.slow
 def test_every_item_at_once() -> None:
     rows = reproduce("all", "english")
     assert list(dict.fromkeys(row.item for row in rows)) == NAMES

@@ -30,6 +30,7 @@ def test_a_study(engine: RayEngine, model_folder: Path, prompts: list[str]) -> N
     assert_close(here.table, study("sublayers", model_folder, engine=engine, **given).table)
 
 
+@pytest.mark.slow
 def test_probes(engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
     labels = ["odd" if i % 2 else "even" for i in range(len(prompts))]
     given = {"data": prompts, "labels": labels, "heads": ["mean", "knn"], "epochs": 2, "trial": 1, "max_length": 32}

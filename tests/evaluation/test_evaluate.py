@@ -478,6 +478,7 @@ def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
     assert mine.read_text() == "important"
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_tasks(tmp_path / "data")
     hostile = tmp_path / "hostile"

@@ -75,7 +75,7 @@ def minilm_alone(minilm: LoadedModel, corpus: Corpus) -> Independent:
     return Independent(minilm, corpus.texts, TOKENS, VIEWS, SEED)
 
 
-@pytest.mark.parametrize("final_norm", ["raw", "applied", "hf"])
+@pytest.mark.parametrize("final_norm", ["raw", *(pytest.param(norm, marks=pytest.mark.slow) for norm in ("applied", "hf"))])
 def test_smollm_equals_an_independent_computation(
     smollm: LoadedModel, corpus: Corpus, smollm_alone: Independent, final_norm: str
 ) -> None:
@@ -93,6 +93,7 @@ def curve(run: Run, metric: str, sink: str = "keep") -> np.ndarray:
     return run.curve(metric, sink=sink)["value"].to_numpy()
 
 
+@pytest.mark.slow
 def test_the_valley_of_smollm_is_its_sink(smollm: LoadedModel) -> None:
     corpus = load_corpus("lee", limit=5)
     metrics = ["prompt_entropy", "sink_ratio", "sink_first"]

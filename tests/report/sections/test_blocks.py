@@ -68,6 +68,7 @@ def test_a_sweep_says_how_its_jobs_ended() -> None:
     assert (row["at"], row["lowest"]) == (3, pytest.approx(1.47))
 
 
+@pytest.mark.slow
 def test_all_kinds_in_one_report_in_every_format(tmp_path: Path, study_folder: Path) -> None:
     runs = [synthetic_run(), synthetic_evaluation(), synthetic_probe(), synthetic_study(study_folder), synthetic_sweep()]
     report = gather(runs)
