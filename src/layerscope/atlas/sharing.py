@@ -248,7 +248,8 @@ def data_card(table: pd.DataFrame, title: str, license: str, digest: str) -> str
     lines += ["- layerscope", "- embeddings", "- interpretability", "size_categories:", f"- {size}"]
     lines += ["configs:", "- config_name: default", f"  data_files: {FILE}", f"results_sha256: {digest}", "---", ""]
     lines += [f"# {_cell(title)}", ""]
-    lines += [f"What every layer holds: {len(table):,} values of {table['model'].nunique()} models, measured with"]
+    models = table["model"].nunique()
+    lines += [f"What every layer holds: {len(table):,} values of {models} model{'s' * (models > 1)}, measured with"]
     lines += [f"[layerscope](https://github.com/layerscope/layerscope) and written by version {VERSION}.", ""]
     lines += ["| model | kind | data | layers | measured | final norm | tokens |", "|---|---|---|---|---|---|---|"]
     for (_, model, kind), rows in table.groupby(["run", "model", "kind"], sort=False):

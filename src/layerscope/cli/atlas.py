@@ -119,7 +119,8 @@ def export_command(
     if as_json:
         shared.print_json({"out": str(folder), "rows": len(table), "models": sorted(set(table["model"]))})
         return
-    print(f"{len(table):,} values of {table['model'].nunique()} models. Written to {folder}", file=sys.stderr)
+    models = table["model"].nunique()
+    print(f"{len(table):,} values of {models} model{'s' * (models > 1)}. Written to {folder}", file=sys.stderr)
     shared.next_step(f"hf upload --repo-type dataset YOU/NAME {shared.shown(folder)}")
 
 
