@@ -93,13 +93,15 @@ class Commands:
 
     def sweep(self, out: Path) -> None:
         """One model on one corpus."""
+        from layerscope.errors import LayerscopeError
         from layerscope.sweeps.run import sweep
 
         settings = {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24}
         plan = {"models": [str(self.folder)], "corpora": [str(self.home / "texts.txt")], "profile": settings}
         facts = {str(self.folder): {"parameters": 1000, "blocks": 3, "width": 32}}
         done = sweep({**plan, "facts": facts}, out=out / "run", progress=False)
-        assert not done.failed, done.failed
+        for step in done.failed:  # as its own command would have said it
+            raise LayerscopeError(str(step["reason"]))
 
     def improve(self, out: Path) -> None:
         """A readout chosen by a judge, and its folder."""

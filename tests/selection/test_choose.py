@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -137,6 +139,28 @@ def test_a_choice_is_an_immutable_value_that_json_keeps(tmp_path: Path) -> None:
     file.write_text("[1]")
     with pytest.raises(RunFolderError, match="select --json"):
         choose(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("layer", [3], "a whole number"),
+        ("layers", "four", "a whole number"),
+        ("blocks_saved", {}, "a whole number"),
+        ("expected_gain", "much", "a number"),
+        ("ci_low", math.inf, "a number"),
+        ("site", 3, "a text"),
+        ("abstained", 1, "true or false"),
+        ("tied", [1, "x"], "a list of layers"),
+        ("warnings", "one", "a list of texts"),
+        ("identity", [], "a table of values"),
+        ("gain_layer", 0.1, "a table of values"),
+    ],
+)
+def test_a_choice_that_was_edited_is_refused_in_one_line(name: str, value: Any, wanted: str) -> None:
+    values = {**choose(template_helps()).as_dict(), name: value}
+    with pytest.raises(RunFolderError, match=f"{name} is .*, not {wanted}.*select --json"):
+        Choice.from_json(values)
 
 
 def test_a_choice_knows_its_model_and_what_an_export_needs() -> None:
