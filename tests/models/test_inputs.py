@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerscope.errors import DataError
+from layerscope.errors import DataError, ModelError
 from layerscope.models import LoadedModel, inputs
-from layerscope.models.inputs import tokenize_block
+from layerscope.models.inputs import tokenize_block, tokenizer_explained
 from tests.tiny import tiny_model
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
@@ -88,3 +88,12 @@ def test_a_limit_below_the_special_tokens_is_refused() -> None:
     with pytest.raises(DataError, match=r"max_length 1 is too short for tiny-bert: .* adds 2 special tokens .* at least 3"):
         model.tokenize(["a text"], 1)
     assert [len(ids) for ids in model.tokenize(["a longer text"] * 2, 3).ids] == [3, 3]
+
+
+def test_a_panic_of_the_tokenizers_core_is_told_and_ctrl_c_stays() -> None:
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})  # as Rust's panics reach Python
+    told = r"tokenizer of mine cannot tokenize a text \(no entry found for key\)"
+    with pytest.raises(ModelError, match=told), tokenizer_explained("mine"):
+        raise panic("no entry found for key")
+    with pytest.raises(KeyboardInterrupt), tokenizer_explained("mine"):
+        raise KeyboardInterrupt

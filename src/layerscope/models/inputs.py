@@ -292,7 +292,9 @@ def tokenizer_explained(name: str) -> Iterator[None]:
         yield
     except LayerscopeError:
         raise
-    except Exception as error:  # the core raises plain ones
+    except BaseException as error:  # the core raises plain ones, and panics that are no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
         raise ModelError(
             f"the tokenizer of {name} cannot tokenize a text ({reason}). Its files are incomplete or damaged: fetch them again."
