@@ -7,7 +7,8 @@ non-zero. Its text says what was given, what is valid and what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 _HARMFUL = {
     code: "\N{REPLACEMENT CHARACTER}"
@@ -37,6 +38,15 @@ def clean_name(name: str) -> str:
     ('two  spaces', 'red \ufffd[31m name')
     """
     return name if name.isprintable() or (printable(name) == name and "\n" not in name) else one_line(name)
+
+
+def clean_values(value: Any) -> Any:
+    """`clean_name` of every text in values from a file that somebody else may have written."""
+    if isinstance(value, str):
+        return clean_name(value)
+    if isinstance(value, Mapping):
+        return {clean_values(name): clean_values(inner) for name, inner in value.items()}
+    return [clean_values(inner) for inner in value] if isinstance(value, list) else value
 
 
 def clean_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from layerscope.cache import cache_dir
 from layerscope.core.readout import READOUT_COLUMNS
 from layerscope.core.runs import damage_told, folder_name
 from layerscope.core.untrusted import exists, parse_json
-from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_name
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_name, clean_values
 from layerscope.store import atomic
 
 
@@ -51,18 +51,10 @@ def runs_of(table: pd.DataFrame, source: str) -> list[SharedRun]:
         told = parse_json(str(facts), f"the facts of {source}:{model}")
         if not isinstance(told, dict) or not all(isinstance(told.get(name), dict) for name in ("model", "conventions", "counts")):
             raise DataError(f"the facts of {source}:{model} have no model and conventions. Export the results again.")
-        cleaned = _clean(told)
+        cleaned = clean_values(told)
         cleaned["model"]["name"] = f"{source}:{model}"
         out.append(SharedRun(f"{source}:{model}", str(kind), rows.reset_index(drop=True), cleaned))
     return out
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {clean_name(name): _clean(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_clean(inner) for inner in value]
-    return clean_name(value) if isinstance(value, str) else value
 
 
 def store_folder() -> Path:

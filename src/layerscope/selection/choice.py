@@ -14,7 +14,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import view
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import Interval
-from layerscope.errors import RunFolderError, clean_name
+from layerscope.errors import RunFolderError, clean_values
 from layerscope.store.atomic import plain
 
 # The keys of the answer that programs read, in this order; the rest follows.
@@ -147,7 +147,7 @@ class Choice:
             own = {name: value for name, value in values.items() if name in known}
             own["extra"] = {**(own.get("extra") or {}), **more}
             _check_types(own)
-            return Choice(**{name: _shown(value) for name, value in own.items()})
+            return Choice(**{name: clean_values(value) for name, value in own.items()})
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             raise RunFolderError(
                 f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."
@@ -185,15 +185,6 @@ def _check_types(values: Mapping[str, Any]) -> None:
             absent = name not in values or (values[name] is None and name in optional.split())
             if not absent and not holds(values[name]):
                 raise ValueError(f"{name} is {str(values[name])[:40]!r}, not {wanted}")
-
-
-def _shown(value: Any) -> Any:
-    """Texts of a file that somebody else may have written, as they may be shown."""
-    if isinstance(value, str):
-        return clean_name(value)
-    if isinstance(value, Mapping):
-        return {_shown(name): _shown(inner) for name, inner in value.items()}
-    return [_shown(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

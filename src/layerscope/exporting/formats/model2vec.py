@@ -213,7 +213,7 @@ def _scores(draft: Draft, core: Any, arrays: Mapping[str, np.ndarray]) -> dict[s
 
 
 class Model2VecFormat(ExportFormat):
-    """`model2vec/`: a table of token vectors, hundreds of times faster than the model."""
+    """`model2vec/`: a table of token vectors; no transformer runs."""
 
     name: ClassVar[str] = FOLDER
     summary: ClassVar[str] = "a static model (a vector per token) that model2vec opens"
