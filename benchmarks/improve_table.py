@@ -27,9 +27,13 @@ from layerscope.improving.choose import decide, relative_costs
 from layerscope.improving.grid import BLEND, QUICK
 from layerscope.improving.judging import Panel, goes_by_words
 from layerscope.selection.judges.base import Judgment, combined
+from layerscope.selection.judges.few_labels import LABELS_SHARE
 
 CONSISTENCY = "self-consistency"
 OTHERS = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions")
+REFERENCE = ("plain", "echo", "one-word")
+"""Templates of a smaller grid, by which other measurements of such choices can be compared."""
+
 STRANGE = ("FreeSolvSmiles", "SolubilitySmiles")
 """Molecules as SMILES: a domain of which the judge knows nothing."""
 
@@ -79,13 +83,14 @@ def _blend(name: str) -> Readout:
 
 
 def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
-    """The readouts that are offered: everything; one pass per text; the product's default templates; layers alone."""
+    """The readouts that are offered: all; one pass per text (as with labels); the product's default templates; layers alone."""
     numbered = list(enumerate(readouts))
     return {
         "everything": [i for i, r in numbered],
         "one pass": [i for i, r in numbered if r.template not in (BLEND, "echo")],
         "default": [i for i, r in numbered if r.template in QUICK],
         "--max-cost 8": [i for i, r in numbered if r.template in (*QUICK, BLEND)],
+        "--labels --max-cost 8": [i for i, r in numbered if r.template != "echo"],
         "layers alone": [i for i, r in numbered if r == Readout()],
     }
 
@@ -115,7 +120,12 @@ def judges_of(tasks: Sequence[Measured]) -> dict[str, Callable[[Measured], Judgm
         return lambda task: task.judgment(name) if name in task.names else None
 
     def both(name: str) -> Callable[[Measured], Judgment | None]:
-        return lambda task: combined([task.judgment(name), task.judgment("judge")]) if name in task.names else None
+        def judge(task: Measured) -> Judgment | None:
+            if name not in task.names:
+                return None
+            return combined([task.judgment(name), task.judgment("judge")], [LABELS_SHARE, 1.0])
+
+        return judge
 
     found = {name: single(name) for name in names}
     return found | {f"{name} + judge": both(name) for name in names if "labels" in name}
@@ -139,10 +149,10 @@ def show(name: str, tasks: list[Measured]) -> None:
         )
         numbers = "".join(f"{value:{width}.1f}" for value, width in zip(values, (8, 8, 9, 8, 8), strict=True))
         print(f"{task.name:30}{numbers}{row['cost']:6.2f}  {row['at']}{' *' if task.name in TUNED else ''}")
-    for offered in ("default", "--max-cost 8", "one pass", "everything", "layers alone"):
+    for offered in ("default", "--max-cost 8", "one pass", "--labels --max-cost 8", "everything", "layers alone"):
         print(
             f"-- offered: {offered}. Mean, share of the headroom over all readouts, worst task against today's: "
-            f"all tasks | {next(iter(rest))} | share of the headroom of what is offered, all tasks"
+            f"all tasks | {next(iter(rest))} | share of what is offered and of plain, echo and one-word (small grid), all tasks"
         )
         for label, judge in judges_of(main).items():
             groups = [[(task, judge(task)) for task in some] for some in (main, *rest.values())]
@@ -160,7 +170,13 @@ def show(name: str, tasks: list[Measured]) -> None:
                 f"{s['mean']:5.1f} {100 * s['share']:4.0f} % {s['worst']:+6.1f}"
                 for s in (summary(some, "chosen") for some in rows if some)
             )
-            offer = f"{100 * of_offer['share']:4.0f} % of what is offered"
+            small = [
+                task.scores[[i for i, r in enumerate(task.readouts) if r.template in REFERENCE]] for task, j in groups[0] if j
+            ]
+            of_small = summary(
+                [row | {"best": float(np.nanmax(some))} for row, some in zip(rows[0], small, strict=True)], "chosen"
+            )
+            offer = f"{100 * of_offer['share']:4.0f} % of what is offered, {100 * of_small['share']:4.0f} % of the small grid"
             base, words = np.mean([row["default"] for row in rows[0]]), np.mean([row["by words"] for row in rows[0]])
             print(f"   {label:34}{len(rows[0]):3} tasks from {base:5.1f} | {told} | {offer} | warned of in {100 * words:3.0f} %")
         if offered == "layers alone":

@@ -20,7 +20,7 @@ from layerscope.selection.judges.base import Judgment, with_second_opinion
 
 Place = tuple[int, int]
 
-TIE = 0.25
+TIE = 0.025
 """Candidates within so many standard errors of the best, compared on the same resampled texts, tie with it."""
 
 SECOND = 0.25

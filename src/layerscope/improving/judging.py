@@ -19,7 +19,7 @@ from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Agreement
 from layerscope.selection.judges.base import TEXTS, Judgment, combined
 from layerscope.selection.judges.consistency import SelfConsistency, added_ranks, consistency_items, make_views
-from layerscope.selection.judges.few_labels import FewLabels
+from layerscope.selection.judges.few_labels import LABELS_SHARE, FewLabels
 from layerscope.selection.labels.read import Labeled
 
 NONE = "none"
@@ -105,7 +105,7 @@ class Panel:
         if not found:
             bar.begin("judging|readouts", len(readouts))
             found.append(SelfConsistency().judge(candidates, seed=seed, advance=bar.advance))
-        return combined(found)
+        return combined(found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found])
 
 
 def make_panel(

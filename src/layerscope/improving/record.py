@@ -20,6 +20,7 @@ from layerscope.improving.reading import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import Judgment
+from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
@@ -166,6 +167,7 @@ def manifest_of(
             "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
             "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
             "tied": f"within {TIE} standard errors of the best, on the same resampled texts",
+            **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
             "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
             **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm
             "seed": settings.seed,

@@ -48,6 +48,15 @@ def test_a_judge_of_pure_noise_has_no_say():
     assert combined([sure]) is sure
 
 
+def test_what_counts_more_decides():
+    """Two judges, equally sure of opposite orders."""
+    noise = 0.01 * np.random.default_rng(0).normal(size=(3, 4, 50))
+    up = np.linspace(0, 1, 12).reshape(3, 4)
+    first, second = (Judgment(name, score, score[..., None] + noise) for name, score in (("up", up), ("down", 1 - up)))
+    assert combined([first, second], [2.0, 1.0]).best() == first.best()
+    assert combined([first, second], [1.0, 2.0]).best() == second.best()
+
+
 def test_labels_find_the_planted_groups():
     """The same twelve groups, as classes of 120 labeled texts."""
     labeled = build("classification", [((f"text {i}",), str(i % 12)) for i in range(120)])

@@ -161,22 +161,23 @@ def with_second_opinion(first: Judgment, second: Judgment, among: np.ndarray, we
     return Judgment(first.judge, np.where(known, total, np.nan), np.where(known[..., None], drawn, np.nan), first.facts)
 
 
-def combined(judgments: Sequence[Judgment]) -> Judgment:
+def combined(judgments: Sequence[Judgment], shares: Sequence[float] | None = None) -> Judgment:
     """Several judgments as one: standardized over the candidates, weighted by how reliable each is, and added.
 
-    Reliability is the share of a judge's variance over candidates that is not resampling noise.
+    Reliability is the share of a judge's variance over candidates that is not resampling noise. `shares` says what each judge
+    counts besides: by default all the same.
     """
     if len(judgments) == 1:
         return judgments[0]
     total, drawn, weights = 0.0, 0.0, {}
     # judges resample different things (texts, labels), each as often as it likes: draws are paired as far as both go
     count = min(judgment.draws.shape[-1] for judgment in judgments if judgment.draws is not None)
-    for judgment in judgments:
+    for judgment, share in zip(judgments, shares or [1.0] * len(judgments), strict=True):
         assert judgment.draws is not None
         known = judgment.defined
         mean, spread = judgment.score[known].mean(), judgment.score[known].std() or 1.0
         noise = judgment.draws[known].var(-1).mean()
-        weight = max(0.0, 1 - noise / spread**2)
+        weight = share * max(0.0, 1 - noise / spread**2)
         weights[judgment.judge] = weight
         total = total + weight * (judgment.score - mean) / spread
         drawn = drawn + weight * (judgment.draws[..., :count] - mean) / spread

@@ -10,6 +10,9 @@ from layerscope.selection.judges.base import DRAWS, TEXTS, Candidates, Judgment
 from layerscope.selection.labels.decide import gather, weigh
 from layerscope.selection.labels.read import Labeled
 
+LABELS_SHARE = 2.0
+"""What labels count next to an encoder: they are about the task itself."""
+
 
 class FewLabels:
     """The score on labeled examples; `view` is the name under which the candidates have vectors of the examples' texts."""
