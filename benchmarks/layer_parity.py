@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--tasks", default="STSBenchmark,Banking77Classification")
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--layers", help="only these, for example 0,10,20,30 (default: all)")
     parser.add_argument("--plain-batch-size", type=int, help="texts per batch of the plain encoder (default: layerscope's)")
     parser.add_argument("--work", type=Path, help="keep the runs here; a second start goes on")
     args = parser.parse_args()
@@ -149,6 +150,7 @@ def main() -> None:
     run = layerscope.evaluate(
         args.model, names, out=work / "run", data_dir=args.data_dir, store=work / "store", limit=args.limit,
         readouts=[f"plain/mean/{norm}" for norm in NORMS], offline=True,
+        layers=[int(layer) for layer in args.layers.split(",")] if args.layers else None,
     )  # fmt: skip
     ours = run.scores.set_index(["task", "layer", "final_norm"])["score"]
     worst = 0.0
@@ -163,7 +165,8 @@ def main() -> None:
         file.with_suffix(".part").rename(file)
     for spec in specs:
         os.environ["OMP_NUM_THREADS"] = "1"
-        places = [(layer, n) for layer in range(np.load(file, mmap_mode="r").shape[0]) for n in range(len(NORMS))]
+        layers = sorted({layer for task, layer, _ in ours.index if task == spec.name})
+        places = [(layer, n) for layer in layers for n in range(len(NORMS))]
         with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn")) as pool:
             futures = [pool.submit(plain_score, spec, file, texts, *place) for place in places]
             plain = [future.result() for future in futures]

@@ -18,7 +18,7 @@ from layerscope.atlas.imports import imported_runs
 from layerscope.atlas.sharing import CARD, COLUMNS, FILE, _write_table, data_card, read_results
 from layerscope.atlas.summary import compare, panels, show
 from layerscope.data import Corpus
-from layerscope.errors import DataError, UnknownNameError
+from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Run, profile
 from layerscope.store.verify import sha256
@@ -132,6 +132,9 @@ def test_the_same_results_can_come_again_and_others_not_under_their_name(folder:
     assert len(atlas.import_results(other, name="anna", overwrite=True)) == 1
     atlas.remove_imported("anna")
     assert atlas.imported_models().empty
+    with pytest.raises(LayerscopeError, match="nothing is imported"):
+        atlas.remove_imported("anna")
+    atlas.import_results(folder)
     with pytest.raises(UnknownNameError):
         atlas.remove_imported("../cache")
 

@@ -12,6 +12,7 @@ import torch
 
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError
+from layerscope.exporting import export
 from layerscope.exporting.formats import gguf as writing
 from layerscope.exporting.formats.gguf import FORMAT, interleaved, why_not, write_gguf
 from tests.exporting.support import draft_of
@@ -118,8 +119,10 @@ def test_scaled_rotations_become_factors() -> None:
     ],
 )
 def test_what_llama_cpp_cannot_do_is_refused(family: str, layer: int, readout: str, reason: str, tmp_path: Path) -> None:
+    """Before anything is cut or written."""
     with pytest.raises(ExportError, match=reason):
-        write_gguf(draft_of(tiny_model(family), layer, readout, tmp_path))
+        export(tiny_model(family), layer, readout=readout, out=tmp_path / "out", formats=["gguf"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_readouts_that_are_expressible() -> None:

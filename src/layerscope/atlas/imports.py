@@ -140,6 +140,10 @@ def remove_imported(name: str) -> None:
     """Forget imported results; only the two files that an import wrote are removed."""
     if not name or folder_name(name) != name or not exists(store_folder() / name / FILE):
         known = [child.name for child in store_folder().iterdir()] if store_folder().is_dir() else []
+        if not known:
+            raise LayerscopeError(
+                f"there is no {clean_name(name)!r} to forget: nothing is imported yet."
+            )
         raise UnknownNameError("imported results", name, known)
     folder = store_folder() / name
     with atomic.explained(folder):

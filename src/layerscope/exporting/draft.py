@@ -166,6 +166,10 @@ class ExportFormat(ABC):
         """Refuse, before any work, what cannot be done."""
         return
 
+    def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
+        """Refuse, before anything is written, a model, layer or readout that this format cannot hold."""
+        return
+
     @abstractmethod
     def write(self, draft: Draft, options: Mapping[str, Any]) -> Any:
         """Write the files. What is returned goes into layerscope.json and comes back to `card` and `lines`."""

@@ -141,6 +141,8 @@ def export(
         raise ExportError(f"say which layer: --layer 0 to {loaded.n_blocks}, or --from-run with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
+    for name in extra:
+        FORMATS.get(name).check_choice(loaded, chosen, plan)
     length = _length(loaded, max_length, evidence)
     unit = _unit(loaded, normalize, evidence)
     with published(place, overwrite) as folder:

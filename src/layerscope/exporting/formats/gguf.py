@@ -21,6 +21,7 @@ from layerscope.errors import ExportError, MissingExtraError
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.tokenizing import special_tokens
 from layerscope.exporting.verifying import cosine_distances, pooled_vectors
+from layerscope.models import LoadedModel
 from layerscope.version import VERSION
 
 FILE = "gguf/model.gguf"
@@ -90,17 +91,7 @@ def write_gguf(draft: Draft) -> dict[str, Any]:
     """Write the file, read it back, and compare its vectors with torch's where llama-cpp-python is installed."""
     import gguf
 
-    kind = type(draft.model.module).__name__
-    if kind not in ARCHITECTURES:
-        raise ExportError(f"no GGUF file can be written of a {kind}. Valid: {', '.join(ARCHITECTURES)}.")
-    reason = why_not(draft.readout)
-    if reason is not None:
-        raise ExportError(f"readout {draft.readout.name!r} cannot be a GGUF file: {reason}.")
-    if draft.layer == 0:
-        raise ExportError("layer 0 has no block, and llama.cpp opens no model without one. Choose a layer from 1.")
-    if draft.model.identity["bidirectional"]:
-        raise ExportError("llama.cpp reads this architecture from left to right only, and the model was read in both directions.")
-    known = ARCHITECTURES[kind]
+    known = ARCHITECTURES[type(draft.model.module).__name__]
     file = draft.folder / FILE
     file.parent.mkdir()
     writer = gguf.GGUFWriter(str(file), known.name)
@@ -366,6 +357,21 @@ class GgufFormat(ExportFormat):
 
         if find_spec("gguf") is None:
             raise MissingExtraError("a GGUF file", "gguf")
+
+    def check_choice(self, model: LoadedModel, layer: int, readout: Readout) -> None:
+        """llama.cpp must know the architecture, and be able to compute the readout."""
+        kind = type(model.module).__name__
+        if kind not in ARCHITECTURES:
+            raise ExportError(f"no GGUF file can be written of a {kind}. Valid: {', '.join(ARCHITECTURES)}.")
+        reason = why_not(readout)
+        if reason is not None:
+            raise ExportError(f"readout {readout.name!r} cannot be a GGUF file: {reason}.")
+        if layer == 0:
+            raise ExportError("layer 0 has no block, and llama.cpp opens no model without one. Choose a layer from 1.")
+        if model.identity["bidirectional"]:
+            raise ExportError(
+                "llama.cpp reads this architecture from left to right only, and the model was read in both directions."
+            )
 
     def write(self, draft: Draft, options: Mapping[str, Any]) -> dict[str, Any]:
         """The file, and what was measured of it."""
