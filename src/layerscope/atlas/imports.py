@@ -141,9 +141,7 @@ def remove_imported(name: str) -> None:
     if not name or folder_name(name) != name or not exists(store_folder() / name / FILE):
         known = [child.name for child in store_folder().iterdir()] if store_folder().is_dir() else []
         if not known:
-            raise LayerscopeError(
-                f"there is no {clean_name(name)!r} to forget: nothing is imported yet."
-            )
+            raise LayerscopeError(f"there is no {clean_name(name)!r} to forget: nothing is imported yet.")
         raise UnknownNameError("imported results", name, known)
     folder = store_folder() / name
     with atomic.explained(folder):
