@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Choose how to read your model
 #
-# A language model holds good sentence embeddings, but not where most people look for them. We let `improve` find out where and how to read a small model on short questions, and look at what it chose.
+# A language model holds good sentence embeddings, but often not where people look for them: the last layer, averaged over tokens. In this tutorial `improve` finds out where and how to read a small
+# model on short questions, and we look at what it chose.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -15,7 +16,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## Texts without labels
 #
-# 100 of TREC's questions. Your own texts would be a list of strings, or a file: `layerscope.improve(model, "reviews.csv", column="text")`.
+# We use 100 questions of the TREC dataset. Your own texts can be a list of strings, or a file: `layerscope.improve(model, "reviews.csv", column="text")`.
 
 # %%
 import layerscope
@@ -28,21 +29,21 @@ questions[:4]
 # %% [markdown]
 # ## One call
 #
-# Every layer is read in several ways (a way is called a *readout*: the words around the text, how token states become one vector, whether the final norm is applied, whether a mean is subtracted). A small
-# sentence encoder, `minilm-l6`, says for every candidate how well its neighborhoods agree with its own. No label is used.
+# Every layer is read in several ways. Each way is called a *readout*: the words around the text, how token states become one vector, whether the final norm is applied, whether a mean is subtracted. A
+# *candidate* is a layer with a readout. A small sentence encoder, `minilm-l6`, is the judge: a candidate scores high if the same texts are neighbors in its space as in the judge's. No labels are used.
 
 # %%
 better = layerscope.improve("smollm2-135m", questions, max_length=48)
 better
 
 # %% [markdown]
-# Read the view from the top: the layer and readout, what the judge says of them against *today* (the last layer, averaged over tokens), and how much of the gain comes from the readout and how much from the
+# Read the output from the top: the layer and readout; the judge's score against *today* (the last layer, averaged over tokens); and how much of the gain comes from the readout and how much from the
 # layer. Usually it is the readout. Below are five of the questions with their nearest neighbors.
 #
 # ## All candidates
 #
-# The best layer of each readout, by the judge's score with its interval. The intervals of the first few overlap: candidates that cannot be told apart count as tied, and of those the cheapest is taken
-# (`cost` is computation per text, today's being 1).
+# The table has the best layer of each readout, by the judge's score with its interval. Candidates whose score is practically that of the best, compared on the same texts, count as tied, and the cheapest of
+# them is chosen (`cost` is computation per text, relative to today). The intervals of the first few overlap: other texts might have put another of them first.
 
 # %%
 best = better.table.sort_values("score", ascending=False).groupby("readout", sort=False).first()
@@ -51,21 +52,21 @@ best[["layer", "score", "ci_low", "ci_high", "tied", "cost"]].head(8)
 # %% [markdown]
 # ## Use it
 #
-# `encode` works at once; vectors have length 1, so inner products are cosines.
+# `encode` works right away. Its vectors have length 1, so inner products are cosine similarities.
 
 # %%
 pair = better.encode(["Who wrote Hamlet ?", "What author created Hamlet ?", "How far is the moon ?"])
 print((pair @ pair.T).round(2))
 
 # %% [markdown]
-# To keep it, export it: a folder that sentence-transformers loads without layerscope.
+# To keep the result, export it as a folder that sentence-transformers loads without layerscope:
 #
 # ```python
 # better.save("better")
 # ```
 #
-# ## What to take with you
+# ## What to remember
 #
 # - The judge ranks candidates; it does not promise a score. If you have labels, even 32, let them decide: [from labels to a folder](from-labels-to-a-folder.md).
 # - If the evidence is weak, `improve` leaves the model as it is and says why.
-# - The choice is made for *these* texts. Another kind of text may want another readout.
+# - The choice is made for *these* texts. Another kind of text may need another readout.

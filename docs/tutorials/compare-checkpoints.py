@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Compare checkpoints
 #
-# When in training do the layers take their shape? We train a tiny model for half a minute, keep four checkpoints, and profile each. With a published model it is one command:
+# When in training do the layers take their shape? In this tutorial we train a tiny model for half a minute, keep four checkpoints, and profile each. For a published model, one command does it:
 # `layerscope study checkpoints EleutherAI/pythia-410m --set steps=step0,step512,step143000`.
 
 # %% tags=["colab"]
@@ -16,7 +16,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## A tiny model
 #
-# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. Nobody should draw conclusions about language from it; it shows how to look.
+# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. Draw no conclusions about language models from it; it only shows the method.
 
 # %%
 import torch
@@ -38,9 +38,9 @@ ids = torch.tensor(sum(tokenizer(texts)["input_ids"], []))
 print(f"{len(ids):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters")
 
 # %% [markdown]
-# ## Train, and keep checkpoints as folders
+# ## Train, and save checkpoints as folders
 #
-# Any folder that `save_pretrained` writes will do, such as those of the Hugging Face Trainer.
+# Any folder that `save_pretrained` writes works, such as those of the Hugging Face Trainer.
 
 # %%
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -60,7 +60,7 @@ for step in range(121):
 # %% [markdown]
 # ## One call: the study
 #
-# It profiles every checkpoint on held-out texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do.
+# It profiles every checkpoint on 20 of the texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do.
 
 # %%
 study = layerscope.study("checkpoints", *(f"training/checkpoint-{step}" for step in (0, 20, 60, 120)), limit=20, max_length=64)
@@ -69,7 +69,7 @@ study
 # %% [markdown]
 # ## By hand: compare profiles
 #
-# `compare` puts runs of one kind beside each other.
+# `compare` puts runs of the same kind side by side.
 
 # %%
 names = ["prompt_entropy", "curvature"]
@@ -83,8 +83,8 @@ over_time
 over_time.wide("prompt_entropy").round(2)
 
 # %% [markdown]
-# ## What to take with you
+# ## What to remember
 #
-# - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time and can delete each after it was measured (`clean=True`).
+# - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time and can delete each after measuring it (`clean=True`).
 # - Models that cannot be checkpoints of one training, and steps that hold the same weights, are reported as such.
-# - To watch a training while it goes on, at 2 % of its time: [LayerWatch](../training.md).
+# - To measure the layers while a training runs, at 2 % of its time: [LayerWatch](../training.md).

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # From a labeled CSV to a deployed folder
 #
-# You have some eighty labeled examples and want a small model in production. We choose layer and readout with the labels, see how sure the choice is, cut the model there, and load the folder without layerscope.
+# You have about eighty labeled examples and want a small model in production. In this tutorial we choose a layer and a readout with the labels, see how sure the choice is, cut the model at that layer, and
+# load the exported folder without layerscope.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -15,7 +16,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## A labeled file
 #
-# Columns `text` and `label`. Here: 80 of TREC's questions with the kind of answer they ask for; 100 more are kept for the end.
+# The file has the columns `text` and `label`. Here it holds 80 questions of the TREC dataset, labeled with the kind of answer they ask for. We keep 100 more for the final test.
 
 # %%
 import csv
@@ -33,10 +34,9 @@ with open("questions.csv", "w", newline="", encoding="utf-8") as file:
 # %% [markdown]
 # ## Choose
 #
-# Every layer under every readout is judged by the labels. What the choice is worth is measured on examples that had no part in it.
-
+# The labels judge every layer under every readout (how a text becomes one vector). The gain of the choice is measured on examples that had no part in it.
 #
-# We offer only readouts that a sentence-transformers folder can hold: it can put words around a text, but neither repeat it (`echo`) nor leave out its largest token (`drop`).
+# We list only readouts that a sentence-transformers folder can hold: it can put words around a text, but it can neither repeat the text (`echo`) nor leave out its largest token (`drop`).
 
 # %%
 READOUTS = [
@@ -49,7 +49,7 @@ choice = layerscope.select("smollm2-135m", labels="questions.csv", readouts=READ
 choice
 
 # %% [markdown]
-# *Tied* layers cannot be told from the chosen one with so few labels. That is useful: a tied layer further down makes a smaller model. `budget=0.5` asks for at most half of the blocks:
+# With so few labels, *tied* layers cannot be told from the chosen one. That is useful: a tied layer further down makes a smaller model. `budget=0.5` asks for at most half of the blocks:
 
 # %%
 small = layerscope.select("smollm2-135m", labels="questions.csv", readouts=READOUTS, budget=0.5)
@@ -59,7 +59,7 @@ print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.bl
 # %% [markdown]
 # ## Export
 #
-# The model is cut, written as a sentence-transformers folder, loaded in a fresh process and compared. Only then does the folder get its name.
+# `export` cuts the model, writes it as a sentence-transformers folder, loads that folder in a fresh process and compares its vectors with the original's. Only then does the folder get its final name.
 
 # %%
 done = layerscope.export("smollm2-135m", from_run=small, out="deployed", center_on="questions.csv")
@@ -89,11 +89,11 @@ right = classify([row["text"] for row in unseen]) == np.array([row["label"] for 
 print(f"nearest class center: {right.mean():.0%} of {len(unseen)} questions that nothing has seen")
 
 # %% [markdown]
-# That is the small model: a sixth of the blocks, six classes, and a classifier that is a mean. Where quality counts more than speed, export `choice` instead of `small`: above, cross-validated on the 80 examples
-# with a better classifier, it goes from 45 to 63 %.
+# That is the small model: a sixth of the blocks, six classes, and a classifier that only compares with class means. If quality matters more than speed, export `choice` instead of `small`: above,
+# cross-validated on the 80 examples with a better classifier, it improves accuracy from 45 to 63 %.
 #
-# ## What to take with you
+# ## What to remember
 #
-# - Labels decide better than any rule; 64 find most of what there is to gain: [how well it does](../few-labels.md#how-well-it-does).
-# - Where the evidence is weak the last layer stays, and the choice says so.
+# - Labels choose better than any rule; 64 find most of the possible gain: [how well it does](../few-labels.md#how-well-it-does).
+# - If the evidence is weak, the choice stays with the last layer and says so.
 # - `layerscope export --onnx` adds a graph that needs neither torch nor sentence-transformers; `layerscope bench` measures the speed: [export](../export.md).

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Probe a vision model
 #
-# What can be read out of each layer of an image model? We train small probes on the frozen states of every layer, all layers together, and see where the classes are easiest to tell.
+# What can be read from each layer of an image model? In this tutorial we train probes (small classifiers) on the frozen states of all layers at once, and see where the classes are easiest to tell apart.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -15,8 +15,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## A model and pictures
 #
-# `mobile-sam` is the image encoder of MobileSAM, trained to cut out objects, never to name them. `digits` are scikit-learn's handwritten digits. Both come from the package index. A folder of class folders
-# (`photos/cat/*.jpg`) works as well: `layerscope.probe(model, "photos/")`.
+# `mobile-sam` is the image encoder of MobileSAM, which was trained to segment objects, not to name them. `digits` are scikit-learn's handwritten digits. Both come from the package index. A folder with one
+# subfolder per class (`photos/cat/*.jpg`) works as well: `layerscope.probe(model, "photos/")`.
 
 # %%
 import layerscope
@@ -25,11 +25,11 @@ run = layerscope.probe("mobile-sam", "digits", heads=["mean", "knn"], limit=200,
 run
 
 # %% [markdown]
-# `mean` is a linear layer on the mean over patches. `knn` learns nothing: the 20 nearest training pictures vote. Bands are 95 % intervals.
+# `mean` is a linear classifier on the mean over patches. `knn` learns nothing: the 20 nearest training pictures vote. Bands are 95 % intervals.
 #
 # ## Which layer?
 #
-# The highest point of a curve was picked on the test pictures, which flatters it. The fair answer is the layer that the *validation* pictures choose, judged on the test pictures:
+# The highest point of a curve is too optimistic, because it was picked on the test pictures. The fair answer is the layer that the *validation* pictures choose, judged on the test pictures:
 
 # %%
 for probe, told in run.summary()["probes"].items():
@@ -39,8 +39,8 @@ for probe, told in run.summary()["probes"].items():
     )
 
 # %% [markdown]
-# Twenty validation pictures are few, as the notes above warn: the linear probe's choice, layer 0, turns out worse on the test pictures than the last layer. That is what an honest test is for. Give more
-# pictures (`limit=2000`) before you build on such a choice.
+# Twenty validation pictures are few, as the notes above warn: the linear probe's choice, layer 0, turns out worse on the test pictures than the last layer. A fair test shows that. Use
+# more pictures (`limit=2000`) before you rely on such a choice.
 #
 # If an interval includes zero, the layers cannot be told apart on so few pictures. `tied_best` in the table marks all layers that cannot be told from the best.
 
@@ -57,8 +57,8 @@ profile = layerscope.profile("mobile-sam", "digits", limit=40, metrics=["prompt_
 profile
 
 # %% [markdown]
-# ## What to take with you
+# ## What to remember
 #
 # - Choose a layer on validation items, judge it on test items. `probe` does both for you and says which is which.
-# - A model that was trained for something else may be best before its end: [three image models of one size](../vision-comparison.md).
+# - A model that was trained for something else may be best before its last layer: [three image models of one size](../vision-comparison.md).
 # - Attention probes (`heads=["attention"]`) read every patch and take longer: [probes](../probing.md).

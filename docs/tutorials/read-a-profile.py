@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Read a profile, and do not be fooled by one token
 #
-# A famous curve of language models: entropy is high in the first layers, falls into a valley in the middle, and rises again. "The middle compresses", it is said. We measure it, and find that in this
-# model one token makes the valley.
+# A well-known curve of language models: entropy is high in the first layers, falls into a valley in the middle, and rises again. The usual reading is that "the middle compresses". In this tutorial we
+# measure the curve, and find that in this model one token makes the valley.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -16,7 +16,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## Measure every layer
 #
-# Twenty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks leave them.
+# We use twenty news texts, cut to 96 tokens. `final_norm="raw"` reads the states as the blocks output them.
 
 # %%
 import layerscope
@@ -27,24 +27,25 @@ raw = layerscope.profile("smollm2-135m", "lee", final_norm="raw", metrics=METRIC
 raw
 
 # %% [markdown]
-# *Prompt entropy* says how evenly the tokens of a text spread over directions: low means compressed. There is the valley. But look at the other curves of the same layers.
+# *Prompt entropy* says how evenly the tokens of a text spread over directions: low means compressed. The curve has the valley. But look at the other curves at the same layers.
 #
 # ## The sink
 #
-# `sink_ratio` is the largest token's norm over the median. Where the valley is, one token is more than a hundred times as long as the others, and `sink_first` says that it is the first token of nearly
-# every text. Such a token is called a *sink*: attention that has nowhere to go goes there.
+# `sink_ratio` is the largest token's norm divided by the median norm. In the valley, one token has more than a hundred times the norm of the others, and `sink_first` says that it is the first token of nearly
+# every text. Such a token is called a *sink*: attention that has nowhere else to go ends up there.
 
 # %%
 raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
 
 # %% [markdown]
-# Entropy is computed of states from which their mean is subtracted. With one giant among them, the mean points where the giant points, and once it is subtracted, all other tokens look alike. So take that token out:
+# Entropy is computed after the mean of the states is subtracted. With one giant token among them, the mean points where the giant points, and once it is subtracted, all other tokens look alike. So we leave
+# that token out:
 
 # %%
 raw.plot(metrics=["prompt_entropy", "sink_ratio"], x="layer")
 
 # %% [markdown]
-# The dotted line is the same metric without the sink token. The valley is gone. layerscope always measures both, and says in words which one it is:
+# The dotted line is the same metric without the sink token. The valley is gone. layerscope always measures both, and says whether a valley comes from the sink (`is_sink`):
 
 # %%
 raw.summary()["valley"]
@@ -52,7 +53,8 @@ raw.summary()["valley"]
 # %% [markdown]
 # ## The final norm hides it too
 #
-# Most models norm their states once more behind the last block. Applied at every layer (the default of `profile`, because that is what a cut model would give you), the norm takes the giant down to size.
+# Most models normalize their states once more after the last block. If this final norm is applied at every layer (the default of `profile`, because that is what a cut model would give you), it scales the
+# giant down.
 
 # %%
 applied = layerscope.profile("smollm2-135m", "lee", metrics=METRICS, **texts)
@@ -63,9 +65,9 @@ print(*both.notes, sep="\n")
 both.wide("prompt_entropy").iloc[::3].round(2)
 
 # %% [markdown]
-# ## What to take with you
+# ## What to remember
 #
-# - A dip in a curve is not yet compression: look at the curve without the sink before you believe it.
-# - Two curves compare only under the same conventions; `compare` says where they differ.
+# - A dip in a curve is not yet compression: first look at the curve without the sink.
+# - Two curves can be compared only under the same conventions; `compare` says where they differ.
 # - For a paper: `raw.to_latex(metrics=["prompt_entropy"])`, `raw.plot(other)`.
 # - [The metrics](../metrics.md) one by one; [what the paper says, what we find](../paper.md).
