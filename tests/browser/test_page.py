@@ -69,6 +69,25 @@ def test_studies_probes_and_sweeps_have_sections(open_page: Open, tmp_path: Path
     assert body(opened)[1][2] == "1"
 
 
+def test_correlations_over_tasks_and_over_models(open_page: Open, tmp_path: Path) -> None:
+    models = [("one", "llama", 6), ("two", "bert", 5), ("three", "gpt2", 7)]
+    runs = [synthetic_run(*model) for model in models]
+    evaluations = [synthetic_evaluation(*model, tasks=["STSBenchmark", "Topics"]) for model in models]
+    report = gather([*runs, *evaluations])
+    path = tmp_path / "report.html"
+    path.write_text(make_page(report), encoding="utf-8")
+    opened = open_page(path)
+    assert opened.errors == []
+    over = report.correlations[0].over_tasks
+    shown = opened.texts("#rhos td.over")
+    assert len(shown) == len(over) > 3
+    strongest = max(over["value"], key=abs)
+    assert f"{strongest:+.2f}".replace("-", "\u2212") in shown
+    rows = opened.texts("#over-models tbody tr td:first-child")
+    assert report.over_models is not None
+    assert len(rows) == len(report.over_models.table)
+
+
 def test_an_improvement_comes_first_with_its_neighbors(open_page: Open, tmp_path: Path) -> None:
     path = write_report([synthetic_run(), synthetic_improvement()], tmp_path / "report.html")
     opened = open_page(path)

@@ -13,6 +13,7 @@ from layerscope.atlas import correlation_tables
 from layerscope.core.readout import Readout
 from layerscope.correlation import Correlations, correlate, from_runs, mean_by_layer, same_tasks
 from layerscope.correlation.maths import association
+from layerscope.correlation.pooled import over_models
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Run
@@ -233,3 +234,31 @@ def test_the_page_and_the_command_say_one_thing() -> None:
         seen = shown(row, "mean over tasks")
         assert seen["rho"] == pytest.approx(row["value"], abs=1e-12)
         assert seen["p"] == pytest.approx(row["p_adjusted"], abs=1e-12)
+    over = page.over_tasks[(page.over_tasks["sink"] == "keep") & (page.over_tasks["readout"] == "plain/mean/applied/keep/none")]
+    expected = command.over_tasks[command.over_tasks["measure"] == "spearman"].set_index("metric")
+    assert len(over) == len(expected) > 1
+    for row in over.to_dict(orient="records"):
+        same = expected.loc[row["metric"]]
+        for mine, name in (("value", "value"), ("chance", "null_95"), ("p", "p_adjusted"), ("z", "z"), ("tasks", "tasks")):
+            assert row[mine] == pytest.approx(same[name], abs=1e-12), (row["metric"], name)
+
+
+def test_the_page_and_the_command_say_one_thing_over_models() -> None:
+    from layerscope.report.contents import gather
+    from tests.report.synthetic import synthetic_evaluation, synthetic_run
+
+    models = [("one", "llama", 6), ("two", "bert", 5), ("three", "gpt2", 7)]
+    runs = [synthetic_run(*model) for model in models]
+    evaluations = [synthetic_evaluation(*model, tasks=["a", "b"]) for model in models]
+    page = gather([*runs, *evaluations]).over_models
+    assert page is not None
+    found = {
+        run.manifest["model"]["name"]: correlate(run, evaluation, measures=["spearman"], bootstrap=100)
+        for run, evaluation in zip(runs, evaluations, strict=True)
+    }
+    expected = over_models(found).table.set_index("metric")
+    assert len(page.table) == len(expected) > 1
+    for row in page.table.to_dict(orient="records"):
+        for name in ("value", "z", "t", "p", "p_adjusted", "families"):
+            assert row[name] == pytest.approx(expected.loc[row["metric"], name], abs=1e-9), (row["metric"], name)
+    assert gather([*runs[:2], *evaluations[:2]]).over_models is None  # two families are too few

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.report.contents import MEAN, _compare, gather, load_any
+from layerscope.report.contents import gather, load_any
 from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
 from layerscope.report.notices import convention_rows
+from layerscope.report.relations import MEAN, compare
 from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
@@ -106,7 +107,7 @@ def test_undefined_layers_are_left_out_of_a_correlation() -> None:
     x, y = np.arange(8.0), np.arange(8.0) ** 2
     y[3] = np.nan
     metrics = {("rises", "keep"): x, ("few", "keep"): np.where(x < 4, x, np.nan), ("flat", "keep"): np.ones(8)}
-    compared = _compare(metrics, y)
+    compared = compare(metrics, y)
     rho, chance, p, used = compared["rises", "keep"]
     assert (rho, used) == (pytest.approx(1.0), 7)
     assert 0 < chance <= 1
@@ -124,8 +125,8 @@ def test_metrics_are_adjusted_with_those_of_their_sink_setting() -> None:
         ("a", "drop"): rng.normal(size=20),
         ("b", "keep"): rng.normal(size=20),
     }
-    alone = _compare({("a", "keep"): metrics["a", "keep"]}, y)["a", "keep"][2]
-    assert _compare(metrics, y)["a", "keep"][2] == pytest.approx(min(1.0, 2 * alone))  # a and b, both with the sink kept
+    alone = compare({("a", "keep"): metrics["a", "keep"]}, y)["a", "keep"][2]
+    assert compare(metrics, y)["a", "keep"][2] == pytest.approx(min(1.0, 2 * alone))  # a and b, both with the sink kept
 
 
 def test_families_keep_their_color() -> None:

@@ -53,6 +53,27 @@ def markdown(report: Report) -> str:
             for r in own.to_dict(orient="records")
         ]
         parts += _table(["metric", "Spearman's ρ", "chance reaches", "Holm p", "layers"], rows)
+        over = pair.over_tasks[pair.over_tasks["readout"] == score.reference]
+        if not over.empty:
+            parts += ["", f"The mean of the correlations with each of {int(over['tasks'].max())} tasks, drawn together:", ""]
+            rows = [
+                [_title(r["metric"], r["sink"]), f"{r['value']:+.2f}", _two(r["chance"]), _two(r["p"])]
+                for r in over.sort_values("value", key=abs, ascending=False).to_dict(orient="records")
+            ]
+            parts += _table(["metric", "mean ρ", "chance reaches", "Holm p"], rows)
+    if report.over_models is not None and not report.over_models.table.empty:
+        table = report.over_models.table
+        parts += ["", f"## Metric against score, over {int(table['models'].max())} models", ""]
+        parts += [
+            "Does the place of a model's mean correlation among unrelated smooth curves differ from chance? "
+            "A t-test over families of models (docs/correlation.md).",
+            "",
+        ]
+        rows = [
+            [_title(r["metric"], "keep"), f"{r['value']:+.2f}", f"{r['t']:.2f}", _two(r["p_adjusted"]), int(r["families"])]
+            for r in table.to_dict(orient="records")
+        ]
+        parts += _table(["metric", "mean ρ", "t", "Holm p", "families"], rows)
     return "\n".join([*parts, "", f"Made by layerscope on {report.made}.", ""])
 
 

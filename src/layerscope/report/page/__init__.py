@@ -117,8 +117,18 @@ def payload(report: Report) -> dict[str, Any]:
                 "scores": c.scores,
                 "says": c.says,
                 **_correlations(c.table),
+                "over": [
+                    {**row, **{name: _number(row[name]) for name in ("value", "chance", "p", "z")}}
+                    for row in c.over_tasks.to_dict(orient="records")
+                ],
             }
             for c in report.correlations
+        ],
+        "over_models": []
+        if report.over_models is None
+        else [
+            {**row, **{name: _number(row[name]) for name in ("value", "z", "t", "p", "p_adjusted", "same_sign")}}
+            for row in report.over_models.table.to_dict(orient="records")
         ],
     }
 

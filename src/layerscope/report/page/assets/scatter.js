@@ -18,7 +18,18 @@ function rhosOf(pair) {
     if (task.at[i] !== wantedTask || readout.at[i] !== wantedReadout) return;
     out.push({ metric: metric.words[metric.at[i]], sink: sink.words[sink.at[i]], rho: value, chance: pair.chance[i], p: pair.p[i], n: pair.n[i] });
   });
+  // beside the correlation with the mean score: the mean of the tasks' own
+  if (pairTask(pair) === MEAN) for (const r of out) r.over = pair.over.find((o) => o.metric === r.metric && o.sink === r.sink && o.readout === state.readout);
   return out;
+}
+const strong = (text, p) => (known(p) && p < 0.05 ? el("b", { title: "Holm p " + fmt(p) }, text) : el("span", { title: "Holm p " + fmt(p) }, text));
+// Whether a metric goes with the scores in models like these: one number per model, a t-test over families.
+function overModels() {
+  const held = [...data.over_models].sort((a, b) => a.p - b.p), cell = (text) => el("td", { class: "v" }, text);
+  const rows = held.map((r) => el("tr", {}, el("td", {}, metricTitle(r.metric, "keep")), cell(rho(r.value)), cell(r.t.toFixed(1)), cell(strong(r.p_adjusted.toFixed(3), r.p_adjusted))));
+  const head = el("tr", {}, el("th", {}, "Over " + plural(held[0].models, "model")), el("th", { class: "v" }, "mean ρ"), el("th", { class: "v" }, "t"), el("th", { class: "v" }, "Holm p"));
+  return el("div", { id: "over-models" }, el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
+    el("p", { class: "says" }, `A t-test over ${held[0].families} families of models, each read as its scores' first readout: does the place of a model's mean correlation among unrelated smooth curves differ from chance?`));
 }
 const metricTitle = (name, sink) => { const m = data.metrics.find((k) => k.name === name); return (m ? m.title : name) + (sink === "drop" ? ", sink dropped" : ""); };
 
@@ -146,6 +157,7 @@ function buildScatter() {
     for (const pair of pairs()) {
       const found = rhosOf(pair).filter((r) => known(r.rho)).sort((a, b) => Math.abs(b.rho) - Math.abs(a.rho));
       if (!found.length) continue;
+      const tasks = Math.max(0, ...found.map((r) => (r.over ? r.over.tasks : 0)));
       const rows = found.map((r) => {
         const ink = color(data.curves[pair.curves].color), beyond = known(r.p) && r.p < 0.05;
         const key = r.metric + "|" + r.sink;
@@ -154,12 +166,15 @@ function buildScatter() {
         bar.append(svg("line", { x1: 100, x2: 100, y1: 0, y2: 16, class: "axis" }),
           svg("line", { x1: 100, x2: 100 + 96 * r.rho, y1: 8, y2: 8, stroke: ink, "stroke-width": beyond ? 5 : 2 }));
         return el("tr", { "aria-current": key === state.metric ? "true" : null },
-          el("td", {}, el("button", { type: "button", onclick: () => set({ metric: key }) }, metricTitle(r.metric, r.sink))), el("td", { css: { width: "38%" } }, bar), el("td", { class: "v" }, rho(r.rho)));
+          el("td", {}, el("button", { type: "button", onclick: () => set({ metric: key }) }, metricTitle(r.metric, r.sink))), el("td", { css: { width: "38%" } }, bar), el("td", { class: "v" }, rho(r.rho)),
+          tasks ? el("td", { class: "v over" }, r.over ? strong(rho(r.over.value), r.over.p) : "–") : null);
       });
-      const head = el("tr", {}, el("th", {}, data.curves[pair.curves].label), el("th", {}, "−1 … +1"), el("th", { class: "v" }, "ρ"));
+      const head = el("tr", {}, el("th", {}, data.curves[pair.curves].label), el("th", {}, "−1 … +1"), el("th", { class: "v" }, "ρ"), tasks ? el("th", { class: "v over" }, "over tasks") : null);
+      const over = tasks ? ` Over tasks: the mean of the ${tasks} tasks' own correlations, compared with curves drawn for all of them together; bold: beyond chance, after Holm's correction.` : "";
       table.append(el("table", { class: "rho" }, el("thead", {}, head), el("tbody", {}, rows)),
-        el("p", { class: "says" }, pair.says + ". " + plural(found[0].n, "layer") + "."));
+        el("p", { class: "says" }, pair.says + ". " + plural(found[0].n, "layer") + "." + over));
     }
+    if (data.over_models.length) table.append(overModels());
   }
   on(["evaluation"], () => {
     readouts.refill(evaluation().readouts.map((r) => [r.readout, readoutName(r.readout)]));
