@@ -13,7 +13,7 @@ from layerscope.cli.app import EXAMPLES, app
 from layerscope.errors import LayerscopeError
 
 atlas = typer.Typer(
-    help="Published results of the paper, and results of your own to share: models, comparisons, figures.",
+    help="Show the paper's published results, compare your runs with them, and share your own.",
     epilog="Example:\n\nlayerscope atlas show Pythia-410m",
     no_args_is_help=True,
 )
@@ -21,13 +21,13 @@ EXAMPLES["atlas"] = "layerscope atlas models"
 app.add_typer(atlas, name="atlas")
 
 CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
-OUT = typer.Option(None, "--out", "-o", help="Draw to this file; its suffix says png, svg or pdf.")
-RUN = typer.Option([], "--run", help="A profile or evaluation folder of yours to lay over; repeatable.")
+OUT = typer.Option(None, "--out", "-o", help="Draw to this file: .png, .svg or .pdf.")
+RUN = typer.Option([], "--run", help="Folder of a profile or evaluation of yours to compare; repeatable.")
 
 
 @atlas.command("models", epilog="Example:\n\nlayerscope atlas models")
 def models_command(as_json: bool = shared.AS_JSON) -> None:
-    """What the atlas holds of each model, published or imported."""
+    """List the models of the atlas, published or imported, and what it has of each."""
     from layerscope.atlas import imported_models, models
 
     table, others = models(), imported_models()
@@ -51,7 +51,7 @@ def show_command(
     out: Path | None = OUT,
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """One model: scores by task, metrics by layer."""
+    """Show one model: scores by task, metrics by layer."""
     from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import show
 
@@ -82,7 +82,7 @@ def compare_command(
     out: Path | None = OUT,
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Several models, and runs of yours, on the same axes."""
+    """Compare several models, and runs of yours, on the same axes."""
     from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import compare, split_imported
 
@@ -111,7 +111,7 @@ def export_command(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace results exported to this folder earlier."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Your results as one parquet file and a data card, ready for a hub dataset."""
+    """Write your results as one parquet file and a data card, ready for a hub dataset."""
     from layerscope.atlas.sharing import export_results, read_results
 
     folder = export_results(runs, out, title=title, license=license, overwrite=overwrite)
@@ -127,11 +127,11 @@ def export_command(
 @atlas.command("import", epilog="Example:\n\nlayerscope atlas import my-results")
 def import_command(
     folder: Path = typer.Argument(..., help="A folder that `layerscope atlas export` wrote, or a download of one."),
-    name: str | None = typer.Option(None, "--name", help="What to call it. (default: the folder's name)"),
+    name: str | None = typer.Option(None, "--name", help="Name to import it under. (default: the folder's name)"),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace other results imported under this name."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Check results that somebody exported, and list and compare them with the published ones."""
+    """Check results that somebody exported, and add them to the atlas."""
     from layerscope.atlas import import_results
 
     table = import_results(folder, name=name, overwrite=overwrite)
@@ -146,7 +146,7 @@ def import_command(
 
 @atlas.command("forget", epilog="Example:\n\nlayerscope atlas forget my-results")
 def forget_command(
-    name: str = typer.Argument(..., help="Name of imported results: what stands before the colon."),
+    name: str = typer.Argument(..., help="Name of the imported results: the part before the colon in `atlas models`."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
     """Remove imported results."""
@@ -162,7 +162,9 @@ def forget_command(
 @atlas.command("reproduce", epilog="Example:\n\nlayerscope atlas reproduce table2")
 def reproduce_command(
     item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, appendixB, or all."),
-    convention: str = typer.Option("both", "--convention", help="authors, english or both."),
+    convention: str = typer.Option(
+        "both", "--convention", help="Which score of a task with several subsets: authors, english or both."
+    ),
     out: Path | None = OUT,
     as_json: bool = shared.AS_JSON,
 ) -> None:

@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 def correlate_command(
     runs: list[Path] = typer.Argument(
         None,
-        help="Folders of a profile and an evaluation of the same model. Also: a profile for each task (`profile --task`), "
+        help="Folders of a profile and an evaluation of the same model. Also possible: a profile per task (`profile --task`), "
         "several models, or an evaluation alone, whose stored vectors give the metrics.",
     ),
     model: str | None = option(
-        None, "--atlas", panel=DATA, help="A model of the atlas instead, e.g. Pythia-410m; or several, comma-separated."
+        None, "--atlas", panel=DATA, help="Use models of the atlas instead of runs, comma-separated, e.g. Pythia-410m."
     ),
     metric: str | None = typer.Option(
         None, "--metric", "-m", rich_help_panel=METRICS, help="Comma-separated metric names. (default: all)"
     ),
     measure: str = option(
-        "dcor,spearman,kendall", "--measure", panel=METRICS, help="Of dcor, dcor_corrected, spearman, kendall."
+        "dcor,spearman,kendall", "--measure", panel=METRICS, help="Comma-separated: dcor, dcor_corrected, spearman, kendall."
     ),
-    convention: str = option("english", "--convention", panel=DATA, help="Atlas: authors or english."),
+    convention: str = option(
+        "english", "--convention", panel=DATA, help="Atlas: which score of a task with several subsets, authors or english."
+    ),
     metrics_on: str | None = option(
-        None, "--metrics-on", panel=DATA, help="Atlas: mteb or wikitext. (default: mteb where there is)"
+        None, "--metrics-on", panel=DATA, help="Atlas: texts of the metrics, mteb or wikitext. (default: mteb if available)"
     ),
     readout: str = option(
         "plain/mean/applied/keep/none", "--readout", panel=DATA, help="Runs: the readout whose scores are used."
     ),
-    sink: str = option("keep", "--sink", panel=DATA, help="Runs: keep or drop the sink token in the metrics that can."),
+    sink: str = option("keep", "--sink", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."),
     store: Path | None = option(
-        None, "--store", panel=DATA, help="Runs: the embedding store of an evaluation given alone. (default: layerscope's own)"
+        None, "--store", panel=DATA, help="Runs: embedding store of an evaluation given alone. (default: the common one)"
     ),
     surrogates: int = option(
-        999, "--surrogates", panel=METRICS, help="Unrelated curves, as smooth as the scores', behind each p-value."
+        999, "--surrogates", panel=METRICS, help="Number of unrelated curves, as smooth as the scores, for each p-value."
     ),
     seed: int = option(0, "--seed", panel=METRICS, help="Seed of the surrogates and the bootstrap."),
-    out: Path | None = typer.Option(
-        None, "--out", "-o", rich_help_panel=RESULT, help="Draw to this file; its suffix says png, svg or pdf."
-    ),
+    out: Path | None = typer.Option(None, "--out", "-o", rich_help_panel=RESULT, help="Draw to this file: .png, .svg or .pdf."),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Associate each metric with the scores across layers, beside what unrelated curves as smooth would give."""
+    """Correlate each metric with the scores across layers, against unrelated curves that are as smooth."""
     from layerscope.atlas import correlation_tables
     from layerscope.correlation import correlate
     from layerscope.errors import LayerscopeError

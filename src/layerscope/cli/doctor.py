@@ -59,10 +59,10 @@ class Finding:
 
 @command("doctor", "layerscope doctor")
 def doctor_command(
-    hub: bool = typer.Option(False, "--hub", help="Also ask whether the Hugging Face hub can be reached."),
+    hub: bool = typer.Option(False, "--hub", help="Also check whether the Hugging Face hub can be reached."),
     report: str | None = typer.Option(
-        None, "--report", metavar="FILE", help="Check everything, and write a text for a bug report without names, paths or "
-        "tokens. - prints it.",
+        None, "--report", metavar="FILE", help="Check everything, and write a text for a bug report, without names, paths or "
+        "tokens; - prints it.",
     ),
     as_json: bool = shared.AS_JSON,
 ) -> None:  # fmt: skip

@@ -19,9 +19,9 @@ def evaluate_command(
     output: shared.Output,
     model: str = shared.MODEL,
     tasks: str = typer.Option(
-        "small", "--tasks", "-t", rich_help_panel=DATA, help="paper (its 32), small (4 quick ones), or mteb task names."
+        "small", "--tasks", "-t", rich_help_panel=DATA, help="paper (the paper's 32), small (4 quick ones), or mteb task names."
     ),
-    layers: str | None = option(None, "--layers", panel=DATA, help="e.g. 0,5,-1. (default: every layer)"),
+    layers: str | None = option(None, "--layers", panel=DATA, help="Layers to score, e.g. 0,5,-1. (default: all)"),
     readouts: list[str] = option(
         [],
         "--readouts",
@@ -29,27 +29,28 @@ def evaluate_command(
         help="all, TEMPLATE/all, or template/pooling/norm/sink/centering,…; repeatable. (default: the paper's)",
     ),
     data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
-    limit: int | None = typer.Option(
-        None, "--limit", "-n", rich_help_panel=DATA, help="Score a random part of N items of each task."
-    ),
+    limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Score N random items of each task."),
     max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
     seed: int = option(0, "--seed", panel=DATA, help="Seed of --limit and of the intervals."),
     normalize: bool | None = option(
         None,
         "--normalize/--no-normalize",
         panel=DATA,
-        help="Scale vectors to length 1. (default: as the model's own pipeline does)",
+        help="Scale vectors to length 1. (default: as in the model's own pipeline)",
     ),
     scoring_workers: int | None = option(
-        None, "--scoring-workers", panel=ENGINES, help="Scoring processes; 0: in this one. (default: one per core)"
+        None, "--scoring-workers", panel=ENGINES, help="Processes that score; 0: the main process. (default: one per core)"
     ),
-    store_budget: str = option("10GB", "--store-budget", panel=ENGINES, help="Most disk the embedding store may take."),
-    store_dtype: str = option("float32", "--store-dtype", panel=ENGINES, help="float32, or float16 for half the disk."),
+    store_budget: str = option("10GB", "--store-budget", panel=ENGINES, help="Maximum disk space of the embedding store."),
+    store_dtype: str = option("float32", "--store-dtype", panel=ENGINES, help="float32, or float16 for half the disk space."),
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the run. (default: runs/MODEL--TASKS)"
     ),
 ) -> None:
-    """Score every layer on MTEB tasks, encoding each distinct text once. The same command again resumes."""
+    """Score every layer on MTEB tasks, encoding each distinct text once.
+
+    Run the same command again to resume.
+    """
     from layerscope.core.runs import view
     from layerscope.evaluation.job import evaluate
 

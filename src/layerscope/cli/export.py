@@ -17,22 +17,22 @@ def export_command(
     loading: shared.Loading,
     model: str = shared.MODEL,
     layer: str | None = typer.Option(
-        None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to read; -1: the last. (default: the choice of --from-run)"
+        None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to export; -1: the last. (default: chosen by --from-run)"
     ),
     readout: str | None = option(
         None,
         "--readout",
         panel=MODELS,
-        help="template/pooling/norm/sink/centering. (default: the choice of --from-run, or plain/mean/applied)",
+        help="template/pooling/norm/sink/centering. (default: chosen by --from-run, or plain/mean/applied)",
     ),
     from_run: Path | None = option(
         None,
         "--from-run",
         panel=DATA,
-        help="Folder of an evaluation or a profile, or a choice from `select --json`: it chooses and gives the evidence.",
+        help="Evaluation, profile or `select --json` file that chooses the layer and readout.",
     ),
     center_on: str | None = option(None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."),
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in a --center-on file with several."),
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in the --center-on file."),
     max_length: int | None = option(
         None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: the run's, or 256)"
     ),
@@ -40,15 +40,15 @@ def export_command(
         None,
         "--normalize/--no-normalize",
         panel=DATA,
-        help="Scale vectors to length 1. (default: as the run or the model's pipeline does)",
+        help="Scale vectors to length 1. (default: as in the run or the model's own pipeline)",
     ),
     formats: list[str] = option(
-        [], "--format", panel=RESULT, help="Also write this format; repeatable. (onnx, model2vec, gguf, or one that is installed)"
+        [], "--format", panel=RESULT, help="Also write this format: onnx, model2vec, gguf, or one of a plug-in; repeatable."
     ),
     onnx: bool = option(False, "--onnx", panel=RESULT, help="Add an ONNX graph, pooling included: short for --format onnx."),
     quantize: str | None = option(None, "--quantize", panel=RESULT, help="int8: add a smaller ONNX graph."),
     bench: bool = option(
-        False, "--bench", panel=RESULT, help="Measure it against the whole model; the figures go into the card."
+        False, "--bench", panel=RESULT, help="Measure speed and size against the whole model, and add them to the model card."
     ),
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder to write. (default: exports/MODEL)"
@@ -107,14 +107,14 @@ def bench_command(
     ),
     lengths: str = option("32,128", "--lengths", panel=DATA, help="Tokens per text, comma-separated."),
     texts: int = option(32, "--texts", panel=DATA, help="Texts per measurement."),
-    rounds: int = option(3, "--rounds", panel=DATA, help="Measurements of each, in turns."),
+    rounds: int = option(3, "--rounds", panel=DATA, help="Measurements of each, alternating."),
     batch_size: int = option(16, "--batch-size", panel=ENGINES, help="Texts per batch."),
     threads: int | None = option(None, "--threads", panel=ENGINES, help="CPU threads. (default: torch's)"),
     offline: bool = shared.OFFLINE,
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Measure throughput, latency, memory and size of a folder and a model, side by side on the CPU."""
+    """Compare throughput, latency, memory and size of an exported folder and a model, on the CPU."""
     from layerscope.exporting.bench import DEFAULT_LENGTHS, base_of, bench, print_bench
 
     against = against or base_of(folder)

@@ -8,7 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, RESULT, option, words
+from layerscope.cli.shared import CHOICE, DATA, RESULT, option, words
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
@@ -21,34 +21,37 @@ def improve_command(
     out: Path = typer.Option(
         ..., "--out", "-o", rich_help_panel=RESULT, help="Folder to write: load it with SentenceTransformer(FOLDER)."
     ),
-    column: str | None = option(None, "--column", panel=DATA, help="The column that holds the texts. (default: found)"),
-    sample: int = option(1000, "--sample", panel=DATA, help="Texts to judge on, drawn at random."),
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts. (default: detected)"),
+    sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random."),
     max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
     labels: str | None = option(
-        None, "--labels", panel=METRICS, help="A few labeled examples: text,label or sentence1,sentence2,label|score."
+        None, "--labels", panel=CHOICE, help="A few labeled examples: text,label or sentence1,sentence2,label|score."
     ),
     judge: str = option(
-        "minilm-l6", "--judge", panel=METRICS, help="The sentence encoder to agree with, or none: the model's own consistency."
+        "minilm-l6", "--judge", panel=CHOICE, help="Sentence encoder to agree with; none: use the model's own consistency."
     ),
-    budget: float | None = option(None, "--budget", panel=METRICS, help="Run at most this share of the blocks, e.g. 0.5."),
+    budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     max_cost: float = option(
-        1.0, "--max-cost", panel=METRICS, help="Most passes per text; 1 keeps to what a standard folder can do."
+        1.0, "--max-cost", panel=CHOICE, help="Maximum passes per text; with 1, a standard folder is enough."
     ),
     templates: str | None = option(
         None,
         "--templates",
-        panel=METRICS,
+        panel=CHOICE,
         help="Templates to try. (default: plain, one-word and step-by-step; all with --labels)",
     ),
     center_on: str = option(
         "auto",
         "--center-on",
-        panel=METRICS,
-        help="Texts whose mean is subtracted: all, sample, or auto (as many as cost little).",
+        panel=CHOICE,
+        help="Texts whose mean is subtracted: all, sample, or auto (as many as are cheap).",
     ),
-    seed: int = option(0, "--seed", panel=METRICS, help="Seed of the sample and of resampling."),
+    seed: int = option(0, "--seed", panel=CHOICE, help="Seed of the sample and of resampling."),
 ) -> None:
-    """Judge every layer and readout on your texts, without labels, and export the best as a sentence-transformers folder."""
+    """Judge every layer and readout on your texts, with or without labels, and export the best.
+
+    The result is a sentence-transformers folder.
+    """
     from layerscope.improving import improve
     from layerscope.improving.terminal import print_improved
 

@@ -37,7 +37,7 @@ def _show(rows: list[dict[str, Any]], also: str, then: str, as_json: bool) -> No
 
 @command("models", "layerscope models")
 def models_command(as_json: bool = shared.AS_JSON) -> None:
-    """List the models with a short name, and which are on this machine."""
+    """List the models of the catalogue, and which are cached."""
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue
     from layerscope.models.families import families
@@ -64,7 +64,7 @@ def models_command(as_json: bool = shared.AS_JSON) -> None:
 
 @command("corpora", "layerscope corpora")
 def corpora_command(as_json: bool = shared.AS_JSON) -> None:
-    """List the corpora that can be named, and which are cached."""
+    """List the corpora of the catalogue, and which are cached."""
     from layerscope.data import corpora
 
     rows = [{"name": name, "texts": entry.summary, "cached": entry.is_cached()} for name, entry in corpora().items()]
@@ -74,7 +74,7 @@ def corpora_command(as_json: bool = shared.AS_JSON) -> None:
 
 @command("images", "layerscope images")
 def images_command(as_json: bool = shared.AS_JSON) -> None:
-    """List the image sets that can be named, and which are cached."""
+    """List the image sets of the catalogue, and which are cached."""
     from layerscope.data.images.sets import image_sets
 
     rows = [

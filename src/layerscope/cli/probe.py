@@ -36,45 +36,54 @@ def probe_command(
         "-d",
         rich_help_panel=DATA,
         help="Labeled texts: a .csv, .tsv or .jsonl file with `text` and `label` (and `split`), or a classification task "
-        "such as TrecQuestions or any of mteb's. Of an image model: digits, fashion-mnist, a folder of class folders, .parquet "
-        "or hub dataset.",
+        "such as TrecQuestions or one of mteb's. For an image model: digits, fashion-mnist, a folder of class folders, a "
+        ".parquet file or a hub dataset.",
     ),
     test: str | None = option(
-        None, "--test", panel=DATA, help="Where the test items are. (default: the data's own, or a fifth of it)"
+        None, "--test", panel=DATA, help="Test data. (default: the data's own test split, or a fifth of the data)"
     ),
     limit: int | None = typer.Option(
-        None, "--limit", "-n", rich_help_panel=DATA, help="Use at most N training and N test items, drawn by class."
+        None, "--limit", "-n", rich_help_panel=DATA, help="Use at most N training and N test items, stratified by class."
     ),
     max_length: int = option(128, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
     data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
     heads: str = typer.Option(
-        "attention", "--heads", "-p", rich_help_panel=METRICS, help="attention, linear, mean, knn; several with commas."
+        "attention",
+        "--heads",
+        "-p",
+        rich_help_panel=METRICS,
+        help="Kinds of probe, comma-separated: attention, linear, mean, knn.",
     ),
-    layers: str | None = option(None, "--layers", panel=METRICS, help="e.g. 0,5,-1. (default: every layer)"),
-    final_norm: str = option("applied", "--final-norm", panel=METRICS, help="applied, raw or hf."),
+    layers: str | None = option(None, "--layers", panel=METRICS, help="Layers to probe, e.g. 0,5,-1. (default: all)"),
+    final_norm: str = option("applied", "--final-norm", panel=METRICS, help="Final norm: applied, raw or hf."),
     learning_rates: str | None = option(
-        None, "--learning-rates", panel=TRAINING, help="Rates to choose from. (default: 0.002,0.01,0.05)"
+        None, "--learning-rates", panel=TRAINING, help="Learning rates to try. (default: 0.002,0.01,0.05)"
     ),
-    trial: int = option(3, "--trial", panel=TRAINING, help="Epochs for which each learning rate is tried."),
-    epochs: int = option(15, "--epochs", panel=TRAINING, help="Most epochs with the rate that was best on the validation items."),
+    trial: int = option(3, "--trial", panel=TRAINING, help="Epochs to try each learning rate."),
+    epochs: int = option(
+        15, "--epochs", panel=TRAINING, help="Maximum epochs with the rate that is best on the validation items."
+    ),
     patience: int = option(
-        5, "--patience", panel=TRAINING, help="A layer stops after this many epochs without a better validation score."
+        5, "--patience", panel=TRAINING, help="Stop a layer after this many epochs without a better validation score."
     ),
     train_batch: int | None = option(
         None, "--train-batch", panel=TRAINING, help="Items per training step. (default: 256, fewer for small data)"
     ),
     seed: int = option(0, "--seed", panel=TRAINING, help="Seed of the split, the initial weights and the order of the items."),
     keep: str = option(
-        "auto", "--keep", panel=ENGINES, help="Keep states as float32 or float16, or none: run the model in every epoch."
+        "auto", "--keep", panel=ENGINES, help="Cache states as float32 or float16; none: run the model in every epoch."
     ),
     budget: str | None = option(
-        None, "--budget", panel=ENGINES, help="Most memory or disk for states. (default: 4GB; 60 % of a GPU)"
+        None, "--budget", panel=ENGINES, help="Maximum memory or disk space for states. (default: 4GB; 60 % of a GPU)"
     ),
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the run. (default: runs/MODEL--DATA--probe)"
     ),
 ) -> None:
-    """Train probes on the frozen states of all layers at once. The same command again resumes or returns at once."""
+    """Train probes (small classifiers) on the frozen states of all layers at once.
+
+    Run the same command again to resume.
+    """
     from layerscope.core.runs import view
     from layerscope.probing import probe as run_probes
     from layerscope.probing.training import ProbeRecipe

@@ -24,25 +24,28 @@ def profile_command(
         "--data",
         "-d",
         rich_help_panel=DATA,
-        help=f"{shared.DATA_HELP} Of an image model: an image set (`layerscope images`), a folder of class folders, .parquet.",
+        help=f"{shared.DATA_HELP} For an image model: an image set (`layerscope images`), a folder of class folders, .parquet.",
     ),
     task: str | None = option(
         None,
         "--task",
         panel=DATA,
-        help="The texts of one task instead (as `evaluate --tasks` names it), at most --limit of them.",
+        help="Use the texts of one task instead (a name for `evaluate --tasks`); --limit applies.",
     ),
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="With --task: a folder with data of tasks."),
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="With --task: folder with the data of tasks."),
     split: str | None = option(None, "--split", panel=DATA, help="Split of the images, such as test. (default: the first)"),
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts or images in a file with several."),
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts or images, if the file has several."),
     text_filter: str | None = option(
-        None, "--text-filter", panel=DATA, help="paper (no headings, at least 30 words), released or none."
+        None,
+        "--text-filter",
+        panel=DATA,
+        help="Which texts to use: paper (no headings, at least 30 words), released or none (all).",
     ),
     limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts or images."),
     max_length: int | None = option(None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: 256)"),
-    tokens: str | None = option(None, "--tokens", panel=DATA, help="Of each image: patches (default), or all of its tokens."),
+    tokens: str | None = option(None, "--tokens", panel=DATA, help="Tokens of an image: patches (default) or all."),
     image_pooling: str | None = option(
-        None, "--image-pooling", panel=DATA, help="The vector of an image: mean of its tokens (default), or class."
+        None, "--image-pooling", panel=DATA, help="Vector of an image: mean of its tokens (default) or the class token."
     ),
     attention: str | None = option(
         None, "--attention", panel=MODELS, help="AIM models: bidirectional (default), causal or prefix:N."
@@ -50,19 +53,25 @@ def profile_command(
     metrics: str | None = typer.Option(
         None, "--metrics", "-m", rich_help_panel=METRICS, help="Comma-separated names, `paper` or `all`. (default: all)"
     ),
-    sites: str | None = option(None, "--sites", panel=METRICS, help="e.g. embed,block.*,block.*.attn. (default: embed,block.*)"),
-    final_norm: str | None = option(None, "--final-norm", panel=METRICS, help="applied, raw or hf. (default: applied)"),
+    sites: str | None = option(
+        None, "--sites", panel=METRICS, help="Where to read states, e.g. embed,block.*.attn. (default: embed,block.*)"
+    ),
+    final_norm: str | None = option(
+        None, "--final-norm", panel=METRICS, help="Final norm: applied, raw or hf. (default: applied)"
+    ),
     alpha: str | None = option(None, "--alpha", panel=METRICS, help="Order of the entropy, a number >= 0 or inf. (default: 1)"),
-    rows: str | None = option(None, "--rows", panel=METRICS, help="Token rows: raw, unit, centered or centered-unit (default)."),
+    rows: str | None = option(
+        None, "--rows", panel=METRICS, help="Preparation of token states: raw, unit, centered or centered-unit (default)."
+    ),
     entropy: str | None = option(
-        None, "--entropy", panel=METRICS, help="exact, or approximate for prompts of 256 tokens and more (faster on a GPU)."
+        None, "--entropy", panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (faster on a GPU)."
     ),
     views: int | None = option(None, "--views", panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)"),
-    augmenter: str | None = option(None, "--augmenter", panel=METRICS, help="builtin or nlpaug."),
+    augmenter: str | None = option(None, "--augmenter", panel=METRICS, help="Library that makes the views: builtin or nlpaug."),
     permutations: int | None = option(None, "--permutations", panel=METRICS, help="Permutations of DiME. (default: 10)"),
     seed: int = option(0, "--seed", panel=METRICS, help="Seed of views, permutations and intervals."),
     preset: str = option(
-        "default", "--preset", panel=METRICS, help="default, paper (as printed) or released (the authors' code)."
+        "default", "--preset", panel=METRICS, help="Conventions: default, paper (as printed) or released (the authors' code)."
     ),
     out: Path | None = typer.Option(
         None,
@@ -71,11 +80,11 @@ def profile_command(
         rich_help_panel=RESULT,
         help="Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)",
     ),
-    live: bool = option(False, "--live", panel=RESULT, help="Keep a page of the results so far in RUN/live.html."),
+    live: bool = option(False, "--live", panel=RESULT, help="Write a page with the results so far to RUN/live.html."),
 ) -> None:
-    """Measure every layer of a model on some texts or images, in one pass and one more per augmented view.
+    """Measure every layer of a model on texts or images, without labels.
 
-    The same command again resumes or returns at once.
+    It takes one pass, and one more per augmented view. Run the same command again to resume.
     """
     from layerscope.profiling import PRESETS, profile
 

@@ -14,7 +14,7 @@ from layerscope.cli.app import command
 from layerscope.cli.shared import DATA, RESULT, option, words
 from layerscope.errors import LayerscopeError
 
-RUNS = typer.Argument(None, help="Folders of finished runs of any kind; or a choice of a layer from `select --json`.")
+RUNS = typer.Argument(None, help="Folders of finished runs of any kind, or files from `select --json`.")
 ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. Pythia-410m,bert-base.")
 
 
@@ -22,7 +22,7 @@ ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. 
 def report_command(
     runs: list[Path] = RUNS,
     out: Path = typer.Option(
-        Path("report.html"), "--out", "-o", rich_help_panel=RESULT, help="File to write; its suffix says the format."
+        Path("report.html"), "--out", "-o", rich_help_panel=RESULT, help="File to write; the suffix sets the format."
     ),
     kind: str | None = typer.Option(
         None, "--format", "-f", rich_help_panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"
@@ -32,7 +32,7 @@ def report_command(
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Write one self-contained page about one or several runs: a headline, curves, scores, correlations, tables."""
+    """Write one self-contained page about runs: a headline, curves, scores, correlations, tables."""
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
@@ -62,14 +62,14 @@ def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
 
 @command("open", "layerscope open runs/profile runs/scores")
 def open_command(
-    runs: list[Path] = typer.Argument(None, help="Folders of runs; one that runs with --live is shown as it goes."),
+    runs: list[Path] = typer.Argument(None, help="Folders of runs; a profile running with --live is updated as it goes."),
     atlas: str | None = ATLAS,
     port: int = option(0, "--port", panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
     browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Write a report of the runs and serve it on this machine only, until Ctrl-C."""
+    """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
     from layerscope.report.live import page_for, serve
 
     page = page_for(runs or [], published(atlas, runs))
@@ -91,10 +91,10 @@ def open_command(
 def plot_command(
     runs: list[Path] = typer.Argument(..., help="Folders of finished runs, all of one kind: profiles, probes or one study."),
     out: Path = typer.Option(
-        Path("profile.png"), "--out", "-o", rich_help_panel=RESULT, help="File to write; its suffix says png, svg or pdf."
+        Path("profile.png"), "--out", "-o", rich_help_panel=RESULT, help="File to write: .png, .svg or .pdf."
     ),
-    metrics: str | None = option(None, "--metrics", panel=DATA, help="Comma-separated metric names. (profiles)"),
-    x: str | None = option(None, "--x", panel=DATA, help="depth or layer. (default: depth)"),
+    metrics: str | None = option(None, "--metrics", panel=DATA, help="Comma-separated metric names, for profiles."),
+    x: str | None = option(None, "--x", panel=DATA, help="x-axis: depth or layer. (default: depth)"),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:

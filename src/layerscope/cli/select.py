@@ -8,7 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, option, words
+from layerscope.cli.shared import CHOICE, DATA, option, words
 
 
 @command("select", "layerscope select runs/scores")
@@ -17,31 +17,31 @@ def select_command(
         None, metavar="[RUN]...", help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
     atlas: str | None = option(
-        None, "--atlas", panel=DATA, help="A published model instead; `layerscope atlas models` lists them."
+        None, "--atlas", panel=DATA, help="Use a published model instead of a run; `layerscope atlas models` lists them."
     ),
     labels: str | None = option(
         None, "--labels", panel=DATA, help="A csv, tsv or jsonl file with text,label or sentence1,sentence2,label|score."
     ),
-    readouts: str | None = option(None, "--readouts", panel=DATA, help="With scores or labels: only these readouts."),
+    readouts: str | None = option(None, "--readouts", panel=DATA, help="With scores or labels: consider only these readouts."),
     rule: str | None = option(
         None,
         "--rule",
-        panel=METRICS,
-        help="evidence, measured, last, fixed_depth[:0.8], lowest_METRIC. (default: measured, else evidence)",
+        panel=CHOICE,
+        help="evidence, measured, last, fixed_depth[:0.8] or lowest_METRIC. (default: measured, else evidence)",
     ),
-    budget: float | None = option(None, "--budget", panel=METRICS, help="Run at most this share of the blocks, e.g. 0.5."),
+    budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     tolerance: float | None = option(
         None,
         "--tolerance",
-        panel=METRICS,
-        help="Points that may be given up for an earlier layer. (with --budget: 1, or a tie)",
+        panel=CHOICE,
+        help="Points of score to give up for an earlier layer. (default with --budget: 1, or a tie)",
     ),
-    seed: int = option(0, "--seed", panel=METRICS, help="Seed of resampling and folds."),
+    seed: int = option(0, "--seed", panel=CHOICE, help="Seed of resampling and folds."),
     offline: bool = shared.OFFLINE,
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Choose the layer to read embeddings from: without labels from a profile, from measured scores, or with a few labels."""
+    """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels."""
     from layerscope.errors import LayerscopeError
     from layerscope.selection import select
 

@@ -79,8 +79,8 @@ def default_folder(*parts: str, limit: int | None = None) -> Path:
     return Path("runs") / "--".join([*map(folder_name, parts), *([] if limit is None else [f"n{limit}"])])
 
 
-DATA, MODELS, METRICS, TRAINING, ENGINES, RESULT = "Data", "Model", "Metrics", "Training", "Engine", "Output"
-_PANELS = [None, DATA, MODELS, METRICS, TRAINING, ENGINES, RESULT]  # in the order of a command's help
+DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT = "Data", "Model", "Choice", "Metrics", "Training", "Engine", "Output"
+_PANELS = [None, DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT]  # in the order of a command's help
 
 
 def option(default: Any, *names: str, panel: str, help: str) -> Any:
@@ -89,23 +89,23 @@ def option(default: Any, *names: str, panel: str, help: str) -> Any:
 
 
 MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file.")
-DEVICE = option(None, "--device", panel=MODELS, help="cpu, cuda or mps. (default: cuda if there is one)")
-DEVICE_MAP = option(None, "--device-map", panel=MODELS, help="auto: spread a large model over several GPUs.")
-DTYPE = option("float32", "--dtype", panel=MODELS, help="float32, bfloat16, float16, or auto (the checkpoint's).")
+DEVICE = option(None, "--device", panel=MODELS, help="cpu, cuda or mps. (default: cuda if available)")
+DEVICE_MAP = option(None, "--device-map", panel=MODELS, help="auto: distribute a large model over several GPUs.")
+DTYPE = option("float32", "--dtype", panel=MODELS, help="float32, bfloat16, float16, or auto (the checkpoint's own).")
 REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub model.")
-FAMILY = option(None, "--family", panel=MODELS, help="Read the model as this family.")
-BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Let a decoder attend both ways (LLM2Vec).")
-ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge, folder or hub id; repeatable.")
-BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Most items per batch. (default: chosen automatically)")
+FAMILY = option(None, "--family", panel=MODELS, help="Treat the model as this architecture family. (default: detected)")
+BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
+ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
+BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Maximum items per batch. (default: automatic)")
 OFFLINE = option(False, "--offline", panel=ENGINES, help="Download nothing; fail at once if something is missing.")
-OVERWRITE = option(False, "--overwrite", panel=RESULT, help="Replace another run in the same folder.")
+OVERWRITE = option(False, "--overwrite", panel=RESULT, help="Replace a different run in the same folder.")
 AS_JSON = option(False, "--json", panel=RESULT, help="Print the result as JSON instead of tables.")
 QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables.", rich_help_panel=RESULT)
-ENGINE = option("local", "--engine", panel=ENGINES, help="local (this process), or ray (workers of a Ray cluster).")
+ENGINE = option("local", "--engine", panel=ENGINES, help="local (this process) or ray (workers of a Ray cluster).")
 ADDRESS = option(None, "--address", panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines.")
 WORKERS = option(None, "--workers", panel=ENGINES, help="Ray workers, each with the model. (default: one per GPU, or per core)")
-GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs of a Ray worker. (default: 1 if there are any)")
-MAX_LENGTH_HELP = "Cut texts to this many tokens."
+GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)")
+MAX_LENGTH_HELP = "Truncate texts to this many tokens."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
 
 
@@ -146,8 +146,10 @@ class Loading(CommandOptions):
 class SafeLoading(Loading):
     """How a model is loaded, with what a checkpoint may be allowed to do."""
 
-    trust_remote_code: bool = option(False, "--trust-remote-code", panel=MODELS, help="Let the model run its own Python code.")
-    allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Let weights be unpickled.")
+    trust_remote_code: bool = option(
+        False, "--trust-remote-code", panel=MODELS, help="Allow the model to run its own Python code."
+    )
+    allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Allow weights in pickle format.")
 
 
 class Cluster(CommandOptions):

@@ -15,11 +15,13 @@ from layerscope.errors import LayerscopeError, UnknownNameError
 
 @command("store", "layerscope store --older-than 30")
 def store_command(
-    prune: str | None = typer.Option(None, "--prune", help="Remove what was used least recently until this much is left: 2GB."),
+    prune: str | None = typer.Option(
+        None, "--prune", help="Remove the least recently used vectors until this much is left, e.g. 2GB."
+    ),
     older_than: float | None = typer.Option(None, "--older-than", help="Remove vectors not used for this many days."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Show what the embedding store holds; remove what is no longer needed."""
+    """Show what the embedding store holds, or remove old vectors."""
     from layerscope.cache import cache_dir
     from layerscope.store.embeddings import EmbeddingStore
 
@@ -56,9 +58,11 @@ def store_command(
 @command("fetch", "layerscope fetch smollm2-135m lee")
 def fetch_command(
     names: list[str] = typer.Argument(None, help="Catalogue names of models, corpora, image sets or tasks, or hub model ids."),
-    tasks: str | None = typer.Option(None, "--tasks", help="Also the data of these tasks: paper, small, or mteb task names."),
+    tasks: str | None = typer.Option(
+        None, "--tasks", help="Also fetch the data of these tasks: paper, small, or mteb task names."
+    ),
     accept_license: bool = typer.Option(
-        False, "--accept-license", help="Accept the license of what is named, where its publisher asks for that."
+        False, "--accept-license", help="Accept the licenses of the named items, if their publishers ask for that."
     ),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,

@@ -19,16 +19,18 @@ def study_command(
     running: shared.Running,
     output: shared.Output,
     name: str = typer.Argument(..., help="Name of a study; `list` shows all of them, `list NAME` the options of one."),
-    models: list[str] = typer.Argument(None, help="Catalogue names, hub ids or folders; MODEL?dtype=bfloat16 sets one of them."),
+    models: list[str] = typer.Argument(
+        None, help="Catalogue names, hub ids or folders; MODEL?dtype=bfloat16 sets an option of one model."
+    ),
     data: str = typer.Option("lee", "--data", "-d", rich_help_panel=DATA, help=shared.DATA_HELP),
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in a file with several."),
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts, if the file has several."),
     limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts."),
     max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
-    final_norm: str = option("raw", "--final-norm", panel=METRICS, help="raw, applied or hf."),
+    final_norm: str = option("raw", "--final-norm", panel=METRICS, help="Final norm: raw, applied or hf."),
     settings: list[str] = typer.Option(
-        [], "--set", "-s", rich_help_panel=METRICS, help="NAME=VALUE of one of the study's options; repeatable."
+        [], "--set", "-s", rich_help_panel=METRICS, help="Option of the study as NAME=VALUE; repeatable."
     ),
-    seed: int = option(0, "--seed", panel=METRICS, help="Seed of what is drawn, and of the intervals."),
+    seed: int = option(0, "--seed", panel=METRICS, help="Seed of random draws and of the intervals."),
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the study. (default: runs/NAME--MODELS--DATA)"
     ),

@@ -22,9 +22,12 @@ def sweep_command(
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the sweep. (default: the file's, or runs/FILE)"
     ),
-    estimate: bool = option(False, "--estimate", panel=DATA, help="Print what it would take, and stop."),
+    estimate: bool = option(False, "--estimate", panel=DATA, help="Print the estimate and stop."),
 ) -> None:
-    """Profile (and score) many models on many corpora. An estimate comes first; the same command again resumes."""
+    """Profile (and score) many models on many corpora, with an estimate first.
+
+    Run the same command again to resume.
+    """
     from layerscope.core.runs import view
     from layerscope.sweeps.run import sweep
     from layerscope.sweeps.terminal import print_estimate
@@ -61,15 +64,18 @@ def sweep_command(
 def recipe_command(
     recipe: str = typer.Argument(..., help="`paper` (the paper's experiments on its models), or a .yaml file."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the studies. (default: runs/RECIPE)"),
-    estimate: bool = typer.Option(False, "--estimate", help="Say what it will take on this machine, and stop."),
-    small: bool = typer.Option(False, "--small", help="The recipe's steps on the catalogue's small models (NAME-small)."),
-    only: str | None = typer.Option(None, "--only", help="Comma-separated names of steps."),
+    estimate: bool = typer.Option(False, "--estimate", help="Print the estimate for this machine and stop."),
+    small: bool = typer.Option(False, "--small", help="Run the steps on the catalogue's small models (NAME-small)."),
+    only: str | None = typer.Option(None, "--only", help="Run only these steps, comma-separated."),
     device: str | None = shared.DEVICE,
     offline: bool = shared.OFFLINE,
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Run several studies; what they will take is said first. The same command again resumes."""
+    """Run several studies, with an estimate first.
+
+    Run the same command again to resume.
+    """
     from rich.markup import escape
 
     from layerscope.models.settings import pick_device

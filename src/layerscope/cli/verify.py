@@ -17,7 +17,7 @@ def verify_command(
     what: list[str] = typer.Argument(..., help="Folders of runs or exports, or `store` for the embedding store."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Compare every stored table, array and result with its checksum. Exit code 2: something is damaged."""
+    """Check every stored table, array and result against its checksum. Exit code 2: something is damaged."""
     from layerscope.cache import cache_dir
     from layerscope.core.runs import MANIFEST
     from layerscope.exporting.sealed import check_export
