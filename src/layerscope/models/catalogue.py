@@ -49,8 +49,9 @@ def installed_model(folder: Path, package: str) -> Installed:
 
 
 def require_gguf() -> None:
-    """Say which extra is missing if GGUF files cannot be read."""
+    """Say which extra is missing if GGUF files cannot be read; transformers reads them with the help of accelerate."""
     try:
+        import accelerate  # noqa: F401
         import gguf  # noqa: F401
     except ImportError:
         raise MissingExtraError("reading GGUF weights", "gguf") from None
