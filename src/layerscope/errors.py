@@ -65,7 +65,7 @@ def clean_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 class LayerscopeError(Exception):
-    """A mistake or a circumstance that the user can act on."""
+    """An error that the user can act on; the base class of layerscope's own errors."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))

@@ -79,7 +79,7 @@ class ModelOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class DataOptions(OptionGroup):
-    """How data that are given by name are read: which column, how many items, which filter, which split."""
+    """How named data are read: which column, how many items, which filter, which split."""
 
     column: str | None = None
     limit: int | None = None
@@ -89,7 +89,7 @@ class DataOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class EngineOptions(OptionGroup):
-    """Where the model runs, and how many items a batch holds at most. `engine` is a name (`local`, `ray`) or an `Engine`."""
+    """Where the model runs, and the maximum number of items per batch. `engine` is a name (`local`, `ray`) or an `Engine`."""
 
     engine: Any = None
     address: str | None = None

@@ -194,17 +194,20 @@ def correlate(
     within: bool = True,
     **renamed: Any,
 ) -> Correlations:
-    """Association of each metric with the scores across layers.
+    """Correlate each metric with the scores across layers.
 
-    Give a profile (or a list of profiles, each of one task's own texts) and an evaluation of the same model (runs or their
-    folders; `readout` and `sink` say which scores and values are used), or two tables. `metrics`: metric, layer, value, and
-    `task` where each task has its own values (None or absent: the same for all tasks). `scores`: task, layer, score. A layer
-    counts where both are known.
+    Give either runs (or their folders) or tables:
 
-    Neighboring layers are alike, so shuffling them is no null. Chance is what the metric's curve gives with `surrogates` curves
-    of each of two kinds, as smooth as the scores' and seeded: random phase, and permuted increments. `p` is the larger of the two
-    p-values. `p_adjusted` is Holm's over the metrics for the layer means and for the mean over tasks, Benjamini and Hochberg's
-    over all metrics and tasks within tasks. The report and the atlas use the same null and the same numbers.
+    - Runs: a profile (or a list of profiles, each of one task's own texts) and an evaluation of the same model. `readout` and
+      `sink` select the scores and values to use.
+    - Tables: `metrics` with the columns metric, layer, value, and `task` if each task has its own values (None or absent: the
+      same for all tasks); `scores` with task, layer, score. Only layers that are in both are used.
+
+    Neighboring layers are alike, so shuffling them is not a valid null. Instead the metric's curve is compared with `surrogates`
+    random curves of each of two kinds that are as smooth as the scores: random phase, and permuted increments. `p` is the larger
+    of the two p-values. `p_adjusted` is corrected by Holm's method over the metrics, for the layer means and for the mean over
+    tasks, and by Benjamini and Hochberg's over all metrics and tasks, within tasks. The report and the atlas use the same null
+    and the same numbers.
     """
     renamed.pop("task_permutations", None)
     surrogates = take_renamed(renamed, "surrogates", ("permutations",), surrogates, maths.SURROGATES)

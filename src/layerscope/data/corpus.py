@@ -98,10 +98,11 @@ def load_corpus(
 ) -> Corpus:
     """Texts from a file, a catalogued corpus, a hub dataset (`org/name[:config][/split]`) or Python strings.
 
-    `limit` takes the first N usable texts and stops reading there, so that `dropped` covers what was read until then.
-    With `shuffle`, N texts are drawn from the whole corpus instead: the draw depends on `seed` and the texts, not on
-    their order. `text_filter` is `paper`, `released` or `none`; a catalogued corpus may have its own. A name that is
-    both a folder's and the hub's means the folder; `hub:org/name` always means the hub.
+    - `limit`: use the first N usable texts and stop reading there, so `dropped` counts only what was read until then.
+    - `shuffle`: draw those N texts from the whole corpus instead. The draw depends on `seed` and the texts, not on their order.
+    - `text_filter`: `paper`, `released` or `none`; a catalogued corpus may have its own.
+
+    If a name is both a folder and a hub dataset, it means the folder; `hub:org/name` always means the hub.
 
     >>> corpus = load_corpus(["one text", "", "another"])
     >>> corpus.texts, corpus.dropped

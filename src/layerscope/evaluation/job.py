@@ -73,17 +73,19 @@ def evaluate(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> Evaluation:
-    """Score layers and readouts on tasks.
+    """Score layers and readouts on labeled tasks.
 
-    `tasks` is `paper` (the paper's 32), `small` (a few quick ones from the package index), or names. `readouts` is None (the
-    paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`). With `out` the run is kept
-    in a folder and resumes there; without it the result is in memory. Vectors are kept in a store that later runs read.
-    `scoring_workers` processes score (0: this one). `normalize` scales vectors to length 1, which cosines do not see but
-    classifiers do; None does what the model's own sentence-transformers pipeline does.
+    - `tasks`: `paper` (the paper's 32), `small` (a few quick ones from the package index), or names.
+    - `readouts`: None (the paper's: plain text, mean, final norm applied), `all`, or names (see `layerscope.core.readout`).
+    - `out`: a folder in which the run is stored and resumed. Without it the result is in memory only. In both cases vectors are
+      kept in an embedding store that later runs reuse.
+    - `scoring_workers`: the number of processes that score (0: score in this one).
+    - `normalize`: scale vectors to length 1, which does not change cosines but does change classifiers. None: do what the model's
+      own sentence-transformers pipeline does.
 
-    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …) and
-    `engine` (address, workers, gpus_per_worker, batch_size; the engine is `local`, this process, or `ray`, workers of a
-    cluster). Scoring stays on this machine.
+    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
+    can be given as plain keywords, or together as `model_options` and `engine` (`local`: this process; `ray`: workers of a
+    cluster). Scoring always runs on this machine.
 
         run = layerscope.evaluate("smollm2-135m", "small", readouts="all", limit=200, dtype="bfloat16")
         run.best(); run.scores

@@ -196,7 +196,7 @@ ItemTable = dict[TaskPart, dict[tuple[str, int], ItemScores]]
 class Evaluation(WideTable):
     """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items.
 
-    `path` is the run's folder; None for a run in memory.
+    `path` is the run's folder, or None for a run in memory.
     """
 
     kind: ClassVar[str] = "evaluation"
@@ -230,7 +230,7 @@ class Evaluation(WideTable):
         return self.manifest["failed"]
 
     def items(self) -> ItemTable:
-        """What each item of a task contributed to each score, where the task's score is made of items."""
+        """What each item of a task contributed to each score, if the score is a mean over items."""
         if self._items is None:
             self._items = {} if self.path is None else read_item_table(self.path, self.gains)
         return self._items
@@ -268,7 +268,7 @@ class Evaluation(WideTable):
         return pd.DataFrame(rows)
 
     def wide(self, readout: str | None = None) -> pd.DataFrame:
-        """Layers down, tasks across, in points (score × 100); of all readouts, or of one."""
+        """A table with a row per layer and a column per task, in points (score × 100); for all readouts, or for one."""
         names = pd.Series(readout_names(self.scores), index=self.scores.index, dtype=object)
         if readout is not None and readout not in set(names):
             raise UnknownNameError("readout of this evaluation", readout, set(names))

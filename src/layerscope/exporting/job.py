@@ -100,23 +100,25 @@ def export(
     also: Callable[[Path], None] = lambda folder: None,
     **options: Any,
 ) -> Exported:
-    """Write layer `layer` of a model, read as `readout` says, as a sentence-transformers folder, and verify it.
+    """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify that folder.
 
-    `from_run` gives the layer and readout where they are left out, as `layerscope.select` chooses them, and the evidence in the
-    model card. It is the folder of a profile or an evaluation, or a choice: a file that `layerscope select --json` wrote, or the
-    choice itself. An evaluation also gives the length and scaling of texts and the mean for centering. `center_on` names other
-    texts to center on (a file, whose `column` may be named, a corpus, or texts); `mean` is their mean, and what it is the mean
-    of, where it is known. `texts` are verified on besides the built-in ones, of which `brief` takes a few short ones. `normalize`
-    scales vectors to length 1 (None: as the run, or the model's own pipeline, does).
+    - `from_run`: what chooses the layer and readout if they are not given: the folder of a profile or an evaluation, a file that
+      `layerscope select --json` wrote, or a `Choice`. It also gives the evidence in the model card. From an evaluation come the
+      maximum length, the scaling and the mean for centering as well.
+    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `mean`: their mean, and a description
+      of the texts, if it is already known.
+    - `texts`: texts to verify on, besides the built-in ones. `brief`: use only a few short built-in ones.
+    - `normalize`: scale vectors to length 1. None: as in the run, or in the model's own pipeline.
+    - `out`: the folder to write; by default `exports/` and the model's name. An earlier export there is replaced only with
+      `overwrite`.
+    - `formats`: formats to write besides that folder. `onnx` is short for `formats=["onnx"]`; `quantize="int8"` adds a smaller
+      graph.
+    - `bench`: measure the folder against the whole model.
+    - `why`: without a run, how this layer and readout were chosen, for the model card.
+    - `also`: a function that may write further files before the folder appears in its place.
 
-    `out` is the folder to write, `exports/` and the model's name where it is left out. An export is a folder: unlike a run it
-    cannot be in memory alone, and it replaces an earlier one only with `overwrite`.
-
-    `formats` names what is written besides that folder; `onnx` is short for `formats=["onnx"]`, and `quantize="int8"` adds a
-    smaller graph. `bench` measures the folder against the whole model. `model_options` (dtype, device, revision, adapters, …) can
-    be given whole or as flat keywords: precision is the model's, so that `dtype="bfloat16"` makes a smaller folder. Without a
-    run, `why` tells the reader of the model card how this layer and readout were chosen. `also` may write further files before
-    the folder appears in its place.
+    Options of the model (dtype, device, revision, adapters, …) can be given as plain keywords, or together as `model_options`.
+    The folder has the model's precision: `dtype="bfloat16"` makes it smaller.
     """
     loading = take_options(ModelOptions, model_options, options).given()
     if options:

@@ -84,16 +84,20 @@ def improve(
 ) -> Improved:
     """Find the layer and readout of a model that serve these texts best, and export it as a sentence-transformers folder.
 
-    `data` are strings, a file, a catalogued corpus or a hub dataset; about `sample` of them, drawn at random, are read. Every
-    layer under every readout of `templates` is judged on them: by agreement with the sentence encoder `judge` (`none`: by the
-    model's own consistency), and by `labels`, a file of a few labeled examples, where there are any. Of the candidates that tie
-    the cheapest is taken; what the user has today stays where the evidence is weak, or where the model is a sentence encoder
-    already. `budget` is the largest share of the blocks to run, `max_cost` the most passes per text. `center_on` says over
-    which texts a mean is subtracted: `sample` (those that are judged), `all`, read in a stream, or `auto`: all, or as many at
-    random as take a quarter of the time of the choice. The result encodes at once; with `out` it is also written there, verified.
+    Every layer under every readout is judged on a sample of the texts. Of the candidates that tie, the cheapest is chosen. The
+    default (last layer, mean of the tokens) stays if the evidence is weak, or if the model is already a sentence encoder. The
+    result can encode right away; with `out` it is also written there and verified.
 
-    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …) and
-    `engine` (address, workers, gpus_per_worker, batch_size).
+    - `data`: strings, a file, a catalogued corpus or a hub dataset. About `sample` texts, drawn at random, are judged on.
+    - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency.
+    - `labels`: a file with a few labeled examples, which then judge as well.
+    - `templates`: the templates of the readouts to try.
+    - `budget`: the largest share of the blocks to run. `max_cost`: the maximum number of passes per text.
+    - `center_on`: the texts whose mean is subtracted: `sample` (those judged on), `all` (read in a stream), or `auto` (all, or as
+      many random ones as take a quarter of the time of the choice).
+
+    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
+    can be given as plain keywords, or together as `model_options` and `engine`.
 
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])

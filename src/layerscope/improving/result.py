@@ -25,9 +25,9 @@ Encoder = Callable[[Sequence[str]], np.ndarray]
 class Improved:
     """A better way to read a model's embeddings.
 
-    `choice` is the layer and readout with the reason; `table` has every candidate with its score; `neighbors` has five of the
-    texts with their three nearest before and after; `folder` is the exported sentence-transformers folder (None where `out`
-    was not given: `save` writes one).
+    `choice` is the layer and readout, with the reason. `table` has every candidate with its score. `neighbors` has five of the
+    texts with their three nearest neighbors before and after. `folder` is the exported sentence-transformers folder (None if
+    `out` was not given; `save` writes one).
     """
 
     choice: Choice
@@ -75,11 +75,11 @@ class Improved:
 
     @property
     def warnings(self) -> list[str]:
-        """What a careful reader should know."""
+        """What you should know before you use the result."""
         return list(self.choice.warnings)
 
     def encode(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Vectors (texts, D) of texts, or (D,) of one text: of length 1, so that inner products are cosines."""
+        """Vectors (texts, D) of texts, or (D,) of one text. They have length 1, so inner products are cosine similarities."""
         if isinstance(texts, str):
             return self.encode([texts])[0]
         given = list(texts)

@@ -40,12 +40,15 @@ def load(
     attn_implementation: str | None = None,
     attention: str | None = None,
 ) -> LoadedModel:
-    """Load a model to be read layer by layer.
+    """Load a model, ready to be read layer by layer.
 
-    `spec` is a catalogue name, a folder, a .gguf file or a hub id. `bidirectional` removes the causal mask. `adapters`
-    are folders or hub ids, merged in order. `device_map` spreads the model over devices and excludes `device`.
-    An image model comes back as an `ImageModel`, with its image processor, a speech model as a
-    `SoundModel`. `attention` is for AIM: `bidirectional` (as its authors read it), `causal`, or `prefix:N`.
+    - `spec`: a catalogue name, a folder, a .gguf file or a hub id.
+    - `bidirectional`: remove the causal mask.
+    - `adapters`: folders or hub ids, merged in order.
+    - `device_map`: distribute the model over devices; it cannot be combined with `device`.
+    - `attention`: for AIM only: `bidirectional` (as its authors use it), `causal`, or `prefix:N`.
+
+    An image model is returned as an `ImageModel`, with its image processor, and a speech model as a `SoundModel`.
     """
     # Everything that can be refused is refused before any weight is read.
     precision = pick_dtype(dtype)
@@ -102,10 +105,11 @@ def load(
 
 
 def wrap(module: nn.Module, tokenizer: Any = None, name: str | None = None, family: str | None = None) -> LoadedModel:
-    """A model that is already in memory. It is put into evaluation mode; its weights are left as they are.
+    """Use a model that is already in memory. It is switched to evaluation mode; its weights are not changed.
 
-    Of an image model, `tokenizer` is its image processor; without one, images are stretched to its size and scaled to −1 … 1.
-    Of a speech model it is its feature extractor; without one, that of its kind with the usual settings.
+    For an image model, `tokenizer` is its image processor; without one, images are resized to its input size and scaled to
+    −1 … 1.
+    For a speech model, it is its feature extractor; without one, the usual extractor of that kind of model is used.
     """
     inner = unwrap(module)
     inner.eval()

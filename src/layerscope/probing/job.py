@@ -77,19 +77,19 @@ def probe(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> ProbeRun:
-    """Train probes on the frozen states of all layers together, and judge them on a test part that nothing was chosen on.
+    """Train probes (small classifiers) on the frozen states of all layers at once, and score them on held-out test items.
 
-    `data` are labeled items of the kind that the model reads. Texts: a file with `text` and `label`, a list of texts with their
-    `labels`, or the name of a classification task. Images: a catalogued set, a folder of class folders, a file, or an `ImageSet`.
-    Data that come with a test part are judged on it, or on `test`; else a fifth of each class is held out.
+    - `data`: labeled items of the kind that the model reads. Texts: a file with `text` and `label`, a list of texts with their
+      `labels`, or the name of a classification task. Images: a catalogued set, a folder of class folders, a file, an `ImageSet`.
+    - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class is held out.
+    - `heads`: one or several of attention, linear, mean, knn.
+    - `keep`: how states are cached, within `budget` bytes: auto, float32, float16, or none, which runs the model in every epoch.
+    - `train_batch`: items per training step. None: 256, fewer for a small training part.
+    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
 
-    `heads` names one or several of attention, linear, mean, knn. States are kept within `budget` bytes (`keep`: auto, float32,
-    float16, or none, which runs the model in every epoch). `train_batch` None: 256, fewer for a small training part. `out` is a
-    folder; a run that is in it already is resumed or returned. Without it nothing is left on disk.
-
-    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …) and
-    `engine` (address, workers, gpus_per_worker, batch_size). The engine says who reads the states that are kept: `local` (this
-    process), `ray` (workers of the cluster at `address`) or an `Engine`; probes are trained here.
+    Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
+    can be given as plain keywords, or together as `model_options` and `engine`. The engine computes the cached states: `local`
+    (this process), `ray` (workers of the cluster at `address`) or an `Engine`. Probes are always trained in this process.
 
         run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
         run.table; run.plot()

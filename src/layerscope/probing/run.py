@@ -170,7 +170,7 @@ class ProbeRun(WideTable):
         """What a reader wants first, as plain values: per probe the best layer and the last.
 
         `chosen` is the layer that is best on the validation items (of several, the deepest); its gain over the last layer is
-        fair, since the test items had no say in it. `best` is picked on the test items themselves, which flatters it.
+        fair, since the test items had no part in the choice. `best` is picked on the test items themselves: too optimistic.
         """
         by_probe = {}
         for probe in self.probes:
@@ -205,7 +205,7 @@ class ProbeRun(WideTable):
         return view(self.kind, "plot")([self], metric=metric)
 
     def wide(self, metric: str = "top1") -> pd.DataFrame:
-        """Layers down, probes across."""
+        """A table with a row per layer and a column per probe."""
         self.curve(metric=metric)  # an unknown name gets its own error
         return pivot(self.table[self.table["metric"] == metric], "probe").rename_axis(columns=None)
 

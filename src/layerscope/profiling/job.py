@@ -179,19 +179,21 @@ def profile(
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> Run:
-    """Measure every layer of a model on some texts or images.
+    """Measure every layer of a model on texts or images, without labels.
 
-    `model` is a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its `tokenizer` (of an image
-    model: its image processor). `data` are texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or
-    images for an image model (an `ImageSet`, or what `load_images` takes). `out` is a folder; a run that is in it already is
-    resumed or returned. Without it nothing is left on disk. `live` keeps a page of what is known so far in that folder.
-    `metrics` are names, in a list or with commas (`paper` and `all` name several); a metric's class or a function of one
-    prompt's token states may stand for a name.
+    - `model`: a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its `tokenizer` (for an image model,
+      its image processor).
+    - `data`: texts (a corpus name, a file, a hub dataset, a list of strings, a `Corpus`), or images for an image model (an
+      `ImageSet`, or anything that `load_images` takes).
+    - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
+    - `live`: write a page with the results so far to that folder.
+    - `metrics`: names, in a list or separated by commas (`paper` and `all` name several). A metric's class, or a function of one
+      prompt's token states, can be given instead of a name.
 
-    What goes together can be given whole or as flat keywords: `model_options` (dtype, device, revision, adapters, …),
-    `data_options` (column, limit, text_filter, split) and `engine` (address, workers, gpus_per_worker, batch_size; the engine
-    is `local`, this process, or `ray`, workers of a cluster). Other keywords are settings of the metrics (`alpha`, `rows`,
-    `temperature`, `permutations`, …), of views (`augmenter`) and, for images, of what is read (`tokens`, `image_pooling`).
+    Options of the model (dtype, device, revision, adapters, …), the data (column, limit, text_filter, split) and the engine
+    (address, workers, gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options`, `data_options`
+    and `engine` (`local`: this process; `ray`: workers of a cluster). Other keywords are settings of the metrics (`alpha`,
+    `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and, for images, of what is read (`tokens`, `image_pooling`).
 
         run = layerscope.profile("smollm2-135m", "lee", limit=50, dtype="bfloat16")
         run.table; run.plot()

@@ -186,7 +186,7 @@ class Run(WideTable):
         }
 
     def wide(self, metrics: Sequence[str] | None = None, *, normalization: str = "raw") -> pd.DataFrame:
-        """Layers down, metrics across; a column `… (sink dropped)` beside metrics that are measured without that token too."""
+        """A table with a row per layer and a column per metric; `… (sink dropped)` columns leave the sink token out."""
         names = list(self.table["metric"].unique()) if metrics is None else list(metrics)
         for name in names:
             self.curve(name, normalization)  # an unknown name gets its own error

@@ -29,7 +29,7 @@ class Comparison(WideTable):
     """What `layerscope.compare` returns.
 
     `table` is tidy: run, layer, depth, series, value, ci_low, ci_high. A series is a metric of profiles, a task and readout of
-    evaluations, or a probe. `notes` names the conventions in which the runs differ: values of such runs do not compare.
+    evaluations, or a probe. `notes` names the conventions in which the runs differ; values of such runs are not comparable.
     """
 
     runs: list[Any]
@@ -43,10 +43,10 @@ class Comparison(WideTable):
         return str(self.runs[0].kind)
 
     def wide(self, series: str | None = None) -> pd.DataFrame:
-        """Runs across. Rows are layers; where the models have different numbers of blocks, depths of the first run.
+        """A table with a column per run and a row per layer (or per depth of the first run, if the numbers of blocks differ).
 
-        At other depths a run's value is on the straight line between its two nearest layers. Without `series` every series has a
-        column of each run.
+        At other depths a run's value is interpolated linearly between its two nearest layers. Without `series`, every series has
+        a column for each run.
         """
         known = list(dict.fromkeys(self.table["series"]))
         if series is not None and series not in known:
@@ -89,9 +89,9 @@ class Comparison(WideTable):
 
 
 def compare(*runs: Any, metrics: Sequence[str] | None = None, labels: Sequence[str] | None = None) -> Comparison:
-    """Put profiles, evaluations or probes beside each other: runs or their folders, all of one kind.
+    """Compare profiles, evaluations or probes side by side: runs or their folders, all of one kind.
 
-    `metrics` limits profiles to some metrics. `labels` names the runs; without it they have their models' names.
+    `metrics` limits profiles to some metrics. `labels` names the runs; by default they have the names of their models.
 
         both = layerscope.compare("runs/step1000", "runs/step2000")
         both.wide("prompt_entropy"); both.plot(); both.notes

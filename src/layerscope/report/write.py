@@ -15,11 +15,11 @@ _SUFFIXES = {"htm": "html", "markdown": "md"}
 
 
 def write_report(runs: Iterable[Any], out: str | Path = "report.html", format: str | None = None) -> Path:
-    """Write one file about some runs of any kind: folders, runs, or choices of a layer. The suffix says the format.
+    """Write one report about runs of any kind: folders, runs, or choices of a layer. The suffix sets the format.
 
         layerscope.write_report(["runs/a", "runs/b"], "report.html")
 
-    `html` is a page that needs nothing else; `md` is text; `pdf` (a page per figure), `png` and `svg` are figures.
+    `html` is a self-contained page; `md` is text; `pdf` (a page per figure), `png` and `svg` are figures.
     """
     format_of(Path(out), format)  # before the work: an unknown format is an error at once
     return write(gather(runs), out, format)

@@ -35,19 +35,18 @@ NOTHING = Interval(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Choice:
-    """One layer to read and how to read it. Gains are in points (score × 100); None where a rule makes no claim.
+    """The layer to use, and how to read it. Gains are in points (score × 100), or None if the rule makes no claim.
 
-    Every gain is over what a user has without choosing: the last layer under the default readout. It has two parts that are
-    never told as one: `gain_readout` is the last layer under the chosen readout minus the last layer under the default one, and
-    `gain_layer` is the chosen layer minus the last layer, both under the chosen readout. `expected_gain` (with `ci_low`,
-    `ci_high`, `risk_of_loss`) is their sum.
+    Every gain is relative to the default: the last layer under the default readout. It has two parts: `gain_readout` is the last
+    layer under the chosen readout minus the last layer under the default one, and `gain_layer` is the chosen layer minus the last
+    layer, both under the chosen readout. `expected_gain` (with `ci_low`, `ci_high`, `risk_of_loss`) is their sum.
 
-    `tied` are the layers that the evidence does not tell from the chosen one under the same readout. `layers` is the number of
-    blocks, so that `layer == layers` is the last layer. `metric`, `before` and `after` say what the user's own measure does.
+    `tied` are the layers that the evidence cannot tell from the chosen one under the same readout. `layers` is the number of
+    blocks, so `layer == layers` is the last layer. `metric` names the user's own measure; `before` and `after` are its values.
 
-    What an export needs: `identity` (the facts of the model's identity), `readout`, `layer`, `max_length`, `unit_length`, and
-    `center_on` (the run or file whose texts a centered readout subtracts the mean of). `passed_over` names better candidates
-    that could not be used, each with the reason.
+    An export needs `identity` (the facts of the model's identity), `readout`, `layer`, `max_length`, `unit_length`, and
+    `center_on` (the run or file whose mean a centered readout subtracts). `passed_over` names better candidates that could not be used, each
+    with the reason.
     """
 
     layer: int
@@ -94,12 +93,12 @@ class Choice:
 
     @property
     def is_default(self) -> bool:
-        """Whether the answer is what a user has without choosing: the last layer under the default readout."""
+        """Whether the answer is the default: the last layer under the default readout."""
         return self.is_last and self.readout in (None, DEFAULT_READOUT)
 
     @property
     def how(self) -> Readout | None:
-        """The readout as a value; None where the rule says nothing about it."""
+        """The readout as a value; None if the rule says nothing about it."""
         return None if self.readout is None else Readout.parse(self.readout)
 
     @property

@@ -28,15 +28,16 @@ def select(
     offline: bool = False,
     progress: bool | None = None,
 ) -> Choice:
-    """Choose the layer to read embeddings from: without labels, from measured scores, or with a few labels.
+    """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels.
 
-    `runs`: folders of finished runs, `Run` or `Evaluation` objects. With an evaluation among them the choice is `measured`; with
-    a profile alone it is label-free, by the rule `evidence` unless another is named. `atlas` names a published model instead.
-    `budget` is the share of the blocks that may run; `tolerance` the points that may be given up for an earlier layer.
+    - `runs`: folders of finished runs, or `Run` or `Evaluation` objects. With an evaluation among them, the measured scores
+      decide (rule `measured`). With a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
+    - `atlas`: a published model, instead of `runs`.
+    - `budget`: the share of the blocks that may run. `tolerance`: the points of score to give up for an earlier layer.
+    - `labels`: a csv, tsv or jsonl file of labeled examples. `runs` is then one model (name, folder, hub id, loaded) or the
+      folder of one run, and the result a `LabeledChoice`.
 
-    `labels` is a csv, tsv or jsonl file of labeled examples; `runs` is then one model (name, folder, hub id, loaded) or one run's
-    folder, and the answer a `LabeledChoice`. `layers`, `folds`, `max_length`, `batch_size`, `store`, `offline` and `progress`
-    are for labels only.
+    `layers`, `folds`, `max_length`, `batch_size`, `store`, `offline` and `progress` are used with labels only.
 
     >>> select(atlas="Pythia-410m", rule="fixed_depth").layer
     19

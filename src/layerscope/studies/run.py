@@ -60,7 +60,7 @@ class StudyRun:
 
     @property
     def verdict(self) -> list[str]:
-        """The answer first, then what it rests on."""
+        """The answer first, then the sentences with its numbers and intervals."""
         return list(self.manifest["verdict"])
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -119,10 +119,11 @@ def study(
 ) -> StudyRun:
     """Run one study; `layerscope study list` names them.
 
-    `models` are names, folders, hub ids (each with settings of its own where needed: `org/base?bidirectional=true`),
-    `LoadedModel`s, or torch modules with their `tokenizer`. `data` are texts, as for
-    `layerscope.profile`. `out` is a folder that is resumed if it holds this very study.
-    `options` are the study's own.
+    - `models`: names, folders, hub ids (with settings of their own if needed: `org/base?bidirectional=true`), `LoadedModel`s, or
+      torch modules with their `tokenizer`.
+    - `data`: texts, as for `layerscope.profile`.
+    - `out`: a folder, which is resumed if it holds this very study.
+    - `options`: the study's own options.
 
         run = layerscope.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
         run.verdict; run.table; run.plot()

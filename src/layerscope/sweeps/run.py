@@ -33,7 +33,7 @@ _MARK = ".sweep"
 
 @dataclass
 class Sweep:
-    """A plan that was run: how each step ended (`jobs`), and one tidy table of all their values (`table`)."""
+    """What `layerscope.sweep` returns: how each step ended (`jobs`), and one tidy table of all values (`table`)."""
 
     kind: ClassVar[str] = "sweep"
 
@@ -104,10 +104,12 @@ def sweep(
 ) -> Sweep:
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
 
-    `on_estimate` is called with the estimate before it starts, `on_step` with the row of `jobs` of each step as it ends. Each
-    step is an ordinary run in a folder of its own under `out`: the same plan again resumes, and a step that fails does not stop
-    the others. With an engine of several workers, each runs one step at a time. `only` names the steps to run. Without `out` the
-    folder is the plan's own `out`, or `runs/` and the plan's name: steps are folders, so a sweep is never in memory alone.
+    Each step is an ordinary run in a folder of its own under `out`. Running the same plan again resumes it, and a step that fails
+    does not stop the others. With an engine of several workers, each worker runs one step at a time.
+
+    - `out`: the folder. By default the plan's own `out`, or `runs/` and the plan's name; a sweep is never in memory only.
+    - `only`: the names of the steps to run.
+    - `on_estimate` is called with the estimate before the sweep starts, `on_step` with the step's row of `jobs` when it ends.
 
         done = layerscope.sweep("sweep.yaml")
         done.jobs; done.table; done.failed

@@ -41,9 +41,12 @@ def load_images(
 ) -> ImageSet:
     """Images from a catalogued set, a folder of class folders, a parquet file, a hub dataset, or Python.
 
-    Every image is decoded once to see that it can be: one that cannot is left out, counted in `dropped` and named in
-    `source["corrupt"]`. `limit` takes the first N usable ones (of a folder, class by class in turn, so that they are balanced);
-    with `shuffle` N are drawn by `seed` and content, whatever their order. `split` is for sets that have several.
+    Every image is decoded once as a check. One that cannot be decoded is left out, counted in `dropped` and named in
+    `source["corrupt"]`.
+
+    - `limit`: use the first N usable images (from a folder, in turn from each class, so that classes are balanced).
+    - `shuffle`: draw those N images at random instead. The draw depends on `seed` and the images, not on their order.
+    - `split`: for sets that have several.
 
     >>> load_images([np.zeros((4, 4), np.uint8)], labels=[0]).labels
     array([0])
