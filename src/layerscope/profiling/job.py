@@ -193,7 +193,7 @@ def profile(
     Options of the model (dtype, device, revision, adapters, …), the data (column, limit, text_filter, split) and the engine
     (address, workers, gpus_per_worker, batch_size) can be given as plain keywords, or together as `model_options`, `data_options`
     and `engine` (`local`: this process; `ray`: workers of a cluster). Other keywords are settings of the metrics (`alpha`,
-    `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and, for images, of what is read (`tokens`, `image_pooling`).
+    `rows`, `temperature`, `permutations`, …), of views (`augmenter`) and of images (`tokens`, `image_pooling`).
 
         run = layerscope.profile("smollm2-135m", "lee", limit=50, dtype="bfloat16")
         run.table; run.plot()

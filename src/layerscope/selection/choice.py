@@ -45,8 +45,8 @@ class Choice:
     blocks, so `layer == layers` is the last layer. `metric` names the user's own measure; `before` and `after` are its values.
 
     An export needs `identity` (the facts of the model's identity), `readout`, `layer`, `max_length`, `unit_length`, and
-    `center_on` (the run or file whose mean a centered readout subtracts). `passed_over` names better candidates that could not be used, each
-    with the reason.
+    `center_on` (the run or file whose mean a centered readout subtracts). `passed_over` names better candidates that could not be
+    used, each with the reason.
     """
 
     layer: int
