@@ -46,16 +46,16 @@ class Alpha(Study):
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
         Option("exponents", [0.25, 0.5, 1.0, 2.0, 4.0], "β of the power laws λ_i = i^(−β)", least=0),
-        Option("size", 1000, "eigenvalues of each power law", least=2),
+        Option("size", 1000, "number of eigenvalues of each power law", least=2),
         Option(
             "alphas",
             [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0],
-            "orders α",
+            "orders α of the entropy",
             least=0,
             filled=True,
         ),
-        Option("layers", [-1], "layers of each model; -1 stands for the first, the middle and the last"),
-        Option("top", 0.1, "the share of the eigenvalues, largest first, whose weight p^α / Σ p^α is reported", least=0, most=1),
+        Option("layers", [-1], "layers of each model; -1: the first, the middle and the last"),
+        Option("top", 0.1, "share of the largest eigenvalues whose weight p^α / Σ p^α is reported", least=0, most=1),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -58,7 +58,7 @@ class Attention(Study):
     models: ClassVar[tuple[int, int | None]] = (1, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("prompts", 8, "so many prompts are read: attention weights take tokens² numbers per head and block", least=1),
+        Option("prompts", 8, "maximum number of prompts: attention weights take tokens² numbers per head and block", least=1),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

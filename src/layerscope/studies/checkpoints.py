@@ -57,9 +57,9 @@ class Checkpoints(Study):
     models: ClassVar[tuple[int, int | None]] = (1, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("steps", [], "revisions of a hub model (step0,step1000), or some of a folder's steps; empty: all in the folder"),
-        Option("metrics", CURVES, "what is measured at every layer, as `layerscope profile --metrics` takes it"),
-        Option("clean", False, "delete each hub revision from the hub cache once it is measured, also one that was there before"),
+        Option("steps", [], "revisions of a hub model (step0,step1000), or some steps of a folder; empty: all of the folder"),
+        Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
+        Option("clean", False, "delete each hub revision from the hub cache once it is measured, even if it was there before"),
     )
 
     def identify(self, request: Request) -> Any:

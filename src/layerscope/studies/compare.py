@@ -66,7 +66,7 @@ class Compare(Study):
     models: ClassVar[tuple[int, int | None]] = (2, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("metrics", CURVES, "what is measured at every layer, as `layerscope profile --metrics` takes it"),
+        Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -73,23 +73,23 @@ class Diversity(Study):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("aspects", list(ASPECTS), "which of topic, length and duplication", valid=ASPECTS, filled=True),
+        Option("aspects", list(ASPECTS), "series of corpora to build: topic, length, duplication", valid=ASPECTS, filled=True),
         Option(
             "topics",
             [1, 2, 4, 8],
-            "numbers of topics, nested; the largest is how many topics are looked for",
+            "nested numbers of topics; the largest is the number of clusters",
             least=1,
             filled=True,
         ),
         Option(
             "lengths",
             [8, 16, 32, 64],
-            "words kept of every text; only texts that have the largest number are used",
+            "numbers of words to keep; only texts with at least the largest of these are used",
             least=4,
             filled=True,
         ),
         Option("copies", [0.0, 0.5, 0.75, 0.9], "shares of texts that are copies of others", least=0, most=0.95, filled=True),
-        Option("size", 0, "texts of each corpus; 0: as many as the smallest one allows", least=0),
+        Option("size", 0, "texts per corpus; 0: as many as the smallest corpus allows", least=0),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

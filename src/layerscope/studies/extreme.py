@@ -73,11 +73,21 @@ class Extreme(Study):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("conditions", list(CONDITIONS), "which of repetition, randomness and length", valid=CONDITIONS, filled=True),
+        Option("conditions", list(CONDITIONS), "changes to apply: repetition, randomness, length", valid=CONDITIONS, filled=True),
         Option("levels", _LEVELS, "probabilities p with which a token is replaced", least=0, most=1, filled=True),
-        Option("lengths", [8, 16, 32, 64, 128, 256, 512, 1024], "tokens kept; those above max_length are left out", least=1),
-        Option("draws", 1, "how often each prompt is changed, each time with new draws; a prompt's value is the mean", least=1),
-        Option("repeat", "one", "draw one token per prompt, so that p = 1 repeats it, or each position's own", ("one", "each")),
+        Option(
+            "lengths",
+            [8, 16, 32, 64, 128, 256, 512, 1024],
+            "numbers of tokens to keep; those above max_length are left out",
+            least=1,
+        ),
+        Option("draws", 1, "random draws per prompt; the prompt's value is their mean", least=1),
+        Option(
+            "repeat",
+            "one",
+            "one: draw one token per prompt, so that p = 1 repeats it; each: draw one per position",
+            ("one", "each"),
+        ),
         Option("alpha", 1.0, "order of the entropy"),
     )
 

@@ -81,11 +81,11 @@ class Finetune(Study):
         Option(
             "steps", [0, 40], "training steps at which the model is profiled, 0 and the last among them", least=0, filled=True
         ),
-        Option("seeds", [0, 1, 2], "one training each", filled=True),
-        Option("batch", 16, "texts of a training step", least=4),
+        Option("seeds", [0, 1, 2], "seeds, one training each", filled=True),
+        Option("batch", 16, "texts per training step", least=4),
         Option("rate", 3e-4, "learning rate (AdamW)", least=0),
-        Option("train_tokens", 64, "texts are cut to so many tokens in training", least=8),
-        Option("metrics", PAPER_METRICS, "what is measured at every layer", filled=True),
+        Option("train_tokens", 64, "tokens per text in training", least=8),
+        Option("metrics", PAPER_METRICS, "metrics of every layer", filled=True),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

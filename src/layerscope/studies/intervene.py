@@ -75,14 +75,14 @@ class Intervene(Study):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("edits", list(EDITS), "what is done to the sink's entries", valid=EDITS, filled=True),
-        Option("layer", -1, "the layer whose output is edited; -1: where the sink appears", least=-1),
-        Option("again", False, "edit every later layer too, where the sink comes back"),
-        Option("least", 5.0, "a token is a sink where its norm is at least so many times the text's median", least=1),
-        Option("massive", 50.0, "a feature carries it where its entry is at least so many times the text's median", least=1),
-        Option("tasks", ["small"], "tasks to score, as `layerscope evaluate --tasks` takes them; `none` scores nothing"),
-        Option("items", 100, "score at most so many items of each task; 0: all", least=0),
-        Option("data_dir", "", "a folder with data of tasks"),
+        Option("edits", list(EDITS), "edits of the sink's entries", valid=EDITS, filled=True),
+        Option("layer", -1, "layer whose output is edited; -1: where the sink appears", least=-1),
+        Option("again", False, "also edit every later layer, where the sink comes back"),
+        Option("least", 5.0, "a token is a sink if its norm is at least this many times the text's median", least=1),
+        Option("massive", 50.0, "a feature carries the sink if its entry is at least this many times the text's median", least=1),
+        Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`; `none` scores nothing"),
+        Option("items", 100, "maximum items to score per task; 0: all", least=0),
+        Option("data_dir", "", "folder with the data of tasks"),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -57,19 +57,17 @@ class Reasoning(Study):
     models: ClassVar[tuple[int, int | None]] = (1, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("stride", 1, "measure every so many tokens; the whole prompt is always measured", least=1),
-        Option("rows", "centered-unit", f"what is done to the tokens' states: {', '.join(ROW_PREPARATIONS)}", ROW_PREPARATIONS),
+        Option("stride", 1, "measure every N tokens; the whole prompt is always measured", least=1),
+        Option("rows", "centered-unit", f"preparation of the token states: {', '.join(ROW_PREPARATIONS)}", ROW_PREPARATIONS),
         Option(
             "center",
             "prompt",
-            "whose mean is subtracted: that of the whole prompt, or of the prefix itself (slower)",
+            "mean to subtract: that of the whole prompt, or of the prefix itself (slower)",
             ("prompt", "prefix"),
         ),
+        Option("alpha", 1.0, "order of the entropy; 1 and 2 are fast, others are computed anew for each prefix", least=0),
         Option(
-            "alpha", 1.0, "order of the entropy; 1 and 2 are updated from prefix to prefix, others are computed anew", least=0
-        ),
-        Option(
-            "generate", 0, "tokens that each model writes after every text before it is measured; 0: the texts alone", least=0
+            "generate", 0, "tokens that each model generates after every text, to be measured too; 0: the texts alone", least=0
         ),
         Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third", least=1),
     )

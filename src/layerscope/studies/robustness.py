@@ -98,12 +98,12 @@ class Robustness(Study):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("kinds", list(PERTURBATIONS), "how texts are perturbed", valid=tuple(PERTURBATIONS), filled=True),
-        Option("levels", [0.1, 0.3, 0.6], "shares of words that are touched", least=0.01, most=1, filled=True),
+        Option("kinds", list(PERTURBATIONS), "perturbations", valid=tuple(PERTURBATIONS), filled=True),
+        Option("levels", [0.1, 0.3, 0.6], "shares of words to perturb", least=0.01, most=1, filled=True),
         Option(
-            "labels", ["TrecQuestions"], "catalogued classification tasks or labeled files (text,label); `none` asks no labels"
+            "labels", ["TrecQuestions"], "catalogued classification tasks or labeled files (text,label); `none` uses no labels"
         ),
-        Option("items", 300, "labeled texts of each task", least=_LEAST),
+        Option("items", 300, "labeled texts per task", least=_LEAST),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -62,12 +62,12 @@ class Scores(Study):
     models: ClassVar[tuple[int, int | None]] = (1, None)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("tasks", ["small"], "tasks to score, as `layerscope evaluate --tasks` takes them", filled=True),
-        Option("items", 0, "score at most so many items of each task; 0: all", least=0),
-        Option("metrics", PAPER_METRICS, "what is correlated, as `layerscope profile --metrics` takes it", filled=True),
+        Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`", filled=True),
+        Option("items", 0, "maximum items to score per task; 0: all", least=0),
+        Option("metrics", PAPER_METRICS, "metrics to correlate, as for `layerscope profile --metrics`", filled=True),
         Option("rules", RULES, "metrics whose lowest value chooses a layer per task"),
-        Option("task_texts", 200, "texts of each task that its own metrics are measured on; 0: the corpus chooses", least=0),
-        Option("data_dir", "", "a folder with data of tasks"),
+        Option("task_texts", 200, "texts per task for its own metrics; 0: use those of the corpus", least=0),
+        Option("data_dir", "", "folder with the data of tasks"),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:

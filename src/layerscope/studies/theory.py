@@ -60,11 +60,11 @@ class Theory(Study):
         Option(
             "matrices",
             10_000,
-            "random cases per statement, spread over its kinds (costly statements take a tenth or less)",
+            "random cases per statement, spread over its kinds (a tenth or less for costly statements)",
             least=1,
         ),
-        Option("starts", 4, "climbs towards a violation per kind", least=0),
-        Option("steps", 250, "steps of each climb", least=0),
+        Option("starts", 4, "searches for a violation per kind, by climbing", least=0),
+        Option("steps", 250, "steps per climb", least=0),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
