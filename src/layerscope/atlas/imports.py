@@ -63,9 +63,9 @@ def store_folder() -> Path:
 
 
 def import_results(folder: str | Path, *, name: str | None = None, overwrite: bool = False) -> pd.DataFrame:
-    """Check an exported folder and keep a copy, so that the atlas lists, shows and compares it; returns `imported_models`' rows.
+    """Check an exported folder and keep a copy, which the atlas then lists, shows and compares; returns `imported_models`' rows.
 
-    The models are then called `NAME:MODEL`; `name` is the folder's where it is left out.
+    The models are then called `NAME:MODEL`; `name` is the folder's name by default.
     """
     place = Path(folder)
     table = read_results(place)
@@ -137,7 +137,7 @@ def is_imported(name: str) -> bool:
 
 
 def remove_imported(name: str) -> None:
-    """Forget imported results; only the two files that an import wrote are removed."""
+    """Remove imported results: only the two files that the import wrote are deleted."""
     if not name or folder_name(name) != name or not exists(store_folder() / name / FILE):
         known = [child.name for child in store_folder().iterdir()] if store_folder().is_dir() else []
         if not known:

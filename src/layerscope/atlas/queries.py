@@ -119,7 +119,7 @@ def _only(table: pd.DataFrame, column: str, value: str, model: AtlasModel) -> pd
 def correlation_tables(model: str, convention: str = "english", metrics_on: str | None = None) -> Tables:
     """Published metrics and scores, ready for `correlate`.
 
-    `metrics_on`: `mteb` (each task's own dataset) or `wikitext`; None: mteb where there is.
+    `metrics_on`: `mteb` (each task's own dataset) or `wikitext`; None: mteb if available.
     """
     known = find_model(model)
     scores = select_scores(known, convention)

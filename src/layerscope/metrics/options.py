@@ -17,7 +17,7 @@ ENTROPIES = ("exact", "approximate")
 class Options:
     """Settings of the metrics; the defaults are layerscope's.
 
-    The last five reproduce habits of the paper's released code (preset `released`); see docs/conventions.md.
+    The last five reproduce conventions of the paper's released code (preset `released`); see docs/conventions.md.
     """
 
     alpha: float = 1.0

@@ -41,7 +41,7 @@ REGISTRY: Registry[type[Metric[Any]]] = Registry(
 
 
 def register(metric: M) -> M:
-    """Class decorator: make a metric known in this process. Files in this folder and entry points need none."""
+    """Class decorator: register a metric in this process. Metrics in this folder or from entry points do not need it."""
     REGISTRY.add(metric)
     return metric
 
@@ -52,7 +52,7 @@ def metrics() -> dict[str, type[Metric[Any]]]:
 
 
 def get_metric(name: str) -> type[Metric[Any]]:
-    """The class of a metric; an error that suggests the nearest name if there is none."""
+    """The class of a metric. An unknown name raises an error that suggests the nearest one."""
     return REGISTRY.get(name)
 
 
@@ -61,7 +61,7 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
 
     `all` (or None) is every metric that is measured by default, `paper` the paper's own.
 
-    A metric's class or a plain function may stand for a name: it is made known in this process (see `metric_of_function`).
+    A metric's class or a plain function may stand for a name; it is registered in this process (see `metric_of_function`).
     """
     given: Iterable[MetricName]
     if isinstance(names, str):

@@ -1,6 +1,6 @@
-"""Layers while a model trains: watched (`LayerWatch`, `LayerscopeCallback`) or acted on (`LayerPenalty`, `PenaltyCallback`).
+"""Measure layers during training (`LayerWatch`, `LayerscopeCallback`), or penalize them (`LayerPenalty`, `PenaltyCallback`).
 
-Both come for any loop and for the Hugging Face Trainer.
+The first of each pair is for any training loop, the second for the Hugging Face Trainer.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _above_rounding(eigenvalues: Tensor) -> Tensor:
 def variance_covariance(
     states: Tensor, mask: Tensor | None = None, target: float = 1.0, relative: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """VICReg's variance and covariance terms of all tokens of a batch (B, T, D): features that vary little, and that go together.
+    """VICReg's variance and covariance terms of all tokens of a batch (B, T, D): they penalize constant and correlated features.
 
     The variance term is the mean over features of max(0, target − standard deviation), the covariance term the sum of squared
     covariances of different features over D (Bardes, Ponce & LeCun 2022). `relative` scales the states first so that the mean
@@ -127,7 +127,7 @@ def middle_layers(blocks: int) -> list[int]:
 
 
 class LayerPenalty:
-    """A loss term on the states of chosen layers. A context, or call `close`.
+    """A loss term on the states of chosen layers. Use it in a `with` block, or call `close`.
 
     `effect`: `compress` adds the mean entropy of each text's tokens at the layers (in nats) to the loss, `spread` subtracts it,
     `decorrelate` adds the variance and covariance terms. `layers` are numbers from 0 (embeddings) to the number of blocks; None

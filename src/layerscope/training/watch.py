@@ -118,12 +118,13 @@ class Pace:
 
 
 class LayerWatch:
-    """Watch the layers of a model while it trains. Call `step` after every training step; it measures when there is time for it.
+    """Measure the layers of a model while it trains. Call `step` after every training step; it measures when there is time.
 
-    `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the most of the run's time that
-    measuring may take. `log` is `csv`, `tensorboard`, `wandb`, several of them, or an object with `write(rows)`; `out` is where.
-    `metrics` names what is measured (of tokens or pooled vectors; None: a few common ones and those of other packages).
-    `at_start` measures at the first call, and pays for it later. The model, its gradients and its random numbers are untouched.
+    `texts` are held-out texts (with a `tokenizer`), or a batch with `input_ids`. `share` is the largest share of the run's time
+    that measuring may take. `log` is `csv`, `tensorboard`, `wandb`, several of them, or an object with `write(rows)`; `out` is
+    where the log is written. `metrics` names what is measured (of tokens or pooled vectors; None: a few common ones and those of
+    other packages). `at_start` measures at the first call, and makes up for the time later. The model, its gradients and
+    its random numbers are untouched.
 
         watch = LayerWatch(model, held_out, tokenizer, share=0.02, out="layers.csv")
         for step, batch in enumerate(batches):
