@@ -54,7 +54,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         lines.append(("centered on", f"{on['texts']:,} of {on['of']:,} texts"))
     lines.append(("judged", f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"))
     if evidence["tied"] > 1 and not evidence["kept_default"]:
-        lines.append(("tied", f"{evidence['tied']} candidates cannot be told from the best; this is the cheapest of them"))
+        lines.append(("tied", f"{evidence['tied']} candidates score practically the same; this is the cheapest of them"))
     return lines
 
 
