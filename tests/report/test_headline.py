@@ -77,10 +77,12 @@ def test_the_last_layer_is_best() -> None:
 def test_a_gain_is_told_by_its_causes() -> None:
     # layer 2: 30 with the default, 45 with the fourth readout; the last layer: 20 and 35
     text = said(synthetic_evaluation(readouts=READOUTS, best=2))
-    assert text.startswith("Layer 2 of 6, read with the one-word template (last pooling, raw, centered): +25.0 on STSBenchmark")
+    assert text.startswith(
+        "Layer 2 of 6, read with the one-word template (last pooling, no final norm, centered): +25.0 on STSBenchmark"
+    )
     assert text.endswith("with 3 × fewer blocks: template +15.0, layer +10.0.")
     same_template = said(synthetic_evaluation(readouts=READOUTS[:2], best=2))
-    assert "read by mean pooling, raw: +15.0" in same_template
+    assert "read by mean pooling, no final norm: +15.0" in same_template
     assert "readout +5.0, layer +10.0" in same_template
     worse = synthetic_evaluation(readouts=READOUTS[:2], best=2)
     for table in (worse.scores, worse.gains):

@@ -83,7 +83,9 @@ def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
         [synthetic_run("a|b_<script>"), synthetic_evaluation("a|b_<script>", readouts=READOUTS)], tmp_path / "a.md"
     )
     text = path.read_text(encoding="utf-8")
-    assert text.startswith("# Layer 2 of 6, read with the one-word template (last pooling, raw, centered): +25.0 on STSBenchmark")
+    assert text.startswith(
+        "# Layer 2 of 6, read with the one-word template (last pooling, no final norm, centered): +25.0 on STSBenchmark"
+    )
     assert "<script>" not in text
     assert r"a\|b\_&lt;script&gt;" in text
     assert "| STSBenchmark | plain/mean/applied/keep/none | 20.00 | 30.00 | 2 | +10.0 [+9.0, +11.0] | 2 |" in text.replace(

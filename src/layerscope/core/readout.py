@@ -186,12 +186,12 @@ def how_read(readout: str, reference: str = DEFAULT_READOUT) -> str:
     """A way of reading texts, given by its full name, told by what differs from the reference.
 
     >>> how_read("one-word/last/raw/keep/corpus")
-    'read with the one-word template (last pooling, raw, centered)'
+    'read with the one-word template (last pooling, no final norm, centered)'
     >>> how_read("plain/last/raw/keep/none")
-    'read by last pooling, raw'
+    'read by last pooling, no final norm'
     """
     given, other = (Readout(*name.rsplit("/", 4)) for name in (readout, reference))
-    how = f"{given.pooling} pooling, {given.final_norm}"
+    how = f"{given.pooling} pooling, {'no final norm' if given.final_norm == 'raw' else 'final norm applied'}"
     how += (", sink dropped" if given.sink == "drop" else "") + (", centered" if given.centering == "corpus" else "")
     if given.template == other.template:
         return f"read by {how}"

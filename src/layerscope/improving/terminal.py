@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 from rich.markup import escape
@@ -31,7 +32,7 @@ def page_words(result: Improved) -> list[str]:
     low, high = evidence["interval"]
     return [
         f"{result.model}: layer {choice.layer} of {choice.layers}, {how_read(str(choice.readout))}: {evidence['score_name']} "
-        f"{evidence['before']:.3f} today → {evidence['after']:.3f} (95 % of the gain: {low:+.3f} to {high:+.3f})",
+        f"{evidence['before']:.3f} today → {evidence['after']:.3f} (95 % interval of the gain: {low:+.3f} to {high:+.3f})",
         f"Today is {evidence['today']}. Reading its last layer in the new way brings {evidence['readout_gain']:+.3f}; at equal "
         f"readout, the layer brings {evidence['layer_gain']:+.3f}",
     ]
@@ -44,7 +45,10 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     if not evidence["kept_default"]:
         low, high = evidence["interval"]
         lines.append(
-            (evidence["score_name"], f"{evidence['before']:.3f} today → {evidence['after']:.3f} (gain {low:+.3f} to {high:+.3f})")
+            (
+                evidence["score_name"],
+                f"{evidence['before']:.3f} today → {evidence['after']:.3f} (95 % interval of the gain: {low:+.3f} to {high:+.3f})",
+            )
         )
         lines.append(("of which", f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"))
         lines.append(("today", evidence["today"]))
@@ -52,7 +56,11 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     on = result.manifest["texts"].get("centered_on")
     if on:
         lines.append(("centered on", f"{on['texts']:,} of {on['of']:,} texts"))
-    lines.append(("judged", f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"))
+    judged = f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"
+    undefined = len(result.table) - evidence["candidates"]
+    if 0 < undefined < len(result.table):  # such as layer 0 at a template's last token, which is the same for every text
+        judged += f"; {undefined} more cannot be scored"
+    lines.append(("judged", judged))
     if evidence["tied"] > 1 and not evidence["kept_default"]:
         lines.append(("tied", f"{evidence['tied']} candidates score practically the same; this is the cheapest of them"))
     return lines
@@ -78,13 +86,19 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
 
 
 def _neighbors(result: Improved) -> Table:
-    table = Table(title="five of your texts, drawn at random, with their nearest", title_justify="left", header_style="bold")
+    title = "Five of your texts, drawn at random, with their nearest neighbors"
+    table = Table(title=title, title_justify="left", header_style="bold")
     for name in ("text", "nearest today", "nearest now"):
         table.add_column(name, overflow="fold", max_width=_WIDTH)
     for text, group in result.neighbors.groupby("text", sort=False):
-        sides = ["\n".join(_cut(n) for n in group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")]
+        sides = [_numbered(group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")]
         table.add_row(escape(_cut(str(text))), *(escape(side) for side in sides), end_section=True)
     return table
+
+
+def _numbered(texts: Iterable[Any]) -> str:
+    """Texts below each other; a number shows where the next begins, since long ones are wrapped."""
+    return "\n".join(f"{rank}. {_cut(text)}" for rank, text in enumerate(texts, 1))
 
 
 def _cut(text: Any) -> str:

@@ -35,8 +35,10 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         report = gather(runs)
         (mark,) = report.marks
         assert (mark.layer, mark.readout, mark.rule, mark.n_blocks) == (2, READOUTS[3], "improve", 3)
-        assert report.headline.lead.startswith("tiny-llama: layer 2 of 3, read with the one-word template (last pooling, raw")
-        assert "0.200 today → 0.400 (95 % of the gain: +0.100 to +0.300)" in report.headline.lead
+        assert report.headline.lead.startswith(
+            "tiny-llama: layer 2 of 3, read with the one-word template (last pooling, no final norm"
+        )
+        assert "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300)" in report.headline.lead
         assert "brings +0.150; at equal readout, the layer brings +0.050." in report.headline.points[0]
         assert report.headline.points[1] == "The entropy valley at 1 is the attention sink."
         assert "without labels the best guess" not in report.headline.sentence
