@@ -47,7 +47,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         lines.append(
             (
                 evidence["score_name"],
-                f"{evidence['before']:.3f} today → {evidence['after']:.3f} (95 % interval of the gain: {low:+.3f} to {high:+.3f})",
+                f"{evidence['before']:.3f} today → {evidence['after']:.3f} (gain {low:+.3f} to {high:+.3f}, 95 %)",
             )
         )
         lines.append(("of which", f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"))
