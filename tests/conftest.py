@@ -70,6 +70,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tiny models without oneDNN: on ARM it takes half a millisecond for a product that takes a hundredth. Real models are read
+    as users read them."""
+    torch.backends.mkldnn.enabled = item.get_closest_marker("real") is not None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)

@@ -43,9 +43,20 @@ class Opened:
         self.page = page
         self.errors: list[str] = []
         self.requests: list[str] = []
-        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
+        self._heard = {
+            "console": lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None,
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, note in self._heard.items():
+            page.on(event, note)
+
+    def leave(self) -> None:
+        """Hand the page on: nothing is recorded any more, and nothing of it goes on running."""
+        for event, note in self._heard.items():
+            self.page.remove_listener(event, note)
+        self.page.evaluate("() => { sessionStorage.clear(); localStorage.clear(); }")
+        self.page.goto("about:blank")
 
     def go(self, path: Path) -> Opened:
         self.page.goto(path.as_uri())
@@ -63,20 +74,40 @@ class Opened:
 Open = Callable[..., Opened]
 
 
+def new_page(browser: Any) -> Any:
+    # a report has no pixels that a test looks at: drawn at a quarter, they cost a sixteenth
+    context = browser.new_context(accept_downloads=True, device_scale_factor=0.25)
+    context.set_default_timeout(30_000)
+    return context.new_page()
+
+
+@pytest.fixture(scope="session")
+def shared_page(browser: Any) -> Any:
+    """The window that most tests open their files in, one after the other: a new one takes a process of its own."""
+    return new_page(browser)
+
+
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Open]:
-    """Opens a file in a window of its own. A tall window has every chart in view."""
+def open_page(browser: Any, shared_page: Any) -> Iterator[Open]:
+    """Opens a file. A tall window has every chart in view. A test of what the browser stores asks for a window of its own."""
+    opened: list[Opened] = []
     contexts = []
 
-    def start(path: Path, width: int = 1280, height: int = 5200, scheme: str = "light") -> Opened:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True)
-        context.set_default_timeout(30_000)
-        contexts.append(context)
-        opened = Opened(context.new_page()).go(path)
-        opened.settle()
-        return opened
+    def start(path: Path, width: int = 1280, height: int = 5200, scheme: str = "light", own: bool = False) -> Opened:
+        page = new_page(browser) if own else shared_page
+        if own:
+            contexts.append(page.context)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme, media="screen")
+        now = Opened(page)
+        opened.append(now)
+        now.go(path)
+        now.settle()
+        return now
 
     yield start
+    for one in opened:
+        one.leave()
     for context in contexts:
         context.close()
 

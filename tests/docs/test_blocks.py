@@ -60,7 +60,7 @@ def name(page: Path) -> str:
 
 
 def slow_beyond_readme(pages: list[Path]) -> list[Any]:
-    """`make test` runs the blocks of the README alone; `make docs` runs those of all pages."""
+    """`make test` runs the marked commands of the README alone; `make docs` runs those of all pages."""
     return [page if page.name == "README.md" else pytest.param(page, marks=pytest.mark.slow) for page in pages]
 
 
@@ -79,7 +79,8 @@ def test_python_blocks_are_python_and_name_what_exists(page: Path) -> None:
         check_names(block)
 
 
-@pytest.mark.parametrize("page", slow_beyond_readme(PYTHON_PAGES), ids=name)
+@pytest.mark.slow  # quickly: what the blocks name exists
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=name)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [block for block in blocks_of(page) if block.language == "python"]
     wanted = [block for block in blocks if block.mark != "not run" and not block.title]

@@ -11,9 +11,9 @@ import pytest
 from layerscope.engines import RayEngine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def engine(cluster: Any) -> Iterator[RayEngine]:
-    """One for all tests of a file: its workers stay, and take seconds to start."""
+    """One for all tests of this folder: its workers stay, and take seconds to start."""
     with RayEngine(cluster.address) as opened:
         yield opened
 

@@ -56,6 +56,7 @@ class Bar:
         self.units += units
 
 
+@pytest.mark.slow  # quickly: an item that kills its workers
 def test_a_worker_killed_in_the_middle_changes_nothing(
     engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,23 @@ def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngin
     assert engine.facts()["workers"] >= 2  # a node that another test has lost may not be missed yet
 
 
+def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
+    from layerscope.engines.base import ModelRecipe
+
+    work = MapWork(len)
+    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
+    work.open = recipe.open  # type: ignore[method-assign]
+    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
+        list(engine.run(work, texts))
+
+
+def test_errors_in_a_worker(engine: RayEngine) -> None:
+    with pytest.raises(LayerscopeError, match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept"):
+        engine.map(stumble, [0, 3])
+    with pytest.raises(UnknownNameError, match="unknown thing 'four'"):  # trying again would change nothing
+        engine.map(stumble, [4, 0])
+
+
 def test_workers_stay_for_the_next_piece_of_work_until_the_engine_is_closed(engine: RayEngine) -> None:
     processes = {pid for _ in range(3) for pid in engine.map(process_of, range(8))}
     assert len(processes) <= 2  # one worker may do all of a map; workers started for each map would be three or more
@@ -135,16 +153,6 @@ def test_workers_stay_for_the_next_piece_of_work_until_the_engine_is_closed(engi
     engine.close()
     while any(psutil.pid_exists(pid) for pid in processes):
         time.sleep(0.05)
-
-
-def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
-    from layerscope.engines.base import ModelRecipe
-
-    work = MapWork(len)
-    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
-    work.open = recipe.open  # type: ignore[method-assign]
-    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
-        list(engine.run(work, texts))
 
 
 def test_gpus_that_are_not_there(cluster: Any) -> None:
@@ -183,12 +191,3 @@ def test_an_item_that_kills_its_workers_does_not_stop_the_others(free_cluster: A
     assert found == {0: -1, 1: 0, 2: 1, 3: 4}
     assert engine.facts()["replaced"] == 2  # the item that was with it the first time was not blamed
     assert capsys.readouterr().out == ""  # where `--json` prints
-
-
-def test_errors_in_a_worker(free_cluster: Any) -> None:
-    engine = RayEngine(free_cluster.address, workers=1)
-    with pytest.raises(LayerscopeError, match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept"):
-        engine.map(stumble, [0, 3])
-    with pytest.raises(UnknownNameError, match="unknown thing 'four'"):  # trying again would change nothing
-        engine.map(stumble, [4, 0])
-    engine.close()

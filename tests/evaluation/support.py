@@ -105,10 +105,19 @@ class PlainEncoder(AbsEncoder):
         self.model, self.family, self.layer = model, family, layer
         self.template, self.pooling, self.norm, self.sink, self.centering = readout.split("/")
         self.mean: np.ndarray | float = 0.0
+        self.read: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def at(self, layer: int, readout: str) -> PlainEncoder:
+        """The same model read elsewhere. What it has read once it need not read again."""
+        other = PlainEncoder(self.model, self.family, layer, readout)
+        other.read = self.read
+        return other
 
     def vector(self, text: str) -> np.ndarray:
         ids, span = fill_by_hand(self.model.tokenizer, self.template, text, self.family == "bert")
-        raw, normed = read_by_hand(self.model, ids, self.family)
+        if tuple(ids) not in self.read:
+            self.read[tuple(ids)] = read_by_hand(self.model, ids, self.family)
+        raw, normed = self.read[tuple(ids)]
         states = normed if self.norm == "applied" else raw
         return pool_by_hand(raw[self.layer], states[self.layer], span, self.pooling, self.sink == "drop")
 

@@ -34,6 +34,7 @@ class Commands:
         from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
         torch.set_num_threads(1)
+        torch.backends.mkldnn.enabled = False  # as in tests/conftest.py: slow for tiny models
         self.home, self.model = home, tiny_model("llama")
         self.folder = home / "model"
         build_tiny("llama").save_pretrained(self.folder)
