@@ -283,7 +283,7 @@ class ImproveJob:
         announce(
             self.bar,
             f"about {said_time(self.estimated)} of reading: {len(grid) * len(self.reader.layers)} layers × readouts of "
-            f"{self.model.name} on {many} of {self.sample.total} texts, judged by {panel.name}",
+            f"{self.model.name} on {many} of {self.sample.total} texts, judged by {panel.name}; judging and writing come on top",
         )
 
     def _costs(self, readouts: Sequence[Readout]) -> np.ndarray:
