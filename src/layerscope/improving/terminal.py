@@ -14,6 +14,8 @@ from layerscope.improving.result import Improved
 from layerscope.terminal import Console
 
 _WIDTH = 64
+_DEAR = 4.0
+"""Encoding that costs this many times what it costs today is worth a note."""
 
 
 def headline(result: Improved) -> str:
@@ -78,8 +80,8 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     for name, value in score_lines(result):
         table.add_row(escape(name), escape(value))
     console.print(table)
-    for warning in result.warnings:
-        console.print(f"[yellow]note[/] {escape(warning)}")
+    for note in (*result.warnings, *_cost_note(result)):
+        console.print(f"[yellow]note[/] {escape(note)}")
     if result.folder is not None:
         trust = ", trust_remote_code=True" if result.manifest["evidence"].get("needs_trust") else ""
         console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}"{trust})[/].encode(texts)')
@@ -94,6 +96,16 @@ def _neighbors(result: Improved) -> Table:
         sides = [_numbered(group.loc[group["which"] == side, "neighbor"]) for side in ("before", "after")]
         table.add_row(escape(_cut(str(text))), *(escape(side) for side in sides), end_section=True)
     return table
+
+
+def _cost_note(result: Improved) -> list[str]:
+    """What to do about a choice that makes every later encoding much slower."""
+    evidence = result.manifest["evidence"]
+    cost = evidence.get("relative_cost") or 0.0
+    if evidence["kept_default"] or cost < _DEAR:
+        return []
+    less = "a smaller --max-cost" if evidence["passes"] > 1 else "--templates plain,one-word,step-by-step (shorter prompts)"
+    return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: {less}, or --budget 0.5."]
 
 
 def _numbered(texts: Iterable[Any]) -> str:

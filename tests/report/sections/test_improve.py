@@ -9,6 +9,7 @@ import pytest
 
 import layerscope
 from layerscope.improving import Improved
+from layerscope.improving.terminal import as_text
 from layerscope.report.contents import gather
 from layerscope.report.page import payload
 from layerscope.report.sections.improve import from_improvement, neighbors_side_by_side
@@ -43,6 +44,18 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         assert report.headline.points[1] == "The entropy valley at 1 is the attention sink."
         assert "without labels the best guess" not in report.headline.sentence
         assert len(report.headline.points) == 2
+
+
+@pytest.mark.parametrize(
+    ("cost", "passes", "told"),
+    [(2.5, 1, ""), (11.87, 1, "--templates plain,one-word,step-by-step"), (16.0, 8, "a smaller --max-cost")],
+)
+def test_a_choice_that_is_dear_to_use_says_what_is_cheaper(improved: Improved, cost: float, passes: int, told: str) -> None:
+    evidence = improved.manifest["evidence"] | {"relative_cost": cost, "passes": passes}
+    text = as_text(replace(improved, manifest=improved.manifest | {"evidence": evidence}))
+    assert (f"encoding costs {cost:.1f} × today's computation" in text) == bool(told)
+    assert told in text
+    assert "1. " in text  # neighbors are numbered
 
 
 def test_scores_of_the_same_model_measure_the_choice_of_an_improvement(improved: Improved) -> None:
