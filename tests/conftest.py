@@ -13,9 +13,14 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is first imported: a
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.ray_cluster import two_nodes
 from tests.tiny import build_tiny, tiny_tokenizer
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # What takes longest, and is started first: two processes then end at about the same time.
 LONGEST = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,16 @@ NAMES = ("profile", "evaluate", "probe", "study", "sweep", "export", "improve")
 
 
 class Commands:
-    """Every command on tiny models. `home` holds what they read; each writes `run` (and `store`) into the folder it is given."""
+    """Commands on tiny models. `home` holds what they read; each writes `run` (and `store`) into the folder it is given.
 
-    def __init__(self, home: Path) -> None:
+    What those in `names` import is imported here, and not in every child.
+    """
+
+    def __init__(self, home: Path, names: Sequence[str] = NAMES) -> None:
         import torch
 
-        from tests.evaluation.support import write_tasks
+        import layerscope.exporting.sealed
+        from layerscope.profiling import job
         from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
         torch.set_num_threads(1)
@@ -40,18 +44,22 @@ class Commands:
         build_tiny("llama").save_pretrained(self.folder)
         tiny_tokenizer().save_pretrained(self.folder)
         (home / "texts.txt").write_text("\n".join(TEXTS))
-        self.data = write_tasks(home / "data", pairs=12, texts=12)
-        import sentence_transformers  # noqa: F401 - here, and not in every child
-
-        import layerscope.improving.job
-        import layerscope.probing
-        import layerscope.studies.run
-        import layerscope.sweeps.run  # noqa: F401
-        from layerscope.exporting import verifying
-        from layerscope.profiling import job
-
         job.choose_shard_size = lambda *_: 3
-        verifying.subprocess.run = _in_this_process
+        if "evaluate" in names:
+            from tests.evaluation.support import write_tasks  # imports mteb
+
+            self.data = write_tasks(home / "data", pairs=12, texts=12)
+        if {"export", "improve"} & set(names):
+            import sentence_transformers  # noqa: F401
+
+            from layerscope.exporting import verifying
+
+            verifying.subprocess.run = _in_this_process
+        if set(names) - {"profile"}:
+            import layerscope.improving.job
+            import layerscope.probing
+            import layerscope.studies.run
+            import layerscope.sweeps.run  # noqa: F401
         self.judge = tiny_model("bert", seed=3)
         self.judge.identity["sentence_encoder"] = True
 

@@ -83,7 +83,7 @@ def damage_runs(kind: str, count: int, seed: int) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="layerscope-damage-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
     name, _, killed = kind.partition("-")
-    commands = Commands(home)
+    commands = Commands(home, [name])
     whole, case = home / "whole", home / "case"
     rng = np.random.default_rng([seed, sum(kind.encode())])
 

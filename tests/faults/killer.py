@@ -104,7 +104,7 @@ def kill(name: str, count: int, seed: int) -> dict[str, Any]:
     """So many kills of one command."""
     home = Path(tempfile.mkdtemp(prefix="layerscope-killer-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
-    commands = Commands(home)
+    commands = Commands(home, [name])
     run = getattr(commands, name)
     started = time.monotonic()
     code, said = forked(lambda: run(home / "whole"))
@@ -145,9 +145,9 @@ def race(count: int, seed: int, only: Sequence[str] = ()) -> dict[str, Any]:
     """Two or three processes on one folder: one finishes, the others are refused or find it finished."""
     home = Path(tempfile.mkdtemp(prefix="layerscope-race-"))
     os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
-    commands = Commands(home)
-    started = time.monotonic()
     names = NAMES if not only else tuple(only)
+    commands = Commands(home, names)
+    started = time.monotonic()
     for name in names:
         code, said = forked(lambda name=name: getattr(commands, name)(home / f"whole-{name}"))
         assert code == 0, said

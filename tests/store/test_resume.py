@@ -217,6 +217,7 @@ profile(tiny_model("llama"), {texts!r}, out=sys.argv[1], **{options!r})
 """
 
 
+@pytest.mark.slow  # quickly: runs killed at any step, in tests/faults/test_killed.py
 def test_a_killed_process_leaves_a_run_that_goes_on(
     model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
 ) -> None:
