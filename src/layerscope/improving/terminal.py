@@ -14,7 +14,7 @@ from layerscope.improving.result import Improved
 from layerscope.terminal import Console
 
 _WIDTH = 64
-_DEAR = 4.0
+_COSTLY = 4.0
 """Encoding that costs this many times what it costs today is worth a note."""
 
 
@@ -102,7 +102,7 @@ def _cost_note(result: Improved) -> list[str]:
     """What to do about a choice that makes every later encoding much slower."""
     evidence = result.manifest["evidence"]
     cost = evidence.get("relative_cost") or 0.0
-    if evidence["kept_default"] or cost < _DEAR:
+    if evidence["kept_default"] or cost < _COSTLY:
         return []
     less = "a smaller --max-cost" if evidence["passes"] > 1 else "--templates plain,one-word,step-by-step (shorter prompts)"
     return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: {less}, or --budget 0.5."]
