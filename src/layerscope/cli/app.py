@@ -24,9 +24,9 @@ from layerscope.version import VERSION
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
 STORY = {
     "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
-    "Inspect": ("atlas", "correlate", "plot", "open"),
+    "Look": ("atlas", "correlate", "plot", "open"),
     "Study": ("study", "probe", "sweep", "recipe"),
-    "Manage": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
+    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
 # Old spellings: (command, old option) -> new option. They work for one release and say so.
 RENAMED = {
