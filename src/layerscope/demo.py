@@ -79,7 +79,10 @@ def reload_difference(better: Improved, texts: list[str]) -> float:
     """The largest difference of a number between the exported folder's vectors and those in memory."""
     from sentence_transformers import SentenceTransformer
 
-    loaded = SentenceTransformer(str(better.folder), local_files_only=True)
+    from layerscope.models.settings import quiet
+
+    with quiet(bars=True):
+        loaded = SentenceTransformer(str(better.folder), local_files_only=True)
     return float(np.abs(loaded.encode(texts, show_progress_bar=False) - better.encode(texts)).max())
 
 
