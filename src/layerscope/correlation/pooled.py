@@ -15,7 +15,7 @@ distance correlation. Holm's correction is over the metrics, for each measure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
@@ -89,13 +89,15 @@ def normal_score(value: float, nulls: list[Array], signed: bool) -> float:
     return 0.0 if min(scores) < 0 < max(scores) else min(scores, key=abs)
 
 
+def largest(found: Sequence[TaskPool]) -> TaskPool | None:
+    """Of several sets of layers the one with the most tasks; None where none has enough of them."""
+    best = max(found, key=lambda pool: (pool.tasks, pool.layers), default=None)
+    return best if best is not None and best.tasks >= FEWEST_TASKS else None
+
+
 def over_tasks(pools: Mapping[tuple[str, str], list[TaskPool]]) -> pd.DataFrame:
-    """One row per metric and measure: the mean over tasks. Of several sets of layers the one with the most tasks is used."""
-    rows = []
-    for (metric, measure), found in pools.items():
-        best = max(found, key=lambda pool: (pool.tasks, pool.layers))
-        if best.tasks >= FEWEST_TASKS:
-            rows.append(best.row(metric, measure))
+    """One row per metric and measure: the mean over tasks."""
+    rows = [best.row(*key) for key, found in pools.items() if (best := largest(found)) is not None]
     return adjusted(pd.DataFrame(rows, columns=TASK_COLUMNS))
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import Array, holm
 from layerscope.correlation.maths import Chance, compare_with, null_values, surrogate_curves, undefined_because
-from layerscope.correlation.pooled import FEWEST_FAMILIES, FEWEST_TASKS, ModelCorrelations, TaskPool, over_models
+from layerscope.correlation.pooled import FEWEST_FAMILIES, ModelCorrelations, TaskPool, largest, over_models
 from layerscope.correlation.study import MIN_LAYERS
 from layerscope.report.notices import same_model
 from layerscope.report.sources import Curves, Scores
@@ -146,12 +146,12 @@ def _by_family(metrics: Mapping[Key, Array], found: Mapping[Key, float]) -> dict
 
 
 def _pooled(metrics: Mapping[Key, Array], pools: Pools) -> list[dict[str, Any]]:
-    """A row per metric that has several tasks; of several sets of layers the one with the most tasks."""
+    """A row per metric that has several tasks."""
     rows = {}
     for key in metrics:
-        own = [pool for (mine, _), pool in pools.items() if mine == key and pool.tasks >= FEWEST_TASKS]
-        if own:
-            rows[key] = max(own, key=lambda pool: (pool.tasks, pool.layers)).row(key[0], "spearman")
+        best = largest([pool for (mine, _), pool in pools.items() if mine == key])
+        if best is not None:
+            rows[key] = best.row(key[0], "spearman")
     adjusted = _by_family(metrics, {key: row["p"] for key, row in rows.items()})
     return [
         {"metric": metric, "sink": sink, "value": row["value"], "chance": row["null_95"], "p": adjusted[metric, sink],
