@@ -7,6 +7,10 @@ through the same model, nothing read. Both end with a synchronization; the media
 
     python benchmarks/gpu.py                        # Pythia-410M's shape, 1,000 prompts, 128 and 512 tokens
     python benchmarks/gpu.py --shapes 1b 8b --prompts 200 --kernels
+    python benchmarks/gpu.py --texts lee texts.jsonl --tokenizer smollm2-135m --lengths 512     # texts of real, mixed lengths
+
+`share` is the part of the chip's arithmetic that is used: the products of matrices that real tokens need (padding is waste),
+per second, over `--peak` TFLOP/s.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -83,6 +88,15 @@ def make_tokenizer(texts: list[str]):  # type: ignore[no-untyped-def]
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
 
+def read_tokenizer(name: str):  # type: ignore[no-untyped-def]
+    """The tokenizer of a folder, or of a model of the catalogue."""
+    from transformers import AutoTokenizer
+
+    from layerscope.models.catalogue import fetch
+
+    return AutoTokenizer.from_pretrained(name if Path(name).is_dir() else fetch(name))
+
+
 def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # type: ignore[no-untyped-def]
     """A model of a known shape with random weights."""
     import transformers
@@ -99,6 +113,19 @@ def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # typ
     finally:
         torch.set_default_dtype(before)
     return layerscope.wrap(module.eval().requires_grad_(False), tokenizer, name=shape)
+
+
+def read_texts(sources: list[str]) -> list[str]:
+    """Texts of a corpus of the catalogue, or of a file."""
+    return [text for source in sources for text in layerscope.load_corpus(source, text_filter="paper").texts]
+
+
+def operations(model: LoadedModel, lengths: list[int]) -> float:
+    """Floating-point operations of the matrix products that texts of so many tokens need, padding left out."""
+    blocks = model.anatomy.blocks
+    weights = sum(m.weight.numel() for block in blocks for m in block.modules() if isinstance(m, torch.nn.Linear))
+    attention = 4 * model.width * len(blocks)
+    return float(sum(2 * weights * n + attention * n * n for n in lengths))
 
 
 def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  # type: ignore[no-untyped-def]
@@ -145,7 +172,9 @@ def kernels(work: Callable[[], object], top: int = 14) -> dict[str, float]:
     return dict(sorted(total.items(), key=lambda item: -item[1])[:top])
 
 
-def measure(model: LoadedModel, corpus: Corpus, case: str, length: int, repeats: int, show_kernels: bool) -> dict[str, object]:
+def measure(
+    model: LoadedModel, corpus: Corpus, case: str, length: int, repeats: int, show_kernels: bool, peak: float
+) -> dict[str, object]:
     """One line of the table."""
     settings = CASES[case]
     batches = bare_batches(model, corpus, length, **settings)
@@ -166,6 +195,8 @@ def measure(model: LoadedModel, corpus: Corpus, case: str, length: int, repeats:
         wholes.append(seconds)
         parts.append(run.manifest["seconds"])  # type: ignore[attr-defined]
     bare, whole = statistics.median(floors), statistics.median(wholes)
+    needed = operations(model, [n for batch in batches for n in batch.lengths])
+    padded = sum(batch.input_ids.numel() for batch in batches)
     line = {
         "case": case,
         "tokens": length,
@@ -175,6 +206,9 @@ def measure(model: LoadedModel, corpus: Corpus, case: str, length: int, repeats:
         "profile_s": round(whole, 3),
         "ratio": round(whole / bare, 3),
         "wanted": WANTED.get((case, length)),
+        "bare_share": round(needed / bare / peak / 1e12, 3),
+        "share": round(needed / whole / peak / 1e12, 3),
+        "padding": round(1 - sum(sum(batch.lengths) for batch in batches) / padded, 3),
         "encode_s": round(statistics.median(p["encode"] for p in parts), 3),
         "metrics_s": round(statistics.median(p["metrics"] for p in parts), 3),
         "first_s": round(first, 3),
@@ -196,6 +230,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--texts", nargs="+", help="corpora or files instead of made-up texts; --prompts of them are drawn")
+    parser.add_argument("--tokenizer", default="smollm2-135m", help="whose tokenizer reads --texts: a model's name or folder")
+    parser.add_argument("--peak", type=float, default=790, help="TFLOP/s that the chip gives; an H200 in bf16: 790")
     parser.add_argument("--kernels", action="store_true", help="also say which GPU kernels the time goes to")
     args = parser.parse_args()
     print(
@@ -204,14 +241,19 @@ def main() -> None:
     for shape in args.shapes:
         model = None
         for length in args.lengths:
-            texts = make_texts(args.prompts, length)
+            if args.texts:
+                found = read_texts(args.texts)
+                texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))[: args.prompts]]
+            else:
+                texts = make_texts(args.prompts, length)
             if model is None:
-                model = make_model(shape, make_tokenizer(texts), getattr(torch, args.dtype))
+                tokenizer = read_tokenizer(args.tokenizer) if args.texts else make_tokenizer(texts)
+                model = make_model(shape, tokenizer, getattr(torch, args.dtype))
             corpus = Corpus.of(texts)
             for case in args.cases:
                 if case == "b approximate" and length < 256:
                     continue
-                line = measure(model, corpus, case, length, args.repeats, args.kernels)
+                line = measure(model, corpus, case, length, args.repeats, args.kernels, args.peak)
                 print(json.dumps({"shape": shape, **line}), flush=True)
         del model
         torch.cuda.empty_cache()
