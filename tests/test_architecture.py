@@ -10,7 +10,8 @@ _HOME = Path(__file__).parents[1] / "src" / "layerscope"
 
 # From the ground up. What stands on one line may not import each other; docs/architecture.md says what each is.
 FLOORS = (
-    ("errors", "version"),
+    ("version",),
+    ("errors",),
     ("cache", "terminal"),
     ("progress",),
     ("core",),

@@ -36,4 +36,5 @@ def test_all_but_scoring_imports_with_the_core_alone() -> None:
     *failed, blocked = done.stdout.splitlines()
     assert blocked == "[]"  # none of them was there
     assert [line.split()[:2] for line in failed] == [[NEEDS_MTEB, "MissingExtraError"]]
-    assert "pip install 'layerscope[mteb]'" in failed[0]
+    assert "pip install " in failed[0]
+    assert "[mteb]'" in failed[0]

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from layerscope.version import install_command
+
 _HARMFUL = {
     code: "\N{REPLACEMENT CHARACTER}"
     for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029)
@@ -100,7 +102,7 @@ class MissingExtraError(LayerscopeError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency. Install it with: pip install 'layerscope[{extra}]'")
+        super().__init__(f"{what} needs an optional dependency. Install it with: {install_command(extra)}")
         self.extra = extra
 
 

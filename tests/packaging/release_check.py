@@ -2,11 +2,14 @@
 
     python tests/packaging/release_check.py                        # everything
     python tests/packaging/release_check.py --extras report,gguf   # these extras alone; `none`: only the core
+    python tests/packaging/release_check.py --work /some/folder    # the environments go there, and are removed at the end
 
 1. Builds sdist and wheel of layerscope and layerscope-zoo; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
-3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo.
-4. Installs each extra alone and runs what it is for. A step whose extra is missing must say which one to install.
+3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
+   for must say which one to install.
+4. Installs each extra alone and runs what it is for. The environment is a copy of the core's, so that torch is unpacked once;
+   `--fresh` begins with an empty one each time.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 import venv
 import zipfile
@@ -26,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ZOO = ROOT / "packages" / "layerscope-zoo"
 UNRELEASED = "Unreleased"
+PYTREC = "pytrec-eval-terrier"
 TEXTS = "\n".join(
     f"the {what} was {how} on day {day}" for what in ("film", "plot", "score") for how in ("fine", "dull") for day in range(6)
 )
@@ -42,26 +47,67 @@ choice = layerscope.select(run)
 page = layerscope.write_report([run, choice], "report.html")
 assert page.stat().st_size > 10_000 and "prompt_entropy" in page.read_text(encoding="utf-8")
 """
-# What each extra brings, used once. An extra without a line is only installed and imported by name.
+# A llama of two blocks, with a tokenizer of single bytes. Without `gguf` an empty file will do: the extra is asked for first.
+GGUF = """
+from pathlib import Path
+import layerscope
+try:
+    import gguf
+    import numpy as np
+except ImportError:
+    Path("tiny.gguf").write_bytes(b"GGUF")
+else:
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+    words = [*bytes_to_unicode().values(), "th", "<end>"]
+    width, inner, random = 32, 64, np.random.default_rng(0)
+    file = gguf.GGUFWriter("tiny.gguf", "llama")
+    for setting, value in {
+        "block_count": 2, "context_length": 64, "embedding_length": width, "feed_forward_length": inner, "head_count": 4,
+        "head_count_kv": 4, "layer_norm_rms_eps": 1e-5, "rope_dimension_count": 8, "rope_freq_base": 1e4,
+        "vocab_size": len(words), "tokenizer_model": "gpt2", "tokenizer_pre": "gpt-2", "token_list": words,
+        "token_merges": ["t h"], "token_types": [1] * 257 + [3], "eos_token_id": 257,
+    }.items():
+        getattr(file, "add_" + setting)(value)
+    shapes = {"token_embd": (len(words), width)}
+    for block in range(2):
+        shapes.update({f"blk.{block}.attn_{part}": (width, width) for part in ("q", "k", "v", "output")})
+        shapes.update({f"blk.{block}.ffn_{part}": (inner, width) for part in ("gate", "up")})
+        shapes[f"blk.{block}.ffn_down"] = (width, inner)
+        shapes.update({f"blk.{block}.{part}_norm": (width,) for part in ("attn", "ffn")})
+    for name, shape in {**shapes, "output_norm": (width,)}.items():
+        file.add_tensor(name + ".weight", (random.standard_normal(shape) * 0.3).astype(np.float32))
+    for write in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file, file.close):
+        write()
+table = layerscope.profile("tiny.gguf", "texts.txt", metrics="prompt_entropy", max_length=32, progress=False).table
+assert sorted(set(table["layer"])) == [0, 1, 2] and table["value"].notna().all(), table
+"""
+_PROFILE = "import layerscope; layerscope.profile('controlled-ar', 'texts.txt', max_length=32, progress=False, "
+# What each extra brings, used once.
 EXTRAS = {
-    "gguf": "from layerscope.models.catalogue import require_gguf; require_gguf()",
+    "gguf": GGUF,
     "report": "import layerscope; layerscope.load_run('runs/a').plot().savefig('a.png')",
     "export": (
-        "import layerscope; from sentence_transformers import SentenceTransformer;"
-        "layerscope.export('controlled-ar', 6, out='cut', max_length=32);"
+        "import layerscope; layerscope.export('controlled-ar', 6, out='cut', max_length=32);"
+        "from sentence_transformers import SentenceTransformer;"
         "assert SentenceTransformer('cut').encode(['a film']).shape == (1, 128)"
     ),
-    "onnx": "import onnxruntime, onnx",
-    "mteb": "import mteb",
+    "onnx": (
+        "import layerscope; layerscope.export('controlled-ar', 3, out='graph', max_length=32, formats=['onnx']);"
+        "import onnxruntime; onnxruntime.InferenceSession('graph/onnx/model.onnx')"
+    ),
+    "mteb": "from layerscope.evaluation.tasks.info import text_tasks; assert len(text_tasks()) > 100",
     "hub": "import datasets",
-    "peft": "import peft",
-    "device-map": "import accelerate",
+    "peft": "from layerscope.models.adapters import require_peft; require_peft()",
+    "device-map": _PROFILE + "metrics='prompt_entropy', device_map='cpu')",
     "vision": (
         "import layerscope; layerscope.profile('vision-ar', 'digits', limit=20, metrics=['prompt_entropy'], progress=False)"
     ),
-    "ray": "import ray",
-    "training": "import tensorboard, wandb",
-    "augment": "import nlpaug",
+    "ray": _PROFILE + "metrics='prompt_entropy', engine='ray', workers=1)",
+    "training": (
+        "from pathlib import Path; from layerscope.training.loggers import TensorBoardLog;"
+        "TensorBoardLog(Path('logs'), {}).close(); import wandb"
+    ),
+    "augment": _PROFILE + "metrics='infonce', augmenter='nlpaug')",
 }
 
 
@@ -114,7 +160,23 @@ def check_versions(into: Path) -> None:
 def environment(place: Path) -> Path:
     """An empty environment; its python."""
     venv.create(place, with_pip=True, clear=True)
+    return python_of(place)
+
+
+def python_of(place: Path) -> Path:
+    """The interpreter of an environment."""
     return place / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+
+def copied(source: Path, place: Path) -> Path:
+    """A copy of an environment; its python. Files are linked where that is possible: pip replaces files, it never edits them."""
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        shutil.copytree(source, place, symlinks=True, copy_function=os.link)
+    except OSError:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(source, place, symlinks=True)
+    return python_of(place)
 
 
 def install(python: Path, wheels: Path, extra: str | None) -> None:
@@ -123,34 +185,78 @@ def install(python: Path, wheels: Path, extra: str | None) -> None:
     (zoo,) = wheels.glob("layerscope_zoo-*.whl")
     wanted = f"{core}[{extra}]" if extra else str(core)
     cpu = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if os.environ.get("LAYERSCOPE_CPU_TORCH") else []
-    run(python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *cpu, wanted, zoo, clean=True)
+    pip = (python, "-m", "pip", "install", "-q")
+    if extra == "mteb":  # one of its dependencies has no wheel for some machines (Linux on ARM): as in the Makefile
+        tried = subprocess.run([*map(str, pip), "--only-binary", ":all:", PYTREC], capture_output=True, check=False)
+        if tried.returncode:
+            run(*pip, ROOT / "packages" / "pytrec-eval-pure", clean=True)
+            print(f"{PYTREC} has no wheel here: packages/pytrec-eval-pure stands in for it", flush=True)
+    run(*pip, "-c", ROOT / "constraints.txt", *cpu, wanted, zoo, clean=True)
+
+
+def check_messages(python: Path, where: Path, extras: list[str]) -> None:
+    """Without an extra, what it is for ends with one line that names it."""
+    for extra in extras:
+        if "layerscope" not in EXTRAS[extra]:
+            continue
+        ended = subprocess.run([str(python), "-c", EXTRAS[extra]], cwd=where, capture_output=True, text=True, check=False)
+        last = ended.stderr.strip().splitlines()[-1:] or [""]
+        told = re.search(r"MissingExtraError: .*\[([\w-]+)\]", last[0])
+        # an ONNX export asks for the extra `export` first; `onnx` includes it
+        if ended.returncode == 0 or told is None or told[1] not in (extra, "export" if extra == "onnx" else extra):
+            raise SystemExit(f"release-check: without the extra {extra} it says:\n{ended.stderr[-2000:]}")
+
+
+class Clock:
+    """Prints what was done, and how long it took."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+
+    def done(self, what: str) -> None:
+        """A part has ended."""
+        now = time.monotonic()
+        print(f"{what} ({now - self.start:.0f} s)", flush=True)
+        self.start = now
 
 
 def main() -> None:
     """All steps, or those that were asked for."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    all_extras = [name for name in known if name not in ("all", "dev")]
+    assert set(all_extras) == set(EXTRAS), f"extras without a step, or steps without an extra: {set(all_extras) ^ set(EXTRAS)}"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--extras", default=",".join(name for name in known if name not in ("all", "dev")))
-    asked = [name for name in parser.parse_args().extras.split(",") if name not in ("", "none")]
-    assert set(asked) <= set(known), f"unknown extras: {set(asked) - set(known)}"
-    with tempfile.TemporaryDirectory(prefix="release-check-") as scratch:
+    parser.add_argument("--extras", default=",".join(all_extras))
+    parser.add_argument("--work", type=Path, help="where environments are made; they are removed at the end")
+    parser.add_argument("--fresh", action="store_true", help="begin with an empty environment for each extra")
+    given = parser.parse_args()
+    asked = [name for name in given.extras.split(",") if name not in ("", "none")]
+    assert set(asked) <= set(all_extras), f"unknown extras: {set(asked) - set(all_extras)}"
+    if given.work:
+        given.work.mkdir(parents=True, exist_ok=True)
+    clock = Clock()
+    with tempfile.TemporaryDirectory(prefix="release-check-", dir=given.work) as scratch:
         place = Path(scratch)
         wheels = place / "wheels"
         wheels.mkdir()
         build(wheels)
         check_versions(wheels)
+        clock.done("both packages are built")
         (place / "texts.txt").write_text(TEXTS, encoding="utf-8")
         python = environment(place / "core")
         install(python, wheels, None)
+        clock.done("core: installed")
         run(python, "-c", CORE, where=place, clean=True)
         told = run(python, "-m", "layerscope", "doctor", where=place, clean=True)
         assert "layerscope" in told
-        print("core alone: installed, profile, select and report work", flush=True)
+        clock.done("core alone: profile, select, report and doctor work")
+        check_messages(python, place, asked)
+        clock.done("core alone: what needs an extra names it")
         for extra in asked:
-            python = environment(place / "extra")
+            python = environment(place / "extra") if given.fresh else copied(place / "core", place / "extra")
             install(python, wheels, extra)
-            run(python, "-c", EXTRAS.get(extra, "import layerscope"), where=place, clean=True)
-            print(f"extra {extra}: works alone", flush=True)
+            run(python, "-c", EXTRAS[extra], where=place, clean=True)
+            clock.done(f"extra {extra}: works alone")
     print("release-check: all well")
 
 

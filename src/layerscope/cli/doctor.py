@@ -24,7 +24,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.version import VERSION
+from layerscope.version import VERSION, install_command
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
@@ -150,7 +150,7 @@ def _core(name: str) -> Finding:
 def _extra(name: str, thorough: bool = False) -> Finding:
     modules, purpose = EXTRAS[name]
     lacking = [module for module in modules if importlib.util.find_spec(module) is None]
-    mend = f"pip install 'layerscope[{name}]'"
+    mend = install_command(name)
     if lacking:
         return Finding(f"extra {name}", NOTE, f"not installed ({', '.join(lacking)}); needed for {purpose}", mend)
     for module in modules if thorough else ():

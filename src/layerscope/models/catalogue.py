@@ -15,6 +15,7 @@ from layerscope.errors import MissingExtraError, ModelError
 from layerscope.models import checkpoints
 from layerscope.models.settings import quiet
 from layerscope.packages import Package
+from layerscope.version import install_package
 
 ZOO = "layerscope-zoo"
 _ZOO_MODELS = ("controlled-ar", "controlled-mlm", "controlled-mamba", "vision-supervised", "vision-mae", "vision-ar")
@@ -249,7 +250,7 @@ def catalogue() -> dict[str, ModelEntry]:
 def check_zoo(name: str) -> None:
     """An error that says how to install the model, if it is one of the zoo and the zoo is not installed."""
     if name in _ZOO_MODELS and name not in catalogue():
-        raise ModelError(f"{name} is in the package {ZOO}, which is not installed. Run `pip install {ZOO}`.")
+        raise ModelError(f"{name} is in the package {ZOO}, which is not installed. Run: {install_package(ZOO)}")
 
 
 def entry(name: str) -> ModelEntry:
