@@ -74,5 +74,5 @@ def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODELS, "_things", {name: entry for name, entry in catalogue().items() if name not in SHIPPED})
     for ask in (fetch, load):
-        with pytest.raises(ModelError, match="pip install .*layerscope-zoo"):
+        with pytest.raises(ModelError, match=r"pip install .*layerscope-zoo"):
             ask("controlled-ar")
