@@ -13,6 +13,7 @@ from layerscope.core.reading import Reading
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
+from layerscope.improving import record
 from layerscope.improving.stages import StageLines
 from tests.tiny import tiny_model
 
@@ -127,6 +128,24 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
     assert again.manifest["seconds"] == loaded.manifest["seconds"]
     with pytest.raises(LayerscopeError, match="exists and is not empty"):
         quick(llama, texts, judge=judge, out=tmp_path / "better", seed=1)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monkeypatch, caplog):
+    texts, out = some_texts(), tmp_path / "better"
+    first = quick(llama, texts, judge=judge, out=out)
+    assert first.manifest["rule"]["tie margin"] == record.TIE
+    assert "weight of labels" not in first.manifest["rule"]  # it had no part in this choice
+    quick(llama, texts, judge=judge, out=out)
+    assert not caplog.records
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "TIE", 0.25)
+        assert quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]  # returned as it is
+    told = f"{out} was chosen by another rule (tie margin 0.025, now 0.25). To choose again: --overwrite (overwrite=True)."
+    assert caplog.messages == [told]
+    older = {name: value for name, value in first.manifest.items() if name != "rule"}
+    settings = record.Settings([], [], None, 1, 0, 60, "minilm-l6", None, 96)
+    assert record.other_rule(older, settings) == "a rule whose settings were not recorded"
 
 
 def test_a_sentence_encoder_is_left_alone(judge):

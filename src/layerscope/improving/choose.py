@@ -26,6 +26,12 @@ TIE = 0.025
 SECOND = 0.25
 """What the second opinion counts, next to the judge."""
 
+SCREEN = 200
+"""Texts on which all templates are compared; the best of them and the default are then compared on the whole sample."""
+
+KEPT = 1
+"""Templates that go on from there, besides the default's."""
+
 
 @dataclass(frozen=True)
 class Decision:

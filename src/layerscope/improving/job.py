@@ -25,13 +25,13 @@ from layerscope.errors import LayerscopeError, NonFiniteStatesError, UnknownName
 from layerscope.exporting.job import check_free
 from layerscope.exporting.sealed import damaged
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
-from layerscope.improving.choose import COLUMNS, Decision, candidate_table, decide, relative_costs
+from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
 from layerscope.improving.judging import NONE, Panel, goes_by_words, make_panel, parts_of, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
-from layerscope.improving.record import Settings, choice_of, evidence_of, left_alone, manifest_of
+from layerscope.improving.record import Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
 from layerscope.improving.result import Improved
 from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
@@ -50,10 +50,6 @@ log = logging.getLogger("layerscope")
 
 DEFAULT_JUDGE = "minilm-l6"
 SAMPLE = 1000
-SCREEN = 200
-"""Texts on which all templates are compared; the best of them and the default are then compared on the whole sample."""
-KEPT = 1
-"""Templates that go on from there, besides the default's."""
 MAX_LENGTH = 256
 
 
@@ -187,7 +183,11 @@ class ImproveJob:
             if not overwrite and _is_finished(out, config):
                 found = damaged(out) or RunFolder(out).damaged()
                 if not found:
-                    return Improved.load(out)
+                    finished = Improved.load(out)
+                    other = other_rule(finished.manifest, self.settings)
+                    if other:
+                        log.warning("%s was chosen by %s. To choose again: --overwrite (overwrite=True).", out, other)
+                    return finished
                 for check in found:
                     log.warning("%s is damaged (%s): the run is computed again", check.path, check.reason)
                 overwrite = True  # the damaged folder stays until the new one takes its place

@@ -14,11 +14,12 @@ from layerscope.core.reading import Reading
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.sites import site_of
 from layerscope.improving.centering import Centered
-from layerscope.improving.choose import SECOND, TIE, Decision
-from layerscope.improving.judging import Panel
+from layerscope.improving.choose import KEPT, SCREEN, SECOND, TIE, Decision
+from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.reading import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
+from layerscope.selection.judges import agreement, consistency
 from layerscope.selection.judges.base import Judgment
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store.folder import config_key
@@ -58,6 +59,38 @@ class Settings:
             "center_on": self.center_on,
             "layerscope": VERSION,
         }
+
+    def rule(self) -> dict[str, float]:
+        """The settings of the rule that chooses, as far as they concern this run. No options: versions may differ in them."""
+        told: dict[str, float] = {
+            "tie margin": TIE, "texts to screen on": SCREEN, "templates after screening": KEPT,
+            "neighbors compared": agreement.NEIGHBORS, "neighbors ranked": agreement.NEAR,
+        }  # fmt: skip
+        if self.labels is not None:
+            told["weight of labels"] = LABELS_SHARE
+        if self.judge == NONE and self.labels is None:  # the model judges itself
+            told |= {
+                "words dropped": consistency.DROP, "share in the consensus": consistency.BEST,
+                "rounds of consensus": consistency.ROUNDS, "tokens of a sentence": LONG,
+            }  # fmt: skip
+        else:
+            told |= {"weight of the second opinion": SECOND, "texts of the second opinion": PARTS_OF}
+        return told
+
+
+def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
+    """In words, by which other rule a finished run was chosen; empty where it is the present one."""
+    if manifest["evidence"]["candidates"] == 0:  # a sentence encoder: nothing was chosen
+        return ""
+    then, now = manifest.get("rule"), settings.rule()
+    if then is None:
+        return "a rule whose settings were not recorded"
+    differing = [
+        f"{name} {then.get(name, 'unset')}, now {now.get(name, 'unset')}"
+        for name in dict.fromkeys([*then, *now])
+        if then.get(name) != now.get(name)
+    ]
+    return f"another rule ({'; '.join(differing)})" if differing else ""
 
 
 def evidence_of(
@@ -159,6 +192,7 @@ def manifest_of(
         "model": model.identity,
         "texts": {**sample.facts, "sampled": len(sample.texts), "centered_on": on},
         "judge": settings.judge,
+        "rule": settings.rule(),
         "evidence": evidence,
         "choice": choice.as_dict(),
         "conventions": {

@@ -100,7 +100,7 @@ class Improved:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the table of candidates is left out."""
-        names = ("model", "texts", "judge", "evidence", "seconds", "conventions")
+        names = ("model", "texts", "judge", "rule", "evidence", "seconds", "conventions")
         return {
             "folder": None if self.folder is None else str(self.folder),
             **{name: self.manifest.get(name) for name in names},
