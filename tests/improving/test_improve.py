@@ -15,6 +15,7 @@ from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 from layerscope.improving import record
 from layerscope.improving.stages import StageLines
+from layerscope.version import VERSION
 from tests.tiny import tiny_model
 
 WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass")
@@ -140,12 +141,13 @@ def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monke
     assert not caplog.records
     with monkeypatch.context() as patch:
         patch.setattr(record, "TIE", 0.25)
+        patch.setattr(record, "VERSION", "99.0")
         assert quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]  # returned as it is
-    told = f"{out} was chosen by another rule (tie margin 0.025, now 0.25). To choose again: --overwrite (overwrite=True)."
-    assert caplog.messages == [told]
+    told = f"{out} was chosen by layerscope {VERSION} with another rule (tie margin 0.025, now 0.25)."
+    assert caplog.messages == [f"{told} To choose again: --overwrite (overwrite=True)."]
     older = {name: value for name, value in first.manifest.items() if name != "rule"}
     settings = record.Settings([], [], None, 1, 0, 60, "minilm-l6", None, 96)
-    assert record.other_rule(older, settings) == "a rule whose settings were not recorded"
+    assert record.other_rule(older, settings) == f"layerscope {VERSION} with a rule whose settings were not recorded"
 
 
 def test_a_sentence_encoder_is_left_alone(judge):

@@ -31,7 +31,7 @@ from layerscope.improving.grid import StoredCandidates, by_template, make_grid, 
 from layerscope.improving.judging import NONE, Panel, goes_by_words, make_panel, parts_of, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
-from layerscope.improving.record import Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
+from layerscope.improving.record import VERSION_KEY, Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
 from layerscope.improving.result import Improved
 from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
@@ -420,6 +420,9 @@ def _card(corpus: str, choice: Choice) -> str:
 
 
 def _is_finished(out: Path, config: dict[str, Any]) -> bool:
-    """Whether `out` holds this very run, finished."""
+    """Whether `out` holds this very run, finished, by this version or another."""
     manifest = RunFolder(out).manifest() if out.is_dir() else None
-    return manifest is not None and manifest.get("key") == config_key(config) and is_complete(manifest)
+    if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
+        return False
+    told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], config))
+    return config_key(told) == config_key(asked)

@@ -25,6 +25,9 @@ from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
+VERSION_KEY = "layerscope"
+"""Where a run's configuration has the version that made it."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -57,7 +60,7 @@ class Settings:
             "max_length": self.max_length,
             "seed": self.seed,
             "center_on": self.center_on,
-            "layerscope": VERSION,
+            VERSION_KEY: VERSION,
         }
 
     def rule(self) -> dict[str, float]:
@@ -84,13 +87,13 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
         return ""
     then, now = manifest.get("rule"), settings.rule()
     if then is None:
-        return "a rule whose settings were not recorded"
+        return f"layerscope {manifest.get('layerscope')} with a rule whose settings were not recorded"
     differing = [
         f"{name} {then.get(name, 'unset')}, now {now.get(name, 'unset')}"
         for name in dict.fromkeys([*then, *now])
         if then.get(name) != now.get(name)
     ]
-    return f"another rule ({'; '.join(differing)})" if differing else ""
+    return f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})" if differing else ""
 
 
 def evidence_of(
