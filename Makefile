@@ -7,7 +7,7 @@ DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test slow docs docs-site tutorials release-check integrations faults audit nightly paper lint format bench clean
+.PHONY: help setup browser demo test slow docs docs-site tutorials release release-check integrations faults audit nightly paper lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ docs-site: $(STAMP) $(DOCS_STAMP) ## build the documentation alone; it needs no 
 
 tutorials: $(STAMP) ## run the tutorials with the real models and write their notebooks: some minutes
 	$(BIN)/python docs/site/tutorials.py
+
+release: ## give the changelog's unreleased section a version and a date: make release VERSION=0.2.0
+	$(PYTHON) tests/packaging/release.py $(VERSION)
 
 release-check: $(STAMP) ## build both packages, install them in empty environments, run the quickstart, try each extra
 	$(BIN)/python tests/packaging/release_check.py

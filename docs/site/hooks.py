@@ -33,19 +33,22 @@ TERMS = {
     "probes?": "probe",
     "manifest": "manifest",
 }
-_LINK = re.compile(r"(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
+_LINK = re.compile(r"\[([^\[\]]*)(\]\()((?:\.\./)*[\w./-]+)((?:#[\w-]+)?\))")
 
 
-def repository() -> str:
-    """Where the source is published, from the package's own facts."""
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"])
+def repository() -> str | None:
+    """Where the source is published, from the package's own facts; None where it is not published yet."""
+    facts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(facts["project"]["urls"]["Source"]) if facts["tool"]["layerscope"]["published"] else None
 
 
 def on_config(config: Any) -> Any:
     """The repository's address has one home: pyproject.toml."""
     # as a plain link: the theme's own box would ask GitHub for the number of stars
     add_studies(config.nav)
-    config.extra["social"] = [{"icon": "fontawesome/brands/github", "link": repository(), "name": "Source"}]
+    address = repository()
+    if address is not None:
+        config.extra["social"] = [{"icon": "fontawesome/brands/github", "link": address, "name": "Source"}]
     return config
 
 
@@ -77,16 +80,22 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """A link to a file of the repository that is no page goes to the repository; a link to a folder goes to its first page."""
-    here = Path(page.file.src_uri).parent
+    """A link to a file of the repository that is no page goes to the repository; a link to a folder goes to its first page.
+
+    Where the repository is not published, the file's path stands there instead of a link.
+    """
+    here, address = Path(page.file.src_uri).parent, repository()
 
     def target(match: re.Match[str]) -> str:
-        before, link, after = match.groups()
+        words, middle, link, after = match.groups()
+        before = f"[{words}{middle}"
         place = os.path.normpath(DOCS / here / link)
         inside = os.path.relpath(place, DOCS)
         if inside.startswith(".."):
-            kind = "tree" if os.path.isdir(place) else "blob"
-            return f"{before}{repository()}/{kind}/main/{os.path.relpath(place, ROOT)}{after}"
+            kind, path = "tree" if os.path.isdir(place) else "blob", os.path.relpath(place, ROOT)
+            if address is None:
+                return f"`{path}`" if words.strip("`") in (path, Path(path).name) else f"{words} (`{path}` in the repository)"
+            return f"{before}{address}/{kind}/main/{path}{after}"
         if os.path.isdir(place) and files.get_file_from_path(f"{inside}/README.md"):
             return f"{before}{os.path.relpath(inside, here)}/README.md{after}"
         return match.group()
@@ -141,8 +150,10 @@ def decisions() -> str:
 def tutorial(notebook: Path) -> str:
     """A notebook as a page: its words, its code, and what the code printed and drew."""
     content = json.loads(notebook.read_text(encoding="utf-8"))
-    address = repository().removeprefix("https://github.com/")
-    open_it = f"https://colab.research.google.com/github/{address}/blob/main/docs/tutorials/{notebook.name}"
+    address, links = repository(), [f"[Download the notebook]({notebook.name})"]
+    if address is not None:
+        inside = f"{address.removeprefix('https://github.com/')}/blob/main/docs/tutorials/{notebook.name}"
+        links.insert(0, f"[Open in Colab](https://colab.research.google.com/github/{inside})")
     cells = [cell for cell in content["cells"] if "colab" not in cell["metadata"].get("tags", [])]
     parts = []
     for cell in cells:
@@ -150,8 +161,7 @@ def tutorial(notebook: Path) -> str:
         if cell["cell_type"] == "markdown":
             parts.append(text)
             if text.startswith("# "):
-                file = f"{repository()}/blob/main/docs/tutorials/{notebook.name}"
-                parts.append(f"[Open in Colab]({open_it}) · [the notebook]({file})")
+                parts.append(" · ".join(links))
         else:
             parts.append(f"```python\n{text}\n```")
             parts += [shown for output in cell["outputs"] if (shown := _output(output))]

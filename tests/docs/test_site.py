@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,3 +86,20 @@ def test_the_command_line_page_has_every_command() -> None:
 def test_the_first_pages_name_files_that_exist(name: str) -> None:
     for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (DOCS / name).read_text(encoding="utf-8")):
         assert (DOCS / target).is_file()
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_links_to_the_repository_wait_for_its_publication(published: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = load("hooks")
+    monkeypatch.setattr(hooks, "repository", lambda: "https://github.com/some/where" if published else None)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="export.md"))
+    text = "[the script](../benchmarks/improve.py), [Makefile](../Makefile), [metrics](metrics.md#sink), ![x](images/improve.png)"
+    made = hooks.on_page_markdown(text, page, None, SimpleNamespace(get_file_from_path=lambda path: None))
+    tutorial = hooks.tutorial(DOCS / "tutorials" / "read-a-profile.ipynb")
+    assert "[metrics](metrics.md#sink), ![x](images/improve.png)" in made
+    assert "[Download the notebook](read-a-profile.ipynb)" in tutorial
+    assert ("colab.research.google.com/github/some/where/blob" in tutorial) is published
+    if published:
+        assert made.startswith("[the script](https://github.com/some/where/blob/main/benchmarks/improve.py), ")
+    else:
+        assert made.startswith("the script (`benchmarks/improve.py` in the repository), `Makefile`, ")

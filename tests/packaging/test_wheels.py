@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from layerscope.version import VERSION
+from tests.packaging.release import lines, release
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,3 +61,39 @@ def test_one_version_everywhere(wheels: Path) -> None:
     assert cited is not None
     released = [section for section in sections if section != "Unreleased"]
     assert {VERSION, wheel.name.split("-")[1], released[0], cited[1]} == {VERSION}
+
+
+def test_a_release_changes_three_lines(tmp_path: Path) -> None:
+    names = list(lines("9.8.7", "2030-01-02"))
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    changelog = tmp_path / "CHANGELOG.md"
+    text = changelog.read_text(encoding="utf-8")
+    if "## Unreleased\n" not in text:  # right after a release
+        changelog.write_text(text.replace("\n## ", "\n## Unreleased\n\n## ", 1), encoding="utf-8")
+    release(tmp_path, "9.8.7", "2030-01-02")
+    assert 'VERSION = "9.8.7"' in (tmp_path / names[0]).read_text(encoding="utf-8")
+    assert changelog.read_text(encoding="utf-8").startswith("# Changelog\n\n## 9.8.7 (2030-01-02)\n")
+    assert "version: 9.8.7\ndate-released: 2030-01-02\n" in (tmp_path / "CITATION.cff").read_text(encoding="utf-8")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    with pytest.raises(SystemExit, match=r"CHANGELOG.md has 0 lines.*Nothing was changed"):
+        release(tmp_path, "9.9.0", "2030-01-02")  # there is nothing that is not released
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    with pytest.raises(SystemExit, match="is no version"):
+        release(tmp_path, "next", "2030-01-02")
+
+
+def test_the_address_of_the_repository_has_one_home() -> None:
+    """It is assumed until something is published there: what is wrong with it must be mended in one place."""
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    place = address.removeprefix("https://")
+    files = [*ROOT.glob("*.*"), *(ROOT / ".github").rglob("*.*"), *(ROOT / "docs").rglob("*.md")]
+    files += [path for folder in ("src", "packages", "examples") for path in (ROOT / folder).rglob("*.*")]
+    texts = {".py", ".toml", ".md", ".cff", ".yml", ".yaml", ".html"}
+    naming = [
+        path.relative_to(ROOT).as_posix()
+        for path in files
+        if path.suffix in texts and ".egg-info" not in str(path) and place in path.read_text(encoding="utf-8")
+    ]
+    assert naming == ["pyproject.toml"]

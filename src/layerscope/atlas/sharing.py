@@ -250,7 +250,7 @@ def data_card(table: pd.DataFrame, title: str, license: str, digest: str) -> str
     lines += [f"# {_cell(title)}", ""]
     models = table["model"].nunique()
     lines += [f"What every layer holds: {len(table):,} values of {models} model{'s' * (models > 1)}, measured with"]
-    lines += [f"[layerscope](https://github.com/layerscope/layerscope) and written by version {VERSION}.", ""]
+    lines += [f"layerscope and written by version {VERSION}.", ""]
     lines += ["| model | kind | data | layers | measured | final norm | tokens |", "|---|---|---|---|---|---|---|"]
     for (_, model, kind), rows in table.groupby(["run", "model", "kind"], sort=False):
         cells = [model, kind, _some(rows["data"]), f"{rows['layer'].min()}–{rows['layer'].max()}", _some(rows["metric"])]
