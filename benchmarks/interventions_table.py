@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.statistics import Interval, student_quantile
+from layerscope.core.statistics import Interval, student_interval
 from layerscope.training.penalties import middle_layers
 
 OBJECTIVES = ("ar", "mlm")
@@ -66,16 +66,6 @@ def facts_of(run: dict[str, Any]) -> dict[str, float]:
     return {**out, **{f"probe_best_{name}": 100 * float(np.max(layers[name])) for name in CLASSIFICATION}}
 
 
-def over_seeds(values: Sequence[float]) -> Interval:
-    """The mean with its 95 % interval over seeds (Student's t)."""
-    array = np.asarray(values, dtype=float)
-    mean = float(array.mean()) if len(array) else math.nan
-    if len(array) < 2:
-        return Interval(mean, n=len(array))
-    reach = student_quantile(0.975, len(array) - 1) * float(array.std(ddof=1)) / math.sqrt(len(array))
-    return Interval(mean, mean - reach, mean + reach, len(array))
-
-
 def summarize(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per objective, arm and quantity: the mean, and the paired difference to `none`, with intervals over seeds."""
     by = {(run["objective"], run["arm"], run["seed"]): facts_of(run) for run in runs}
@@ -87,10 +77,11 @@ def summarize(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 continue
             paired = [seed for seed in seeds if (objective, "none", seed) in by]
             for name in by[objective, arm, seeds[0]]:
-                own = over_seeds([by[objective, arm, seed][name] for seed in seeds])
-                apart = over_seeds([by[objective, arm, seed][name] - by[objective, "none", seed][name] for seed in paired])
-                if arm == "none":
-                    apart = Interval(math.nan)
+                own = student_interval([by[objective, arm, seed][name] for seed in seeds])
+                apart = Interval(math.nan)
+                if arm != "none" and paired:
+                    differences = [by[objective, arm, seed][name] - by[objective, "none", seed][name] for seed in paired]
+                    apart = student_interval(differences)
                 rows.append(
                     {
                         "objective": objective, "arm": arm, "quantity": name, "seeds": own.n, "mean": own.value, "low": own.low,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
-from layerscope.studies.finetune import Trainer, fresh_copy, over_seeds, split
+from layerscope.studies.finetune import Trainer, fresh_copy, split
 from layerscope.studies.run import study
 from tests.tiny import tiny_model
 
@@ -25,19 +23,6 @@ def many() -> list[str]:
 
 
 SMALL = {"steps": "0,4", "batch": 8, "rate": 0.003, "train_tokens": 24, "metrics": "prompt_entropy,infonce,lidar,dime"}
-
-
-def test_over_seeds_is_students_interval() -> None:
-    values = np.array([0.1, 0.4, 0.3])
-    found = over_seeds(values)
-    low, high = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
-    assert (found.value, found.low, found.high, found.n) == (
-        pytest.approx(values.mean()),
-        pytest.approx(low),
-        pytest.approx(high),
-        3,
-    )
-    assert np.isnan(over_seeds(values[:1]).low)
 
 
 def test_training_and_measuring_share_no_text(many: list[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -15,8 +16,9 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.models import LoadedModel
 from layerscope.reading import read_states
-from layerscope.studies.intervene import SinkEdit, find_sink_activation
+from layerscope.studies.intervene import _Found, _score_answer
 from layerscope.studies.run import study
+from layerscope.studies.shared.sink_edit import SinkEdit, find_sink_activation
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
@@ -87,11 +89,53 @@ def test_the_planted_sink_is_found_and_each_edit_touches_its_entries_alone(famil
     assert all(torch.equal(again[key], before[key]) for key in before), "the edit must end with its context"
 
 
+@pytest.mark.parametrize("family", ["llama", "bert", "mamba"])
+def test_the_matched_control_moves_another_token_by_as_much(family: str, texts: list[str]) -> None:
+    model = planted(family)
+    rows = rows_of(model, texts)
+    sink = find_sink_activation(model, rows, OPTIONS)
+    before = all_states(model, rows)
+    steps = []
+    with SinkEdit(model, sink, "matched", seed=3) as hooked:
+        after = all_states(model, rows)
+    assert hooked.edited == len(rows)
+    for number in range(len(rows)):
+        old, new = before[number, LAYER], after[number, LAYER]
+        changed = (new != old).any(-1).nonzero().flatten().tolist()
+        assert len(changed) == 1
+        assert changed != [0], "the sink itself is left as it is"
+        step = (new - old)[changed[0]]
+        assert step.norm() == pytest.approx(float(old[0, list(FEATURES)].norm()), rel=1e-4), "as long as what `remove` takes out"
+        assert step[list(FEATURES)].abs().max() < 1e-3, "in another direction"
+        steps.append(step / step.norm())
+    assert torch.stack(steps).std(0).max() < 1e-4, "one direction for all texts, as the sink has"
+    with SinkEdit(model, sink, "matched", seed=4):
+        other = all_states(model, rows)
+    assert not torch.equal(other[0, LAYER], after[0, LAYER]), "another seed, another place or direction"
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "mamba"])
+def test_the_moved_control_keeps_the_token_massive_in_other_features(family: str, texts: list[str]) -> None:
+    model = planted(family)
+    rows = rows_of(model, texts)
+    sink = find_sink_activation(model, rows, OPTIONS)
+    before = all_states(model, rows)
+    with SinkEdit(model, sink, "moved"):
+        after = all_states(model, rows)
+    for number in range(len(rows)):
+        old, new = before[number, LAYER], after[number, LAYER]
+        assert torch.equal(new[1:], old[1:])
+        assert (new[0, list(FEATURES)] == 0).all()
+        gained = (new[0] - old[0]).abs().argsort(descending=True)[:4].tolist()
+        assert set(FEATURES) < set(gained), "two features lose what two others gain"
+        assert new[0].norm() == pytest.approx(float(old[0].norm()), rel=0.02)
+
+
 def test_padding_is_neither_edited_nor_counted(texts: list[str]) -> None:
     model = planted()
     rows = rows_of(model, [texts[1], texts[9]])
     sink = find_sink_activation(model, rows, OPTIONS)
-    for edit in ("remove", "replace", "control"):
+    for edit in ("remove", "replace", "control", "matched", "moved"):
         with SinkEdit(model, sink, edit):
             together, alone = all_states(model, rows), all_states(model, rows, batch_size=1)
         for key, states in alone.items():
@@ -120,7 +164,7 @@ def test_the_study_says_what_becomes_of_the_sink(texts: list[str], tmp_path: Pat
     run = study("intervene", model, data=texts, tasks="none", out=tmp_path / "run")
     table = run.table[run.table["kind"] == "value"]
     ratio = table[table["metric"] == "sink_ratio"].pivot(index="condition", columns="layer", values="value")
-    assert (ratio.loc[["none", "control"], LAYER] > 20).all()
+    assert (ratio.loc[["none", "control", "matched", "moved"], LAYER] > 20).all()
     assert (ratio.loc[["remove", "clamp", "replace"], LAYER:] < 5).all(axis=None)
     change = run.table[run.table["kind"] == "difference"]
     early = change[change["layer"] < LAYER]
@@ -140,11 +184,12 @@ def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
 ) -> None:
     monkeypatch.setattr("layerscope.studies.intervene.evaluate", partial(evaluate, scoring_workers=0))  # no processes to wait for
     data = write_tasks(tmp_path / "data")
-    run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove"], data_dir=str(data), items=0)
+    run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove", "matched"], data_dir=str(data), items=0)
     scores = run.table[run.table["kind"] == "score"].pivot(index="condition", columns="layer", values="value")
     assert (scores.loc["none", : LAYER - 1] == scores.loc["remove", : LAYER - 1]).all()
     assert (scores.loc["none", LAYER:] != scores.loc["remove", LAYER:]).all()
     assert any(line.strip().startswith("Scores, mean of 1 tasks") for line in run.verdict)
+    assert any(line.startswith("remove against the controls") and "matched by" in line for line in run.verdict)
     assert len(run.plot().axes) == 3
     assert not (tmp_path / "cache" / "embeddings").exists()
 
@@ -156,3 +201,26 @@ def test_a_model_without_a_sink_is_refused_with_the_way_out(texts: list[str]) ->
     assert run.manifest["conventions"]["sink"]["layer"] == 1
     with pytest.raises(LayerscopeError, match="layers 0 to 3"):
         study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=9)
+
+
+def condition(name: str, scores: list[list[float]]) -> Any:
+    """A condition with scores alone: tasks by layers."""
+    rows = [{"task": f"t{i}", "layer": k, "value": value} for i, task in enumerate(scores) for k, value in enumerate(task)]
+    return _Found(name, "m", None, pd.DataFrame(rows), len(scores[0]) - 1, [])
+
+
+def test_a_fall_counts_for_the_sink_only_where_it_is_larger_than_the_controls() -> None:
+    base = condition("none", [[50, 60], [52, 70], [48, 65], [50, 68]])
+    fallen = condition("remove", [[50, 50], [52, 61], [48, 54], [50, 58]])
+    still = condition("control", [[50, 60], [52, 70.5], [48, 64.5], [50, 68]])
+    alike = condition("matched", [[50, 51], [52, 60], [48, 55], [50, 57.5]])
+    assert _score_answer(base, [fallen], [still]) == [
+        "scores of the last layer fall under remove",
+        "under remove clearly more than under control",
+    ]
+    assert _score_answer(base, [fallen], [still, alike])[1] == "under remove not clearly more than under matched"
+    assert _score_answer(base, [fallen], []) == [
+        "scores of the last layer fall under remove",
+        "which an edit of this size may do by itself",
+    ]
+    assert _score_answer(base, [still], [alike]) == ["scores of the last layer do not clearly move under control"]

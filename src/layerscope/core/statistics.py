@@ -206,6 +206,20 @@ def student_quantile(p: float, df: int) -> float:
     return (low + high) / 2
 
 
+def student_interval(values: ArrayLike, fewest: int = 2) -> Interval:
+    """The mean of a few numbers (one per seed, one per task) with Student's 95 % interval; none for fewer than `fewest`.
+
+    >>> print(student_interval([1.0, 2.0, 3.0]))
+    +2.00 (-0.48 to +4.48)
+    """
+    given = np.asarray(values, dtype=float)
+    n, mean = len(given), float(given.mean())
+    if n < max(fewest, 2):
+        return Interval(mean, n=n)
+    half = student_quantile(0.975, n - 1) * float(given.std(ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
+
+
 # --- resampling ----------------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerscope.capture import make_batch
-from layerscope.core.statistics import Interval, student_quantile
+from layerscope.core.statistics import student_interval
 from layerscope.data import Corpus
 from layerscope.data.augment import views
 from layerscope.errors import LayerscopeError
@@ -254,16 +254,6 @@ class Trainer:
         return F.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100)
 
 
-def over_seeds(values: np.ndarray) -> Interval:
-    """The mean of one number per seed, with Student's 95 % interval; none for a single seed."""
-    n = len(values)
-    mean = float(values.mean())
-    if n < 2:
-        return Interval(mean, n=n)
-    half = student_quantile(0.975, n - 1) * float(values.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
-
-
 def changes(runs: dict[tuple[int, int], Run], seeds: list[int], last: int, label: str) -> pd.DataFrame:
     """Per layer, metric and sink setting: after the last step minus before, over seeds."""
     keys = ["site", "layer", "depth", "metric", "sink"]
@@ -273,7 +263,7 @@ def changes(runs: dict[tuple[int, int], Run], seeds: list[int], last: int, label
         parts.append((after - before).rename(str(seed)))
     rows = []
     for place, values in pd.concat(parts, axis=1).dropna().iterrows():
-        found = over_seeds(values.to_numpy(float))
+        found = student_interval(values.to_numpy(float))
         ends = {"value": found.value, "ci_low": found.low, "ci_high": found.high, "n": found.n}
         rows.append({"kind": "change", "model": label, "normalization": "raw", **dict(zip(keys, place, strict=True)), **ends})  # type: ignore[call-overload]
     return pd.DataFrame(rows).reindex(columns=["kind", "seed", "step", *VALUES])
@@ -291,7 +281,7 @@ def verdict(table: pd.DataFrame, options: dict[str, Any], steps: list[int], labe
     lines, more = [], []
     for metric in dict.fromkeys(values["metric"]):
         difference = np.array([means[metric, seed, steps[-1]] - means[metric, seed, 0] for seed in seeds])
-        found = over_seeds(difference)
+        found = student_interval(difference)
         clear = found.sign if len(seeds) >= FEWEST_SEEDS else 0
         word = {1: "rises", -1: "falls", 0: "does not clearly change"}[clear]
         same = int((np.sign(difference) == np.sign(difference.mean())).sum())

@@ -1,39 +1,31 @@
 """Does the valley go, and do the scores move, when the sink activation is taken out inside the forward pass?
 
-Finds the layer where one token becomes massive and the few features that carry it (Sun et al. 2024), then edits exactly these
-entries there, in every pass, and profiles and scores the model again. `remove` sets them to zero, `clamp` to the largest
-magnitude that the feature has in the text's other tokens, `replace` to the mean of those. `control` sets the same features of
-as many other tokens to zero: what it does is what editing does by itself.
+Finds the layer where one token becomes massive and the few features that carry it, then edits exactly these entries there, in
+every pass, and profiles and scores the model again (`shared/sink_edit.py` has the edits). `remove`, `clamp` and `replace` take
+the sink away. `control`, `matched` and `moved` leave it massive and change something else: what they do, an edit does by itself.
 
 Table: `value` rows (the profile under each condition), `difference` rows (condition minus `none`, prompt by prompt), `valley`
 rows, and `score` rows (task and layer, × 100). Figure: prompt entropy, sink ratio and mean score over depth, a line per
-condition. Verdict: where the sink is, what becomes of the valley, and what becomes of the scores.
+condition. Verdict: where the sink is, what becomes of the valley and of the scores, and whether removing the sink does more than
+the controls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from layerscope.capture import Batch, expand_sites
-from layerscope.capture.hooks import first_tensor
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
-from layerscope.core.statistics import Interval
+from layerscope.core.statistics import Interval, student_interval
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
-from layerscope.metrics.tokens.norms import token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.reading import read_states
 from layerscope.report.drawing import COLORS
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
@@ -54,12 +46,11 @@ from layerscope.studies.shared.curves import (
     tame,
 )
 from layerscope.studies.shared.models import Request, Spec, canonical, folder_name, profile_of, read_specs, runs_elsewhere
+from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NONE = "none"
-EDITS = ("remove", "clamp", "replace", "control")
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
 _SCANNED = 32  # texts that the sink is looked for in
 _COLUMNS = ["kind", "condition", "task", *VALUES]
@@ -75,7 +66,7 @@ class Intervene(Study):
     models: ClassVar[tuple[int, int | None]] = (1, 1)
     texts: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("edits", list(EDITS), "edits of the sink's entries", valid=EDITS, filled=True),
+        Option("edits", list(EDITS), "edits of the forward pass; the last three are controls", valid=EDITS, filled=True),
         Option("layer", -1, "layer whose output is edited; -1: where the sink appears", least=-1),
         Option("again", False, "also edit every later layer, where the sink comes back"),
         Option("least", 5.0, "a token is a sink if its norm is at least this many times the text's median", least=1),
@@ -105,7 +96,7 @@ class Intervene(Study):
             "edited": "the output of that layer's block, in every forward pass; all else is computed from the edited states",
             "valley": VALLEY,
             "differences": "condition minus none, of each prompt, then their mean",
-            "scores": f"mean over texts, {DEFAULT_READOUT}, × 100",
+            "scores": f"mean over texts, {DEFAULT_READOUT}, × 100; intervals of changes are Student's, over tasks",
         }
         warnings = list(dict.fromkeys(line for each in found for line in each.warnings))
         return Result(table.reindex(columns=_COLUMNS), verdict(found, sink, texts, request.seed), conventions, warnings)
@@ -147,171 +138,10 @@ class Intervene(Study):
         return figure
 
 
-# --- the sink, and what is done to it -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SinkActivation:
-    """Where a token becomes massive: the layer, the features that carry it, and how it looks on the texts scanned."""
-
-    layer: int
-    features: tuple[int, ...]
-    least: float
-    ratios: tuple[float, ...]  # mean sink ratio by layer
-    times: tuple[float, ...]  # of each feature: its entry over the text's median entry
-    first: float  # share of texts whose largest token at that layer is the first one
-    again: bool = False
-
-    @property
-    def ratio(self) -> float:
-        """The mean sink ratio at the layer."""
-        return self.ratios[self.layer]
-
-    def facts(self) -> dict[str, Any]:
-        """For a manifest."""
-        return {
-            "layer": self.layer,
-            "features": list(self.features),
-            "times_median": [round(value, 1) for value in self.times],
-            "ratio": round(self.ratio, 2),
-            "first_token": round(self.first, 3),
-            "least": self.least,
-            "edited_again_later": self.again,
-        }
-
-
 def _prompts(request: Request, model: LoadedModel) -> list[np.ndarray]:
     limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
     ids = model.tokenize(list(request.texts or ())[:_SCANNED], limit).ids
     return [np.asarray(row) for row in ids if len(row) > 2]
-
-
-def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], options: Mapping[str, Any]) -> SinkActivation:
-    """The layer where the largest token's norm, over the median, rises most, and the features that carry it there."""
-    if not prompts:
-        raise LayerscopeError("no text has three tokens: there is nothing to find a sink in. Give longer texts.")
-    sites = expand_sites(None, model.anatomy)
-    ratios = np.zeros((len(sites), len(prompts)))
-    first = np.zeros((len(sites), len(prompts)))
-    times: list[np.ndarray] = [np.zeros((len(prompts), model.width)) for _ in sites]
-
-    def look(numbers: list[int], batch: Batch, site: int, raw: Tensor, _state: Tensor) -> None:
-        for row, number in enumerate(numbers):
-            states = raw[row, : len(prompts[number])].double()
-            norms = states.norm(dim=-1)
-            largest = int(norms.argmax())
-            ratios[site, number] = float(norms[largest] / norms.median())
-            first[site, number] = largest == 0
-            size = states.abs()
-            times[site][number] = (size[largest] / size.median().clamp(min=1e-30)).cpu().numpy()
-
-    read_states(model, prompts, sites, "raw", look)
-    curve = ratios.mean(axis=1)
-    least, layer = float(options["least"]), int(options["layer"])
-    if layer > model.n_blocks:
-        raise LayerscopeError(f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}.")
-    if layer < 0:
-        if curve.max() < least:
-            raise LayerscopeError(
-                f"no sink was found: the largest token is at most {curve.max():.1f} × the median (layer {int(curve.argmax())}), "
-                f"under {least:g}. Give --set least=… or the layer to edit, --set layer=…"
-            )
-        rise = np.diff(np.log(np.maximum(curve, 1e-30)), prepend=0.0)
-        rise[curve < least] = -np.inf
-        layer = int(rise.argmax())
-    typical = np.median(times[layer], axis=0)
-    carriers = np.flatnonzero(typical >= options["massive"])
-    if not len(carriers):
-        carriers = np.array([int(typical.argmax())])
-    carriers = carriers[np.argsort(-typical[carriers], kind="stable")]
-    return SinkActivation(
-        layer,
-        tuple(int(i) for i in carriers),
-        least,
-        tuple(float(value) for value in curve),
-        tuple(float(typical[i]) for i in carriers),
-        float(first[layer].mean()),
-        bool(options["again"]),
-    )
-
-
-class SinkEdit:
-    """Edits the sink's entries in every forward pass of a model while the context is open. Hooks opened later see the edit."""
-
-    def __init__(self, model: LoadedModel, sink: SinkActivation, edit: str) -> None:
-        self.model, self.sink, self.edit = model, sink, edit
-        self.edited = 0
-        """Tokens edited so far."""
-        self._mask: Tensor | None = None
-        self._handles: list[RemovableHandle] = []
-
-    def __enter__(self) -> Self:
-        if self.edit == NONE:
-            return self
-        self._handles.append(self.model.module.register_forward_pre_hook(self._begin, with_kwargs=True))
-        blocks = self.model.anatomy.blocks
-        last = self.model.n_blocks if self.sink.again else self.sink.layer
-        for layer in range(self.sink.layer, last + 1):
-            if layer == 0:
-                self._handles.append(blocks[0].register_forward_pre_hook(self._before, with_kwargs=True))
-            else:
-                self._handles.append(blocks[layer - 1].register_forward_hook(self._after))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        while self._handles:
-            self._handles.pop().remove()
-
-    def _begin(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-        mask = kwargs.get("attention_mask")
-        self._mask = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
-
-    def _before(
-        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        states = first_tensor(args, kwargs)
-        new = self.apply(states)
-        args = tuple(new if value is states else value for value in args)
-        return args, {name: new if value is states else value for name, value in kwargs.items()}
-
-    def _after(self, _module: nn.Module, _args: Any, output: Any) -> Any:
-        if isinstance(output, Tensor):
-            return self.apply(output)
-        states = first_tensor(output)
-        return type(output)([self.apply(value) if value is states else value for value in output])
-
-    def apply(self, states: Tensor) -> Tensor:
-        """States (B, T, D) with the sink's entries edited; all others are untouched."""
-        there = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-        if self._mask is not None:
-            there = self._mask[:, -states.shape[1] :].to(states.device)
-        norms = token_norms(states)
-        median = norms.masked_fill(~there, torch.nan).nanmedian(-1, keepdim=True).values
-        massive = there & (norms >= self.sink.least * median)
-        target = self._elsewhere(massive, there) if self.edit == "control" else massive
-        self.edited += int(target.sum())
-        features = torch.tensor(self.sink.features, device=states.device)
-        entries = states[..., features]
-        others = (there & ~massive).unsqueeze(-1)
-        if self.edit in ("remove", "control"):
-            new = torch.zeros_like(entries)
-        elif self.edit == "replace":
-            mean = torch.where(others, entries, 0.0).sum(1, keepdim=True) / others.sum(1, keepdim=True).clamp(min=1)
-            new = mean.expand_as(entries)
-        else:
-            most = torch.where(others, entries.abs(), 0.0).amax(1, keepdim=True)
-            new = torch.maximum(torch.minimum(entries, most), -most)
-        out = states.clone()
-        out[..., features] = torch.where(target.unsqueeze(-1), new.to(states.dtype), entries)
-        return out
-
-    @staticmethod
-    def _elsewhere(massive: Tensor, there: Tensor) -> Tensor:
-        """As many tokens of each text that are no sinks: the last ones."""
-        count = massive.sum(-1, keepdim=True)
-        usable = there & ~massive
-        behind = usable.flip(-1).cumsum(-1).flip(-1)  # 1 at the last usable token, 2 at the one before, …
-        return usable & (behind <= count)
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------------------
@@ -368,7 +198,7 @@ class _Found:
 def _measure(request: Request, model: LoadedModel, label: str, edit: str, sink: SinkActivation, bar: Progress) -> _Found:
     options = request.options
     own = replace(request, work=request.work / edit)
-    with SinkEdit(model, sink, edit):
+    with SinkEdit(model, sink, edit, request.seed):
         run = profile_of(replace(own, model_options={}, engine=None), Spec(model, label), _METRICS, bar)
         scores, notes = pd.DataFrame(columns=["task", "layer", "value"]), []
         if options["tasks"] and options["tasks"] != [NONE]:
@@ -403,60 +233,100 @@ def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int
         "carry it (entry over the text's median entry).",
         f"As it is: {before.sentence()}",
     ]
-    gone, moved = [], []
     for each in found[1:]:
-        valley = each.valleys(texts, seed)
         change = each.entropies(texts) - base.entropies(texts)
         place = before.kept.place
         there = mean_of(change[:, place], seed)
         out.append(
             f"{each.condition}: the largest token is at most {each.ratio():.1f} × the median (before: {base.ratio():.1f}); "
-            f"prompt entropy at layer {place} {_DOES[there.sign]}, {there} nats. {valley.sentence()}"
+            f"prompt entropy at layer {place} {_DOES[there.sign]}, {there} nats. {each.valleys(texts, seed).sentence()}"
         )
-        if before.kept.is_valley and each.condition != "control":
-            gone.append((each.condition, not valley.kept.is_valley))
         if len(each.scores):
-            sentence, sign = _score_sentence(base, each, seed)
-            out.append(f"  {sentence}")
-            if each.condition != "control":
-                moved.append((each.condition, sign))
-    return [in_short(_answer(before, gone, moved)), *out]
+            out.append(f"  {_score_sentence(base, each)}")
+    removals = [each for each in found[1:] if each.condition not in CONTROLS]
+    controls = [each for each in found[1:] if each.condition in CONTROLS]
+    for each in removals:
+        parts = [f"{control.condition} by {_change(control, each)}" for control in controls if len(control.scores)]
+        if parts and len(each.scores):
+            out.append(
+                f"{each.condition} against the controls, points at the last layer, over tasks: it differs from {lists(parts)}."
+            )
+    answer = _valley_answer(before, removals, controls, texts, seed)
+    return [in_short("; ".join([answer, *_score_answer(base, removals, controls)])), *out]
 
 
-def _answer(before: Valleys, gone: list[tuple[str, bool]], moved: list[tuple[str, int]]) -> str:
+def _valley_answer(before: Valleys, removals: Sequence[_Found], controls: Sequence[_Found], texts: int, seed: int) -> str:
     if not before.kept.is_valley:
-        text = "the model has no clear valley to begin with"
+        return "the model has no clear valley to begin with"
+
+    def which(found: Sequence[_Found], there: bool) -> list[str]:
+        return [each.condition for each in found if each.valleys(texts, seed).kept.is_valley is there]
+
+    parts = [f"the valley goes under {lists(which(removals, False))}"] * bool(which(removals, False))
+    parts += [f"it stays under {lists(which(removals, True))}"] * bool(which(removals, True))
+    if not removals:
+        parts = ["no edit but controls was asked for"]
+    if controls:
+        parts += [f"it goes under the control{_s(names)} {lists(names)}, too" for names in [which(controls, False)] if names]
+        parts += [f"it stays under the control{_s(names)} {lists(names)}" for names in [which(controls, True)] if names]
     else:
-        lost = [name for name, is_gone in gone if is_gone]
-        kept = [name for name, is_gone in gone if not is_gone]
-        parts = [f"the valley goes under {lists(lost)}"] * bool(lost) + [f"it stays under {lists(kept)}"] * bool(kept)
-        text = "; ".join(parts) if parts else "no edit but the control was asked for"
-    words = {1: "rise", -1: "fall", 0: "do not clearly move"}
-    for sign, word in words.items():
-        names = [name for name, one in moved if one == sign]
-        if names:
-            text += f"; scores {word} under {lists(names)}"
-    return text
+        parts.append("no control was run")
+    return "; ".join(parts)
 
 
-def _score_sentence(base: _Found, each: _Found, seed: int) -> tuple[str, int]:
-    """The best layer's and the last layer's mean score, before and after; the sign of the change over tasks, at the last."""
+def _score_answer(base: _Found, removals: Sequence[_Found], controls: Sequence[_Found]) -> list[str]:
+    """What the scores of the last layer do under each removal, and whether they do it more than under every control."""
+    scored = [each for each in removals if len(each.scores)]
+    against = [each for each in controls if len(each.scores)]
+    parts = []
+    for sign, word in {1: "rise", -1: "fall", 0: "do not clearly move"}.items():
+        own = [each for each in scored if _change(base, each).sign == sign]
+        if own:
+            parts.append(f"scores of the last layer {word} under {lists([each.condition for each in own])}")
+        if not own or not sign:
+            continue
+        for each in own:
+            alike = [control.condition for control in against if _change(control, each).sign != sign]
+            if alike:
+                parts.append(f"under {each.condition} not clearly more than under {lists(alike)}")
+            elif against:
+                parts.append(
+                    f"under {each.condition} clearly more than under {lists([control.condition for control in against])}"
+                )
+        if not against:
+            parts.append("which an edit of this size may do by itself")
+    return parts
+
+
+def _s(names: Sequence[str]) -> str:
+    return "s" * (len(names) != 1)
+
+
+def _changes(base: _Found, each: _Found) -> pd.DataFrame:
+    """Score minus the base's score: tasks by layers."""
+    one, two = (found.scores.pivot(index="task", columns="layer", values="value") for found in (base, each))
+    return (two - one).dropna()
+
+
+def _change(base: _Found, each: _Found, layer: int | None = None) -> Interval:
+    """The mean change over tasks at a layer, the last by default, with Student's interval where there are enough tasks."""
+    change = _changes(base, each)
+    values = change[change.columns.max() if layer is None else layer].to_numpy()
+    return student_interval(values, _FEWEST_TASKS)
+
+
+def _score_sentence(base: _Found, each: _Found) -> str:
+    """The best layer's and the last layer's mean score, before and after, and where the change is largest."""
     one, two = base.mean_scores(), each.mean_scores()
     best, now = int(one.idxmax()), int(two.idxmax())  # type: ignore[call-overload]
     last = int(one.index.max())
-    wide = [f.scores.pivot(index="task", columns="layer", values="value") for f in (base, each)]
-    change = (wide[1] - wide[0]).dropna()
-
-    def at(layer: int) -> Interval:
-        values = change[layer].to_numpy()
-        return mean_of(values, seed) if len(values) >= _FEWEST_TASKS else Interval(float(values.mean()), n=len(values))
-
+    change = _changes(base, each)
     worst = int(change.mean().abs().idxmax())  # type: ignore[call-overload]
-    sentence = (
+    return (
         f"Scores, mean of {len(change)} tasks: best {one[best]:.1f} at {layers([best])} → {two[now]:.1f} at {layers([now])}; "
-        f"last layer {one[last]:.1f} → {two[last]:.1f}, {at(last)} points over tasks; most at {layers([worst])}, {at(worst)}."
+        f"last layer {one[last]:.1f} → {two[last]:.1f}, {_change(base, each)} points over tasks; "
+        f"most at {layers([worst])}, {_change(base, each, worst)}."
     )
-    return sentence, at(last).sign
 
 
 STUDY = Intervene()

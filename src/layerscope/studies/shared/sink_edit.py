@@ -1,0 +1,235 @@
+"""The sink activation: where it is, and edits of it inside the forward pass.
+
+A sink activation is a layer, the tokens that are massive there, and the few features that carry them (Sun et al. 2024). An edit
+changes the output of that layer's block in every forward pass; all later layers are computed from the edited states. Three edits
+take the sink away. Three controls leave it in place and change something else, so that what the sink does can be told from what
+editing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from layerscope.capture import Batch, expand_sites
+from layerscope.capture.hooks import first_tensor
+from layerscope.errors import LayerscopeError
+from layerscope.metrics.tokens.norms import token_norms
+from layerscope.models import LoadedModel
+from layerscope.reading import read_states
+
+NONE = "none"
+REMOVALS = ("remove", "clamp", "replace")
+CONTROLS = ("control", "matched", "moved")
+EDITS = (*REMOVALS, *CONTROLS)
+_MOST_TOKENS = 1 << 16  # positions that have a random rank of their own
+
+
+@dataclass(frozen=True)
+class SinkActivation:
+    """Where a token becomes massive: the layer, the features that carry it, and how it looks on the texts scanned."""
+
+    layer: int
+    features: tuple[int, ...]
+    least: float
+    ratios: tuple[float, ...]  # mean sink ratio by layer
+    times: tuple[float, ...]  # of each feature: its entry over the text's median entry
+    first: float  # share of texts whose largest token at that layer is the first one
+    again: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The mean sink ratio at the layer."""
+        return self.ratios[self.layer]
+
+    def facts(self) -> dict[str, Any]:
+        """For a manifest."""
+        return {
+            "layer": self.layer,
+            "features": list(self.features),
+            "times_median": [round(value, 1) for value in self.times],
+            "ratio": round(self.ratio, 2),
+            "first_token": round(self.first, 3),
+            "least": self.least,
+            "edited_again_later": self.again,
+        }
+
+
+def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], options: Mapping[str, Any]) -> SinkActivation:
+    """The layer where the largest token's norm, over the median, rises most, and the features that carry it there."""
+    if not prompts:
+        raise LayerscopeError("no text has three tokens: there is nothing to find a sink in. Give longer texts.")
+    sites = expand_sites(None, model.anatomy)
+    ratios = np.zeros((len(sites), len(prompts)))
+    first = np.zeros((len(sites), len(prompts)))
+    times: list[np.ndarray] = [np.zeros((len(prompts), model.width)) for _ in sites]
+
+    def look(numbers: list[int], batch: Batch, site: int, raw: Tensor, _state: Tensor) -> None:
+        for row, number in enumerate(numbers):
+            states = raw[row, : len(prompts[number])].double()
+            norms = states.norm(dim=-1)
+            largest = int(norms.argmax())
+            ratios[site, number] = float(norms[largest] / norms.median())
+            first[site, number] = largest == 0
+            size = states.abs()
+            times[site][number] = (size[largest] / size.median().clamp(min=1e-30)).cpu().numpy()
+
+    read_states(model, prompts, sites, "raw", look)
+    curve = ratios.mean(axis=1)
+    least, layer = float(options["least"]), int(options["layer"])
+    if layer > model.n_blocks:
+        raise LayerscopeError(f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}.")
+    if layer < 0:
+        if curve.max() < least:
+            raise LayerscopeError(
+                f"no sink was found: the largest token is at most {curve.max():.1f} × the median (layer {int(curve.argmax())}), "
+                f"under {least:g}. Give --set least=… or the layer to edit, --set layer=…"
+            )
+        rise = np.diff(np.log(np.maximum(curve, 1e-30)), prepend=0.0)
+        rise[curve < least] = -np.inf
+        layer = int(rise.argmax())
+    typical = np.median(times[layer], axis=0)
+    carriers = np.flatnonzero(typical >= options["massive"])
+    if not len(carriers):
+        carriers = np.array([int(typical.argmax())])
+    carriers = carriers[np.argsort(-typical[carriers], kind="stable")]
+    return SinkActivation(
+        layer,
+        tuple(int(i) for i in carriers),
+        least,
+        tuple(float(value) for value in curve),
+        tuple(float(typical[i]) for i in carriers),
+        float(first[layer].mean()),
+        bool(options["again"]),
+    )
+
+
+class SinkEdit:
+    """Edits a model's states in every forward pass while the context is open. Hooks opened later see the edit.
+
+    Removals change the features that carry the sink, in the tokens that are massive: `remove` sets them to zero, `clamp` to the
+    largest magnitude that the feature has in the text's other tokens, `replace` to the mean of those.
+
+    Controls leave the sink massive. `control` sets the same features of as many other tokens (the last ones) to zero. `matched`
+    moves as many other tokens, at random places, by a vector as long as what `remove` takes out, in a random direction. `moved`
+    writes the massive entries into as many random other features: the token stays as large, in another direction. Places and
+    directions follow from the seed and are the same in all texts, as the sink's are.
+    """
+
+    def __init__(self, model: LoadedModel, sink: SinkActivation, edit: str, seed: int = 0) -> None:
+        self.model, self.sink, self.edit = model, sink, edit
+        self.edited = 0
+        """Tokens edited so far."""
+        self._mask: Tensor | None = None
+        self._handles: list[RemovableHandle] = []
+        random = np.random.default_rng(seed)
+        free = np.setdiff1d(np.arange(model.width), sink.features)
+        if edit == "moved" and len(free) < len(sink.features):
+            raise LayerscopeError(
+                f"the sink is carried by {len(sink.features)} of {model.width} features: `moved` has nowhere to put them. "
+                "Raise --set massive=… or leave `moved` out of --set edits=…"
+            )
+        self._rank = torch.from_numpy(random.permutation(_MOST_TOKENS))
+        direction = np.zeros(model.width)
+        direction[free] = random.standard_normal(len(free))
+        self._direction = torch.from_numpy(direction / max(float(np.linalg.norm(direction)), 1e-30))
+        self._features = torch.tensor(sink.features)
+        self._elsewhere = torch.from_numpy(random.permutation(free)[: len(sink.features)])
+
+    def __enter__(self) -> Self:
+        if self.edit == NONE:
+            return self
+        self._handles.append(self.model.module.register_forward_pre_hook(self._begin, with_kwargs=True))
+        blocks = self.model.anatomy.blocks
+        # what these two write is massive itself, and stays: once is enough
+        again = self.sink.again and self.edit not in ("matched", "moved")
+        last = self.model.n_blocks if again else self.sink.layer
+        for layer in range(self.sink.layer, last + 1):
+            if layer == 0:
+                self._handles.append(blocks[0].register_forward_pre_hook(self._before, with_kwargs=True))
+            else:
+                self._handles.append(blocks[layer - 1].register_forward_hook(self._after))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _begin(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
+        self._mask = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+    def _before(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        states = first_tensor(args, kwargs)
+        new = self.apply(states)
+        args = tuple(new if value is states else value for value in args)
+        return args, {name: new if value is states else value for name, value in kwargs.items()}
+
+    def _after(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return self.apply(output)
+        states = first_tensor(output)
+        return type(output)([self.apply(value) if value is states else value for value in output])
+
+    def apply(self, states: Tensor) -> Tensor:
+        """States (B, T, D) with the edit made; all other entries are untouched."""
+        there = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        if self._mask is not None:
+            there = self._mask[:, -states.shape[1] :].to(states.device)
+        norms = token_norms(states)
+        median = norms.masked_fill(~there, torch.nan).nanmedian(-1, keepdim=True).values
+        massive = there & (norms >= self.sink.least * median)
+        features = self._features.to(states.device)
+        entries = states[..., features]
+        others = there & ~massive
+        out = states.clone()
+        if self.edit == "matched":
+            target = self._random_tokens(massive, others)
+            squares = torch.where(massive.unsqueeze(-1), entries.float(), 0.0).square().sum((1, 2))
+            length = (squares / massive.sum(-1).clamp(min=1)).sqrt()  # of a massive token's entries: their root mean square
+            step = length[:, None, None] * self._direction.to(states.device, torch.float32)
+            out = torch.where(target.unsqueeze(-1), (states.float() + step).to(states.dtype), out)
+        elif self.edit == "moved":
+            target = massive
+            elsewhere = self._elsewhere.to(states.device)
+            there_now = states[..., elsewhere]
+            out[..., elsewhere] = torch.where(target.unsqueeze(-1), there_now + entries, there_now)
+            out[..., features] = torch.where(target.unsqueeze(-1), torch.zeros_like(entries), entries)
+        else:
+            target = self._last_tokens(massive, others) if self.edit == "control" else massive
+            new = self._instead(entries, others.unsqueeze(-1)).to(states.dtype)
+            out[..., features] = torch.where(target.unsqueeze(-1), new, entries)
+        self.edited += int(target.sum())
+        return out
+
+    def _instead(self, entries: Tensor, others: Tensor) -> Tensor:
+        """What the entries become."""
+        if self.edit == "replace":
+            mean = torch.where(others, entries, 0.0).sum(1, keepdim=True) / others.sum(1, keepdim=True).clamp(min=1)
+            return mean.expand_as(entries)
+        if self.edit == "clamp":
+            most = torch.where(others, entries.abs(), 0.0).amax(1, keepdim=True)
+            return torch.maximum(torch.minimum(entries, most), -most)
+        return torch.zeros_like(entries)
+
+    @staticmethod
+    def _last_tokens(massive: Tensor, others: Tensor) -> Tensor:
+        """As many tokens of each text that are no sinks: the last ones."""
+        count = massive.sum(-1, keepdim=True)
+        behind = others.flip(-1).cumsum(-1).flip(-1)  # 1 at the last usable token, 2 at the one before, …
+        return others & (behind <= count)
+
+    def _random_tokens(self, massive: Tensor, others: Tensor) -> Tensor:
+        """As many tokens of each text that are no sinks, by a random rank of their place: padding does not change it."""
+        rank = self._rank[: massive.shape[1]].to(massive.device).expand_as(massive)
+        rank = rank.masked_fill(~others, _MOST_TOKENS)
+        return others & (rank.argsort(-1).argsort(-1) < massive.sum(-1, keepdim=True))
