@@ -161,9 +161,10 @@ def test_the_papers_recipe_has_every_study() -> None:
     assert by_name["training"].options["steps"][-1] == "step143000"
     small = {step.study for step in read_plan("paper-small").steps}
     assert small >= {"compare", "scale", "extreme", "sublayers", "reasoning", "alpha", "theory", "scores", "finetune"}
-    kinds = {step.kind for step in read_plan("paper-small").steps}
-    assert kinds == {"study", "probe"}
-    assert any(step.kind == "probe" for step in plan.steps)  # Fig. 14
+    for each in (plan, read_plan("paper-small")):
+        assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
+        of_images = [step.settings for step in each.steps if step.kind == "profile"]
+        assert all(step["images"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"]) for step in of_images)
     assert any("LLM2Vec" in spec.label for spec in by_name["scores"].models)  # Table 2
     with pytest.raises(UnknownNameError, match=r"unknown recipe 'papr'. Did you mean 'paper'"):
         read_plan("papr")

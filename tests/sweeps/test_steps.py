@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 
 from layerscope.errors import UnknownNameError
 from layerscope.sweeps.run import sweep
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
 from tests.tiny import build_tiny, tiny_tokenizer
+from tests.tiny_images import build as build_image_model
+from tests.tiny_images import pictures
 
 
 @pytest.fixture
@@ -83,3 +87,17 @@ def test_one_table_holds_every_kind_of_step(small: dict[str, Any], tmp_path: Pat
     assert set(rows["classes"]["metric"]) == {"top1"}
     written = pd.read_parquet(tmp_path / "out" / "sweep.parquet")
     assert written.astype(object).fillna("").equals(done.table.astype(object).fillna(""))
+
+
+def test_a_step_profiles_images(tmp_path: Path) -> None:
+    for i, picture in enumerate(pictures(6)):
+        (tmp_path / "photos" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(picture)).save(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png")
+    build_image_model("vit").save_pretrained(tmp_path / "tiny-vit")
+    settings = {"images": str(tmp_path / "photos"), "metrics": ["prompt_entropy", "dataset_entropy"]}
+    step = {"name": "entropies", "profile": settings, "models": [str(tmp_path / "tiny-vit")], "limit": 5}
+    done = sweep({"steps": [step]}, out=tmp_path / "out", progress=False)
+    assert done.failed == []
+    assert set(done.table.loc[done.table["metric"] == "prompt_entropy", "n"]) == {5}
+    assert set(done.table["metric"]) == {"prompt_entropy", "dataset_entropy"}
+    assert set(done.table["layer"]) == {0, 1, 2, 3}

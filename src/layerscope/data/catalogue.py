@@ -116,7 +116,7 @@ _ENTRIES = (
     ),
     CorpusEntry(
         name="wikitext",
-        summary="WikiText-103 paragraphs (raw, train split) without headings and texts under 30 tokens, English",
+        summary="WikiText-103 paragraphs (raw, train split) without headings and texts under 30 words, English",
         license="CC-BY-SA-3.0 and GFDL",
         citation="Merity, Xiong, Bradbury & Socher (2017), Pointer Sentinel Mixture Models, ICLR",
         origin=HubDataset(HubSpec("Salesforce/wikitext", "wikitext-103-raw-v1", "train")),

@@ -41,6 +41,8 @@ _BYTES = {"float16": 2, "bfloat16": 2, "auto": 2, "float64": 8}  # of a weight, 
 _CHARACTERS = 4.2  # of a token, where no tokenizer is at hand
 _SAMPLE = 64  # texts that are tokenized to tell how many tokens all of them have
 _TEXTS = {"lee": 300}  # texts of a corpus that is used whole and is not read for an estimate; others are taken as 1000
+_READ = {"profile": "they", "evaluate": "the tasks", "probe": "the data"}
+_NO_CONFIG = ("batch_size", "images", "limit")  # settings of a profile that say what it reads, and how fast
 _BATCH_TOKENS, _LENGTH, _REPEATS = 512, 64, 2  # of the timed batch
 _LONG_ENOUGH = 0.02  # seconds of a call that is timed
 
@@ -157,10 +159,8 @@ class _Costs:
             return StepEstimate(step.name, note=f"unknown: {error}")
         dtype = str(step.options_of(spec).get("dtype", "float32"))
         if step.corpus is None:
-            memory = self._memory(shape, dtype)
-            return StepEstimate(
-                step.name, parameters=shape.parameters, memory=memory, note="texts: known once the tasks are read"
-            )
+            note = f"{'images' if step.kind == 'profile' else 'texts'}: known once {_READ[step.kind]} are read"
+            return StepEstimate(step.name, parameters=shape.parameters, memory=self._memory(shape, dtype), note=note)
         config = profile_config(step)
         passes = 1 + config.n_views
         read = self._corpora.get(step.corpus)
@@ -264,7 +264,8 @@ class _Costs:
 
 def profile_config(step: Step) -> ProfileConfig:
     """The checked settings of a step's profile."""
-    return make_config(**{key: value for key, value in step.settings.items() if key != "batch_size"})
+    kind = "texts" if step.corpus is not None else "images"
+    return make_config(kind=kind, **{key: value for key, value in step.settings.items() if key not in _NO_CONFIG})
 
 
 def _count(corpus: PlannedCorpus) -> int:

@@ -254,7 +254,7 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
     if kind != "study" and "options" in raw:
         raise PlanError(f"{where} has `options`, which go with a `study`: write settings of `{kind}` under `{kind}`.")
     settings = {**settings, **{key: raw[key] for key in _DEFAULTS if key in raw}}
-    corpus = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
+    corpus: PlannedCorpus | None = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
     about = str(raw.get("about") or "")
     texts = [str(model) for model in _expect(raw.get("models") or [], list, f"{where}.models", "a list of models")]
     _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options")
@@ -263,7 +263,11 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         return [_study(raw, specs, corpus, settings, where, about, taken)]
     own = _run_settings(raw[kind], kind, f"{where}.{kind}")
     if kind == "profile":
-        own = {"max_length": settings["max_length"], "final_norm": settings["final_norm"], "seed": settings["seed"], **own}
+        own = {"final_norm": settings["final_norm"], "seed": settings["seed"], **own}
+        if "images" in own:  # read when the step runs
+            corpus, own = None, {"limit": settings["limit"], **own}
+        else:
+            own = {"max_length": settings["max_length"], **own}
     steps: list[Step] = []
     names = set(taken)
     for text in _entries(texts, f"{where}.models"):
@@ -332,7 +336,7 @@ def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:
     valid = _parameters(function, _WITHOUT.get(kind, _SET_HERE))
     # flat keywords of option groups, and names of the release before this one
     more = {
-        "profile": [*Options.__dataclass_fields__, "batch_size"],
+        "profile": [*Options.__dataclass_fields__, "batch_size", "images", "tokens", "image_pooling"],
         "evaluate": ["batch_size", "workers"],
         "probe": ["batch_size", "texts", "images", "task"],
     }
