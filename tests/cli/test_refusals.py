@@ -25,6 +25,11 @@ def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
     assert_refused(cli("evaluate", model_folder, "--tasks", "STS13", "--store-dtype", "x"), "unknown store_dtype 'x'", "float16")
 
 
+@pytest.mark.parametrize(("given", "meant"), [("entropy", "prompt_entropy"), ("rank", "effective_rank"), ("sink", "sink_ratio")])
+def test_the_usual_meaning_of_a_metric_is_suggested(cli: Cli, model_folder: Path, data: Path, given: str, meant: str) -> None:
+    assert_refused(cli("profile", model_folder, "--data", data, "-m", given), f"Did you mean '{meant}'?")
+
+
 def test_names_that_are_too_long(cli: Cli, model_folder: Path, data: Path) -> None:
     long = "x" * 5000
     assert_refused(cli("profile", long, "--data", data), "unknown model", "xxx...")

@@ -13,7 +13,7 @@ import pytest
 
 from layerscope.exporting import ExportError
 from layerscope.exporting import bench as benching
-from layerscope.exporting.bench import Bench, bench, print_bench
+from layerscope.exporting.bench import Bench, base_of, bench, print_bench
 from layerscope.exporting.cutting import cut
 from tests.exporting.support import draft_of
 from tests.tiny import tiny_model
@@ -60,6 +60,27 @@ def test_the_table_says_how_many_times_better(capsys: pytest.CaptureFixture[str]
     print_bench(both)
     told = capsys.readouterr().out
     assert all(row[0] in told for row in both.rows())
+
+
+@pytest.mark.parametrize(
+    ("base", "name"),
+    [
+        ({"name": "smollm2-135m", "source": "catalogue"}, "smollm2-135m"),
+        ({"name": "org/model", "source": "hub", "revision": "0a1b"}, "org/model@0a1b"),
+        ({"name": "org/model@main", "source": "hub", "revision": "0a1b"}, "org/model@main"),
+    ],
+)
+def test_a_folder_knows_its_base(tmp_path: Path, base: dict[str, str], name: str) -> None:
+    (tmp_path / benching.MARKER).write_text(json.dumps({"base": base}))
+    assert base_of(tmp_path) == name
+
+
+def test_a_base_that_cannot_be_named_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="is not an export of layerscope.*--against"):
+        base_of(tmp_path)
+    (tmp_path / benching.MARKER).write_text(json.dumps({"base": {"name": "mine", "source": "folder"}}))
+    with pytest.raises(ExportError, match="was cut from mine, which was given as a folder: name it with --against"):
+        base_of(tmp_path)
 
 
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
