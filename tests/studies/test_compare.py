@@ -68,6 +68,13 @@ def test_other_tokens_are_told(texts: list[str]) -> None:
     assert run.plot().axes
 
 
+def test_the_figure_has_a_panel_for_every_metric(texts: list[str]) -> None:
+    run = study("compare", tiny_model("llama"), tiny_model("gpt2"), texts=texts, metrics="infonce,lidar,dime,dataset_entropy")
+    shown = [axis.get_title(loc="left") for axis in run.plot().axes if axis.get_visible()]
+    assert {"Prompt entropy", "Curvature", "InfoNCE", "LiDAR", "DiME", "Dataset entropy"} <= set(shown)
+    assert len(shown) == 6 + 4
+
+
 def test_order_of_texts_does_not_matter(texts: list[str]) -> None:
     models = tiny_model("llama"), tiny_model("gpt2")
     one = study("compare", *models, texts=texts)

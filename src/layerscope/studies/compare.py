@@ -4,7 +4,8 @@ Profiles every model on the same texts and takes differences from the first, pro
 line between two layers where the numbers of blocks differ.
 
 Table: `value` rows (each model's profile), `difference` rows (model minus base) and `valley` rows (the deepest dip). Figure: the
-curves above, the differences below. Verdict: each model against the base over all layers, and where; then each one's valley.
+curves above, the differences below them, then the curves of the other metrics. Verdict: each model against the base over all
+layers, and where; then each one's valley.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from layerscope.studies.shared.curves import (
     quiet,
     subtitle,
     tame,
+    wanted_panels,
 )
 from layerscope.studies.shared.models import CURVES, Request, canonical, passes_of, profile_of, read_specs, token_fingerprint
 
@@ -108,15 +110,22 @@ class Compare(Study):
         return passes_of(options["metrics"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
-        """Curves above, differences from the base below."""
+        """Curves above, differences from the base below; then the curves of metrics that have no value per prompt."""
         from matplotlib.lines import Line2D
 
         values, differences = table[table["kind"] == "value"], table[table["kind"] == "difference"]
         labels = list(dict.fromkeys(values["model"]))
         base = manifest["conventions"]["base"]
         colors = model_colors(manifest, labels)
-        figure = new_figure(10.8, 5.8)
-        axes = figure.subplots(2, len(_PANELS), sharex=True)
+        others = [panel for panel in wanted_panels(values) if panel[0] not in {metric for metric, _, _ in _PANELS}]
+        rows_below = -(-len(others) // len(_PANELS))
+        figure = new_figure(10.8, 5.8 + 2.7 * rows_below)
+        axes = figure.subplots(2 + rows_below, len(_PANELS), sharex=True)
+        below = axes[2:].ravel()
+        for axis, panel in zip(below, others, strict=False):
+            draw_panel(axis, values, panel, "model", colors)
+        for axis in below[len(others) :]:
+            axis.set_visible(False)
         for j, panel in enumerate(_PANELS):
             metric, sink, _ = panel
             draw_panel(axes[0, j], values, panel, "model", colors)
@@ -131,7 +140,7 @@ class Compare(Study):
             axis.set_xlabel("depth (layer / blocks)", fontsize=8)
             axis.set_ylabel(f"difference ({metrics()[metric].info.unit})", fontsize=8)
             quiet(axis)
-        for row in axes[:, :2]:  # with and without the sink on one scale: that is what they are compared on
+        for row in axes[:2, :2]:  # with and without the sink on one scale: that is what they are compared on
             low, high = min(a.get_ylim()[0] for a in row), max(a.get_ylim()[1] for a in row)
             for axis in row:
                 axis.set_ylim(low, high)
