@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerscope.core.statistics import Interval
+from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
-from layerscope.studies.diversity import Diversity, build_corpora, moved, word_topics
+from layerscope.studies.diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, moved, word_topics
 from layerscope.studies.run import study
 from layerscope.studies.shared.vectors import reciprocal_ranks
 from tests.tiny import tiny_model
@@ -75,6 +75,24 @@ def test_a_move_needs_intervals_apart() -> None:
     assert moved(Interval(2, 1, 3), Interval(7, 6, 8))
     assert not moved(Interval(2, 1, 7), Interval(7, 6, 8))
     assert not moved(Interval(2, 2, 2), Interval(3, 2, 4))
+
+
+def measured(rng: np.random.Generator, peak: float, height: float) -> Interval:
+    """The best layer of 40 texts whose smooth curves are best at a known layer."""
+    texts, layers = 40, np.arange(13)
+    truth = height * np.exp(-(((layers - peak) / 3) ** 2))
+    rows = truth + np.cumsum(rng.normal(size=(texts, 13)), 1) / np.sqrt(13)
+    draws = bootstrap_rows(texts, 60, int(rng.integers(10**6)))
+    corpus = NestedCorpus("topic", 1, tuple(map(str, range(texts))))
+    return MeasuredCorpus(corpus, {"found_again": rows.mean(0)}, {"found_again": rows[draws].mean(1)}).best("found_again")
+
+
+def test_best_layers_that_are_the_same_seldom_move_and_others_do() -> None:
+    rng = np.random.default_rng(0)
+    for height in (0.0, 1.0):
+        found = np.mean([moved(measured(rng, 6, height), measured(rng, 6, height)) for _ in range(60)])
+        assert found <= 0.07, "at most one in twenty, up to chance"
+    assert np.mean([moved(measured(rng, 3, 1.0), measured(rng, 9, 1.0)) for _ in range(30)]) > 0.8
 
 
 def test_the_study_runs_and_says_so() -> None:

@@ -68,6 +68,15 @@ def test_a_layer_is_judged_on_texts_that_did_not_choose_it() -> None:
     assert gain.sign == 1
 
 
+def test_layers_that_are_all_alike_gain_five_times_in_a_hundred() -> None:
+    rng = np.random.default_rng(1)
+    signs = []
+    for trial in range(150):
+        smooth = rng.normal(size=(1, 60)) + 0.3 * np.cumsum(rng.normal(size=(12, 60)), 0)
+        signs.append(gain_over_last(smooth, trial)[0].sign)
+    assert np.mean(np.array(signs) != 0) <= 0.1  # 5 % ± 2, with 150 trials
+
+
 def labeled_file(folder: Path) -> Path:
     file = folder / "subjects.csv"
     with file.open("w", newline="", encoding="utf-8") as stream:
