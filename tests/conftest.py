@@ -12,11 +12,14 @@ from typing import Any
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is first imported: a small SVD is 30 x slower with threads that fight
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
-from tests.ray_cluster import two_nodes
-from tests.tiny import build_tiny, tiny_tokenizer
+from tests.forking import start_server
+
+# The process that hands out the tests reads this file too, and runs none: torch and transformers are imported where needed.
+
+# Until all is imported there is nothing to free, and looking takes half a second each time.
+gc.disable()
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,21 +72,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: places.get(group_of(item.nodeid), len(LONGEST)))
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not look at it again, half a second each time."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported stays: the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    if not session.config.option.collectonly:
+        start_server()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tiny models without oneDNN: on ARM it takes half a millisecond for a product that takes a hundredth. Real models are read
     as users read them."""
+    import torch
+
     torch.backends.mkldnn.enabled = item.get_closest_marker("real") is not None
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
 
 
@@ -119,6 +129,8 @@ def own_cache(request: pytest.FixtureRequest, caches: Iterator[Path], monkeypatc
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama as a folder on disk, as a user would have one."""
+    from tests.tiny import build_tiny, tiny_tokenizer
+
     folder = tmp_path_factory.mktemp("models") / "tiny-llama"
     build_tiny("llama").save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -135,4 +147,6 @@ def texts() -> list[str]:
 @pytest.fixture(scope="session")
 def cluster() -> Any:
     """A Ray cluster of two nodes. Tests that ask for it run in one process."""
+    from tests.ray_cluster import two_nodes
+
     return two_nodes()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.forking import run_python
 
 EXTRAS = (
     "gguf", "matplotlib", "nlpaug", "datasets", "peft", "accelerate", "mteb", "sentence_transformers", "ray", "PIL", "sklearn",
@@ -32,7 +31,7 @@ print(sorted(set(sys.modules) & set({extras!r})))
 
 
 def test_all_but_scoring_imports_with_the_core_alone() -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", PROGRAM.format(extras=EXTRAS)], capture_output=True, text=True, check=True)
+    done = run_python(PROGRAM.format(extras=EXTRAS), without=["layerscope", "transformers", *EXTRAS])
     *failed, blocked = done.stdout.splitlines()
     assert blocked == "[]"  # none of them was there
     assert [line.split()[:2] for line in failed] == [[NEEDS_MTEB, "MissingExtraError"]]

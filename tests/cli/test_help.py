@@ -26,6 +26,7 @@ from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.core.runs import load_run
 from layerscope.profiling.config import ProfileConfig
 from tests.cli.support import Cli
+from tests.forking import run_python
 
 load_commands()
 GROUP: Any = typer.main.get_command(app)
@@ -219,7 +220,7 @@ def test_the_namespace_shows_everything_public() -> None:
     for name in layerscope.__all__:
         assert getattr(layerscope, name) is not None
     code = "import layerscope; print(layerscope.metrics.__name__, layerscope.training.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python(code, without=["layerscope"])
     assert done.stdout.split() == ["layerscope.metrics", "layerscope.training"]
 
 

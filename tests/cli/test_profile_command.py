@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +11,7 @@ import pytest
 
 from layerscope.profiling import Run, job
 from tests.cli.support import Cli, assert_refused
+from tests.forking import run_python
 
 FAST = ("--max-length", "24", "--views", "2", "--permutations", "2", "--device", "cpu")
 ENTROPY = ("--metrics", "prompt_entropy", "--max-length", "24")
@@ -197,7 +196,7 @@ main()
 
 def test_ctrl_c_keeps_what_is_finished(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
     words = ["profile", str(model_folder), "-d", str(data), *ENTROPY, "-o", str(tmp_path / "run")]
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], cwd=ROOT, capture_output=True, text=True)
+    ended = run_python(INTERRUPTED, *words)
     assert ended.returncode == 130 == 128 + signal.SIGINT
     assert ended.stdout == ""
     assert ended.stderr.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."

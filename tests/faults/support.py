@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.forking import run_python
 
 
 def run_tool(tool: str, what: str, count: int, seed: int) -> dict[str, Any]:
     """What `python -m tests.faults.TOOL WHAT COUNT SEED` found."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    command = [sys.executable, "-m", f"tests.faults.{tool}", what, str(count), str(seed)]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    program = f"import runpy; runpy.run_module('tests.faults.{tool}', run_name='__main__')"
+    ended = run_python(program, what, str(count), str(seed))
     if ended.returncode != 0:
-        raise RuntimeError(f"{' '.join(command[2:])} ended with {ended.returncode}: {ended.stderr[-2000:]}")
+        raise RuntimeError(f"{tool} {what} {count} {seed} ended with {ended.returncode}: {ended.stderr[-2000:]}")
     return dict(json.loads(ended.stdout.splitlines()[-1]))

@@ -3,13 +3,12 @@
 import doctest
 import importlib
 import pkgutil
-import subprocess
-import sys
 
 import pytest
 
 import layerscope.metrics
 import layerscope.spectra
+from tests.forking import run_python
 
 BLOCKED = ("transformers", "pandas", "rich", "typer", "matplotlib", "pyarrow", "scipy", "safetensors", "datasets", "tokenizers")
 PURE = ("layerscope.metrics", "layerscope.spectra", "layerscope.capture.anatomy")
@@ -40,7 +39,7 @@ print(len(metrics()))
 
 def test_the_pure_parts_need_only_torch_and_numpy():
     program = PROGRAM.format(blocked=BLOCKED, pure=PURE, first=BLOCKED[0])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = run_python(program, without=["layerscope", *BLOCKED])
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(layerscope.metrics.metrics())
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.forking import run_python
 
 
 def test_a_judge_from_another_package_is_known_and_judges(tmp_path: Path) -> None:
@@ -37,5 +37,5 @@ class Two:
     readouts, layers = [Readout()], [0, 1, 2]
 print(JUDGES.get("deepest")().judge(Two()).best(), "agreement" in JUDGES)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = run_python(code, without=["layerscope"])
     assert ended.stdout.strip() == "(0, 2) True", ended.stderr

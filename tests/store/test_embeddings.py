@@ -25,6 +25,7 @@ from layerscope.store import atomic
 from layerscope.store.chunks import INDEX, ChunkIndex, as_keys
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
 from layerscope.store.space import space_key
+from tests.forking import run_python
 
 SITES = ["embeddings", "block.0", "block.1"]
 KIND = "mean/applied/keep"
@@ -229,8 +230,7 @@ def replace(*arguments):
     real(*arguments)
 os.replace = replace
 """
-    arguments = [sys.executable, "-c", script + WRITER, str(tmp_path), "0", "100", "10", "8"]
-    assert subprocess.run(arguments, capture_output=True).returncode == -signal.SIGKILL
+    assert run_python(script + WRITER, str(tmp_path), "0", "100", "10", "8").returncode == -signal.SIGKILL
     assert len(list(tmp_path.rglob(".*.part"))) == 1
     space = EmbeddingStore(tmp_path).space({"model": "m"})
     assert len(list(space.folder.glob("*.npy"))) == 2 + min(step, 2)

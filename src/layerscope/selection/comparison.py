@@ -83,11 +83,12 @@ def lowest_per_task(model: Judged, metric: str) -> dict[str, int]:
         return {}
     lowest = {}
     for task, rows in values.groupby("task"):
-        if task in model.gains.index:
-            scored = model.gains.loc[task].dropna().index
+        name = str(task)
+        if name in model.gains.index:
+            scored = model.gains.loc[name].dropna().index
             rows = rows[rows["layer"].isin(scored)]
             if len(rows):
-                lowest[str(task)] = int(rows["layer"].to_numpy()[int(rows["value"].to_numpy().argmin())])
+                lowest[name] = int(rows["layer"].to_numpy()[int(rows["value"].to_numpy().argmin())])
     return lowest if len(lowest) >= 10 else {}
 
 
