@@ -172,7 +172,7 @@ def test_what_the_data_refute() -> None:
     assert verdict("fig12", "Pythia-6.9b", "valley of entropy_prompt") == "not supported"
     # unrelated curves as smooth as these give as much: no metric is beyond chance, though four of six would be by one null alone
     assert verdict("fig3", "Pythia-410m", "dcor: beyond chance") == "not supported"
-    strong = by_cell(reproduce("fig3", "english"))["Pythia-410m", "dcor: beyond chance"]
+    strong = by_cell(recomputed("fig3"))["Pythia-410m", "dcor: beyond chance"]
     assert strong.ours == 0
     assert "0 by random phase alone, 4 by permuted increments alone" in strong.note
     assert verdict("fig9", "bert-base", "dcor: beyond chance") == "not supported"

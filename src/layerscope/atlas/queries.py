@@ -31,8 +31,11 @@ def select_scores(model: str | AtlasModel, convention: str = "english") -> pd.Da
     >>> round(100 * float(table[table.layer == 17].score.mean()), 2)
     51.96
     """
-    check_convention(convention)
-    known = find_model(model)
+    return _selected_scores(find_model(model), check_convention(convention)).copy()
+
+
+@lru_cache(maxsize=256)
+def _selected_scores(known: AtlasModel, convention: str) -> pd.DataFrame:
     table = _rows(known, "scores")
     if table.empty:
         raise LayerscopeError(f"the atlas has no scores of {known.name}. `layerscope atlas models` says what each model has.")
@@ -68,7 +71,13 @@ def metric_values(
     `split` None reads what the paper's code reads: `test` on MTEB, `val` on imagenet, `train` on wikitext (where there is none,
     `train(unrecorded)` of the older code, or `test`). An undefined value has no row; `attrs` counts them.
     """
-    known = find_model(model)
+    return _selected_values(find_model(model), dataset, metric, normalization, split).copy()
+
+
+@lru_cache(maxsize=512)  # the figures ask for the same curves again and again
+def _selected_values(
+    known: AtlasModel, dataset: str | None, metric: str | None, normalization: str, split: str | None
+) -> pd.DataFrame:
     table = _rows(known, "metrics")
     if table.empty:
         raise LayerscopeError(f"the atlas has no metrics of {known.name}. `layerscope atlas models` says what each model has.")

@@ -393,7 +393,11 @@ def _curve_by_layer(table: pd.DataFrame, column: str) -> dict[int, float]:
 
 def _curves_by_task(table: pd.DataFrame, column: str) -> dict[Any, dict[int, float]]:
     """The curve of each task, in the order of the table."""
-    return {task: _curve_by_layer(mine, column) for task, mine in table.groupby("task", sort=False)}
+    means = table.groupby(["task", "layer"], sort=False)[column].mean()
+    curves: dict[Any, dict[int, float]] = {}
+    for (task, layer), value in zip(means.index.tolist(), means.tolist(), strict=True):
+        curves.setdefault(task, {})[layer] = value
+    return curves
 
 
 def _per_task(table: pd.DataFrame) -> bool:
