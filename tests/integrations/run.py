@@ -1,12 +1,14 @@
 """`make integrations`: the exported folders in the programs that people serve and use embeddings with.
 
     python tests/integrations/run.py                        # every program, one after another
-    python tests/integrations/run.py --only model2vec,onnx  # these alone
+    python tests/integrations/run.py --only model2vec,onnxruntime  # these alone
+    python tests/integrations/run.py --llama-libraries FOLDER  # libllama.so that was built before: nothing is compiled
 
 Models are cut and exported once. Every program has an environment of its own, with its packages on top of those of this one (a
-`.pth` file: torch is not installed again). Its script in `checks/` embeds the same texts from the folder, and says how far its
-vectors are from those that layerscope captures in the whole model. At the end there is one table. A program that cannot be
-installed or run here is in it with the reason; a difference that is too large ends the run with 1.
+`.pth` file: torch is not installed again). A program whose requirements contradict layerscope's has nothing below it. A script in
+`checks/` embeds the same texts from the folder, and says how far its vectors are from those that layerscope captures in the whole
+model. At the end there is one table. A program that cannot be installed or run is in it with the reason; a difference that is
+too large ends the run with 1.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +30,16 @@ ROOT = HERE.parents[1]
 
 @dataclass(frozen=True)
 class Program:
-    """A program: what is installed, which script checks it, and the largest cosine distance allowed."""
+    """A program: what is installed, which script checks it, and the largest cosine distance allowed.
+
+    `alone`: nothing of this environment is below that of the program; torch alone has the same version.
+    """
 
     install: tuple[str, ...]
     check: str
     allowed: float = 1e-5
     otherwise: tuple[str, ...] = ()  # installed without dependencies where the first does not install
+    alone: bool = False
 
 
 PROGRAMS = {
@@ -45,16 +52,19 @@ PROGRAMS = {
     # its stemmer has no wheel for Linux on ARM, and dense embeddings do without: see check_fastembed.py
     "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
     "llama-cpp-python": Program(("llama-cpp-python",), "llama_cpp", allowed=1e-3),
-    "infinity-emb": Program(("infinity-emb[server,torch]",), "infinity"),
+    # it asks for numpy below 2 and sentence-transformers below 4; its typer breaks with a newer click
+    "infinity-emb": Program(("infinity-emb[server,torch]", "click<8.2"), "infinity", alone=True),
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def environment(place: Path) -> Path:
-    """The environment of one program, with the packages of this one below its own; its python."""
+def environment(place: Path, alone: bool = False) -> Path:
+    """The environment of one program, with the packages of this one below its own unless it is to be alone; its python."""
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
         venv.create(place, with_pip=True)
+    if alone:
+        return python
     asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     own = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     (Path(own) / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
@@ -68,27 +78,32 @@ def last_line(text: str) -> str:
     return ((telling or lines or ["no message"])[-1])[:160]
 
 
-def install(python: Path, program: Program, timeout: float) -> str | None:
+def install(python: Path, program: Program, timeout: float, extra: dict[str, str]) -> str | None:
     """Install what a program needs; why it could not be, or None."""
     pip = [str(python), "-m", "pip", "install", "-q"]
-    tries = [[*pip, "-c", str(ROOT / "constraints.txt"), *program.install]] if program.install else []
+    constraints = ROOT / "constraints.txt"
+    fixed = ["-c", str(constraints)]
+    if program.alone:
+        fixed = [line for line in constraints.read_text(encoding="utf-8").splitlines() if line.startswith("torch==")]
+    tries = [[*pip, *fixed, *program.install]] if program.install else []
     tries += [[*pip, "--no-deps", *program.otherwise]] if program.otherwise else []
     reason = None
     for words in tries:
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+        surroundings = {**os.environ, **extra}
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=surroundings, check=False)
         if not ended.returncode:
             return None
         reason = reason or f"not installed: {last_line(ended.stderr)}"
     return reason
 
 
-def try_program(name: str, program: Program, work: Path, timeout: float) -> dict[str, str | float | None]:
-    """Install and run one program."""
+def try_program(name: str, program: Program, work: Path, timeout: float, extra: dict[str, str]) -> dict[str, str | float | None]:
+    """Install and run one program; `extra` are environment variables."""
     row: dict[str, str | float | None] = {"program": name, "version": None, "compared": None, "difference": None, "reason": None}
     folder = "".join(c if c.isalnum() else "-" for c in name).strip("-")
     try:
-        python = environment(work / "venvs" / folder)
-        reason = install(python, program, timeout)
+        python = environment(work / "venvs" / folder, program.alone)
+        reason = install(python, program, timeout, extra)
         if reason:
             return {**row, "reason": reason}
         ended = subprocess.run(
@@ -96,7 +111,7 @@ def try_program(name: str, program: Program, work: Path, timeout: float) -> dict
             capture_output=True,
             text=True,
             timeout=timeout,
-            env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, **OFFLINE},
+            env={**{key: value for key, value in os.environ.items() if key != "PYTHONPATH"}, **OFFLINE, **extra},
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -119,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="the exported folders in other programs")
     parser.add_argument("--only", default="", help="programs, comma-separated: " + ", ".join(PROGRAMS))
     parser.add_argument("--work", type=Path, default=ROOT / ".venv-integrations", help="where folders and environments are kept")
+    parser.add_argument("--llama-libraries", type=Path, help="a folder with libllama built before, instead of building it")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for one program")
     given = parser.parse_args()
     wanted = [name.strip() for name in given.only.split(",") if name.strip()] or list(PROGRAMS)
@@ -128,9 +144,15 @@ def main() -> int:
     given.work.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, str(HERE / "folders.py"), str(given.work)], check=True)
     rows = []
+    built = {}
+    if given.llama_libraries:
+        path = str(given.llama_libraries.resolve())
+        built = {"CMAKE_ARGS": "-DLLAMA_BUILD=OFF", "LLAMA_CPP_LIB_PATH": path, "LD_LIBRARY_PATH": path}
     for name in wanted:
-        rows.append(try_program(name, PROGRAMS[name], given.work, given.timeout))
-        print(json.dumps(rows[-1]), flush=True)
+        start = time.monotonic()
+        extra = built if name == "llama-cpp-python" else {}
+        rows.append(try_program(name, PROGRAMS[name], given.work, given.timeout, extra))
+        print(json.dumps({**rows[-1], "seconds": round(time.monotonic() - start)}), flush=True)
     print_table(rows)
     (given.work / "table.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     far = [
