@@ -6,7 +6,6 @@ non-zero. Its text says what was given, what is valid and what to do next.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -77,6 +76,8 @@ class UnknownNameError(LayerscopeError):
     """A name that is not one of the valid ones; suggests the nearest."""
 
     def __init__(self, kind: str, given: str, valid: Iterable[str], hint: str = "") -> None:
+        import difflib  # here: it takes longer to import than the rest of this file
+
         names = sorted(valid)
         near = difflib.get_close_matches(given.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
         match = USUALLY_MEANT.get((kind, given.lower()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ VERSION = "0.1.0"
 @cache
 def _origin() -> dict[str, Any]:
     """What pip recorded of an install from a folder, a file or a repository; empty for one from a package index."""
+    import json
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
 import typer
@@ -141,9 +140,11 @@ def _write(text: str, place: str) -> None:
 
 
 def _core(name: str) -> Finding:
+    from importlib import metadata  # here, because every command's help reads this file, and reading metadata is slow
+
     try:
-        return Finding(name, OK, version(name))
-    except PackageNotFoundError:
+        return Finding(name, OK, metadata.version(name))
+    except metadata.PackageNotFoundError:
         return Finding(name, PROBLEM, "is not installed", f"pip install {name}")
 
 
@@ -167,14 +168,18 @@ def _extra(name: str, thorough: bool = False) -> Finding:
 
 def _version(module: str) -> str:
     """The version of the distribution that holds a module."""
-    with contextlib.suppress(PackageNotFoundError, LookupError):
-        return version(_distributions()[module][0])
+    from importlib import metadata
+
+    with contextlib.suppress(metadata.PackageNotFoundError, LookupError):
+        return metadata.version(_distributions()[module][0])
     return "of an unknown version"
 
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
-    return packages_distributions()
+    from importlib import metadata
+
+    return metadata.packages_distributions()
 
 
 def _first_line(error: BaseException) -> str:
