@@ -342,6 +342,17 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
     assert [check.status for check in check_tree(tmp_path)] == ["ok", "ok"]
 
 
+def test_what_a_kill_at_the_very_last_step_left_is_swept(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    left = tmp_path / ".manifest.json.0a1b2c3d-9-0a1b2c3d.part"  # of the manifest that no longer names the scratch folder
+    left.write_text("half")
+    assert not folder.is_whole()
+    with folder.session("profile", CONFIG) as session:
+        assert session.finished
+    assert not left.exists()
+    assert folder.is_whole()
+
+
 def test_a_folder_of_several_runs_is_swept_too(tmp_path: Path) -> None:
     left = [tmp_path / name for name in (".sweep.parquet.0a1b2c3d-9-0a1b2c3d.part", "..sweep.0a1b2c3d-9-0a1b2c3d.part")]
     for path in left:

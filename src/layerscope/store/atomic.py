@@ -120,6 +120,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def has_parts(folder: Path, of: tuple[str, ...] = ("",)) -> bool:
+    """Whether something in a folder is being written, or was when its writer was killed."""
+    return any(True for _ in _parts(folder, of))
+
+
+def _parts(folder: Path, of: tuple[str, ...]) -> Iterator[tuple[Path, re.Match[str]]]:
+    for path in folder.glob(f".*{PART}"):
+        found = _PART_NAME.search(path.name)
+        if found is not None and path.name[: found.start()].endswith(of):
+            yield path, found
+
+
 def remove_parts(folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = False) -> list[Path]:
     """Remove what killed writers left in a folder, files or whole folders; returns what went.
 
@@ -127,10 +139,7 @@ def remove_parts(folder: Path, of: tuple[str, ...] = ("",), all_of_them: bool = 
     has ended; what others left goes after a day. `all_of_them`: who asks knows that nobody else writes here.
     """
     gone = []
-    for path in folder.glob(f".*{PART}"):
-        found = _PART_NAME.search(path.name)
-        if found is None or not path.name[: found.start()].endswith(of):
-            continue
+    for path, found in _parts(folder, of):
         with contextlib.suppress(OSError):
             here = found["machine"] == _machine()
             left = not is_running(int(found["pid"])) if here else path.lstat().st_mtime < time.time() - _DAY

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARDS = "shards"
+# Endings of what only the run's own process writes; a report may be written by somebody else at any moment.
+_WRITTEN = (".json", ".parquet", ".csv")
 # Columns whose texts are shown as names; others may hold texts of the user, which stay as they are.
 _NAMES = frozenset(("task", "split", "subset", "model", "job", "corpus", "study", "setting", "probe", "metric", "site", "label"))
 
@@ -116,7 +118,8 @@ class RunFolder:
 
     def is_whole(self) -> bool:
         """Whether nothing of the finished run in this folder is damaged, and nothing is left to be cleaned up."""
-        return not (SHARDS in self._owned() and self.scratch.exists()) and not self.damaged()
+        left = (SHARDS in self._owned() and self.scratch.exists()) or atomic.has_parts(self.path, _WRITTEN)
+        return not left and not self.damaged()
 
     @contextmanager
     def session(
@@ -171,8 +174,7 @@ class RunFolder:
 
     def _mend(self) -> bool:
         """Remove what killed writers left and what is damaged; whether nothing was."""
-        # a report may be written by somebody else at this moment
-        atomic.remove_parts(self.path, of=(".json", ".parquet", ".csv"), all_of_them=True)
+        atomic.remove_parts(self.path, of=_WRITTEN, all_of_them=True)
         for folder in (self.path / name for name in self._owned() if Path(name).name == name):
             for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
                 atomic.remove_parts(inner, all_of_them=True)
@@ -249,7 +251,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Be the only writer of this folder, where there is no session: a folder of several runs."""
         with run_lock(self.path):
-            atomic.remove_parts(self.path, of=(".json", ".parquet", ".csv", ".sweep"), all_of_them=True)
+            atomic.remove_parts(self.path, of=(*_WRITTEN, ".sweep"), all_of_them=True)
             yield
 
     def _owned(self) -> Sequence[str]:
