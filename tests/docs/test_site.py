@@ -103,3 +103,14 @@ def test_links_to_the_repository_wait_for_its_publication(published: bool, monke
         assert made.startswith("[the script](https://github.com/some/where/blob/main/benchmarks/improve.py), ")
     else:
         assert made.startswith("the script (`benchmarks/improve.py` in the repository), `Makefile`, ")
+
+
+def test_every_picture_is_shown_and_has_a_source() -> None:
+    pictures = {path.name for path in (DOCS / "images").glob("*.png")}
+    heads = [line.partition(": ")[0] for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:]]
+    assert sorted(name for head in heads for name in head.split(", ")) == sorted(pictures)
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    shown = {
+        Path(name).name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert pictures - shown == set()
