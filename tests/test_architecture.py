@@ -107,3 +107,17 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     for name in sorted(arrows):
         visit(name, ())
     assert circles == []
+
+
+_POSIX_ALONE = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog"}
+
+
+def test_no_file_needs_a_posix_module_to_be_imported() -> None:
+    """Windows has none of them: they are imported inside functions, or where their absence is provided for."""
+    found = []
+    for name, path in _modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:  # what runs on import; `try` is left out
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            found += [f"{name} imports {module}" for module in named if module.split(".")[0] in _POSIX_ALONE]
+    assert found == []

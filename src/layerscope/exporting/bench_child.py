@@ -6,7 +6,6 @@ Run as a script: `python bench_child.py FOLDER THREADS`. Imports nothing of laye
 import json
 import logging
 import os
-import resource
 import sys
 import time
 import warnings
@@ -23,8 +22,32 @@ def peak_bytes() -> int:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         pass  # not Linux
+    if sys.platform == "win32":
+        return _windows_peak_bytes()
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _windows_peak_bytes() -> int:
+    """The same, asked of Windows."""
+    import ctypes
+
+    names = ("peak", "now", "peak_paged", "paged", "peak_other", "other", "pagefile", "peak_pagefile")
+
+    class Counters(ctypes.Structure):
+        _fields_ = (
+            ("size", ctypes.c_ulong),
+            ("faults", ctypes.c_ulong),
+            *((name, ctypes.c_size_t) for name in names),
+        )
+
+    told = Counters(size=ctypes.sizeof(Counters))
+    library = ctypes.CDLL("kernel32")
+    library.GetCurrentProcess.restype = ctypes.c_void_p
+    library.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulong)
+    return int(told.peak) if library.K32GetProcessMemoryInfo(library.GetCurrentProcess(), ctypes.byref(told), told.size) else 0
 
 
 def main(folder: str, threads: int) -> None:
