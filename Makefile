@@ -72,8 +72,9 @@ release-check: $(STAMP) ## build both packages, install them in empty environmen
 
 INTEGRATIONS ?= .venv-integrations
 ONLY ?=
+LLAMA ?=
 integrations: $(STAMP) ## exported folders in the programs that people use them with, each in its own environment (ONLY=onnxruntime,model2vec)
-	$(BIN)/python tests/integrations/run.py --work $(INTEGRATIONS) --only '$(ONLY)'
+	$(BIN)/python tests/integrations/run.py --work $(INTEGRATIONS) --only '$(ONLY)' $(if $(LLAMA),--llama-libraries $(LLAMA))
 
 FAULTS ?= 1
 SEED ?= 0
