@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from layerscope.errors import LayerscopeError
+
 
 def cache_dir() -> Path:
     """The user cache: `$LAYERSCOPE_CACHE`, or `layerscope` under `$XDG_CACHE_HOME` or `~/.cache`."""
@@ -12,4 +14,11 @@ def cache_dir() -> Path:
     if own:
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "layerscope"
+    if base:
+        return Path(base) / "layerscope"
+    try:
+        return Path.home() / ".cache" / "layerscope"
+    except RuntimeError as error:  # a container's user without a name and without HOME
+        raise LayerscopeError(
+            "this user has no home folder. Say where to keep downloads: export LAYERSCOPE_CACHE=FOLDER"
+        ) from error

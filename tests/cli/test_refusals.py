@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,64 @@ def test_names_that_are_too_long(cli: Cli, model_folder: Path, data: Path) -> No
 def test_a_cache_that_cannot_be_written(cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSCOPE_CACHE", "/proc/layerscope")
     assert_refused(cli("fetch", "lee"), "cannot be written to /proc/layerscope", "LAYERSCOPE_CACHE")
+
+
+@pytest.mark.parametrize(("part", "value"), [("model", None), ("model", []), ("conventions", [])])
+def test_a_finished_run_that_was_edited(cli: Cli, model_folder: Path, data: Path, part: str, value: object) -> None:
+    words = ("profile", model_folder, "--data", data, "--out", "run", "-m", "prompt_entropy", "--max-length", "16", "-q")
+    assert cli(*words).code == 0
+    file = Path("run", "manifest.json")
+    manifest = {**json.loads(file.read_text()), part: value}
+    manifest.pop("checksum")
+    file.write_text(json.dumps(manifest))
+    assert_refused(cli(*words), "the profile run in run is damaged", "--overwrite")
+
+
+def test_a_limit_without_end(cli: Cli, model_folder: Path, data: Path) -> None:
+    words = ("profile", model_folder, "--data", data, "-m", "prompt_entropy", "--max-length", "16", "-q")
+    assert cli(*words, "--limit", "9" * 20).code == 0
+
+
+def test_a_terminal_that_cannot_show_every_sign(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", shown)
+    assert cli("metrics").code == 0
+    shown.flush()
+    assert b"prompt_entropy" in shown.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_user_without_a_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LAYERSCOPE_CACHE", "XDG_CACHE_HOME", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert_refused(cli("store"), "no home folder", "export LAYERSCOPE_CACHE=FOLDER")
+    ended = cli("doctor")
+    assert ended.code == 2
+    assert "this user has no home folder" in ended.out
+    assert "export HF_HOME=FOLDER" in ended.out
+
+
+def test_a_folder_that_is_gone(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("os.getcwd", gone)
+    ended = cli("doctor")
+    assert ended.code == 2
+    assert "writing to this folder" in ended.out
+    assert "cd to a folder that is yours" in ended.err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_a_pipe_in_a_models_folder(cli: Cli, model_folder: Path, data: Path) -> None:
+    shutil.copytree(model_folder, "piped")
+    Path("piped", "tokenizer.json").unlink()
+    os.mkfifo("piped/tokenizer.json")
+    assert_refused(cli("profile", "piped", "--data", data, "-q"), "not a file but a pipe")
 
 
 def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:

@@ -169,12 +169,66 @@ def test_only_what_the_manifest_says_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "shards" / "glass").read_text() == "mine"
 
 
-def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "owned",
+    [["../mine", "shards"], [".."], [""], ["."], ["/"], ["a\0b"], ["x" * 300], "..", None, 5, [1, None, ["shards"]], {"..": 1}],
+    ids=str,
+)
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_manifest_cannot_reach_out_of_its_folder(tmp_path: Path, owned: object, overwrite: bool) -> None:
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "list.json").write_text("[1]")
     folder = started(tmp_path / "run")
-    folder.write_manifest({**(folder.manifest() or {}), "owned": ["../mine", "shards"]})
-    with folder.session("profile", CONFIG, overwrite=True):
-        assert (tmp_path / "mine").exists()
+    (folder.path / "thesis.tex").write_text("important")
+    folder.write_manifest({**(folder.manifest() or {}), "owned": owned})
+    list(check_tree(folder.path))
+    with folder.session("profile", CONFIG, overwrite=overwrite):
+        assert (tmp_path / "mine" / "list.json").exists()
+        assert (folder.path / "thesis.tex").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links and pipes")
+def test_a_strangers_links_and_pipes_are_not_written_through(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("important")
+    for place, make in {"link": os.symlink, "hard link": os.link, "pipe": lambda _, path: os.mkfifo(path)}.items():
+        (tmp_path / place).mkdir()
+        make(mine, tmp_path / place / "run.lock")
+        with pytest.raises(RunFolderError, match=r"cannot write .*run\.lock|is not a lock"):
+            RunFolder(tmp_path / place).session("profile", CONFIG).__enter__()
+        (tmp_path / place / "run.lock").unlink()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "run.lock").write_text("a user's own file")
+    with pytest.raises(RunFolderError, match="is not a lock"):
+        RunFolder(tmp_path / "own").session("profile", CONFIG).__enter__()
+    folder = started(tmp_path / "run")
+    folder.scratch.mkdir()
+    (folder.scratch / "numbers.bin").symlink_to(mine)
+    os.mkfifo(folder.scratch / "000000.pooled.npy")
+    with folder.session("profile", CONFIG):
+        assert not list(folder.scratch.iterdir())
+    assert mine.read_text() == "important"
+    folder.scratch.rmdir()
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir" / "list.json").write_text("[1]")
+    folder.scratch.symlink_to(tmp_path / "dir")
+    with pytest.raises(RunFolderError, match="shards is in the way"), folder.session("profile", CONFIG):
+        pass
+    assert (tmp_path / "dir" / "list.json").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(RunFolderError, match="not a file but a pipe"):
+        RunFolder(tmp_path).manifest()
+    folder = finished_run(tmp_path / "run")
+    for name in ("scores.parquet", "results/sts/a.npz"):
+        (folder.path / name).unlink()
+        os.mkfifo(folder.path / name)
+    with pytest.raises(RunFolderError, match="holds no scores table"):
+        folder.read_table("scores")
+    assert len([check for check in check_tree(folder.path) if check.status == "damaged"]) == 2
 
 
 WRITER = """

@@ -11,6 +11,7 @@ import pandas as pd
 
 from layerscope.core.reading import Reading
 from layerscope.core.readout import Readout
+from layerscope.core.runs import read_back
 from layerscope.core.sites import whole_layers
 from layerscope.errors import RunFolderError
 
@@ -84,11 +85,11 @@ def load_overlay(path: str | Path) -> Overlay:
     if manifest.get("kind") == "evaluation":
         from layerscope.evaluation.run import Evaluation
 
-        overlay = overlay_scores(Evaluation.load(path))
+        overlay = overlay_scores(read_back(Evaluation.kind, Evaluation.load, path))
     else:
         from layerscope.profiling.run import Run
 
-        overlay = overlay_metrics(Run.load(path))
+        overlay = overlay_metrics(read_back(Run.kind, Run.load, path))
     overlay.folder = str(path)
     return overlay
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import logging
 import os
 import pkgutil
@@ -140,6 +141,9 @@ def renamed(words: list[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a sign gets its code, not an error
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="backslashreplace")
     load_commands()
     # only our own lines: whatever a library is called, its requests and retries are not what a user asked for
     logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
@@ -178,8 +182,8 @@ def _unexpected(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({first}). Raise the limit (`ulimit -n 4096`) and run the same command again."
     where = "set LAYERSCOPE_DEBUG=1 to see where"
-    file = cache_dir() / "last-error.txt"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, LayerscopeError):
+        file = cache_dir() / "last-error.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
         where = f"the details are in {file}"

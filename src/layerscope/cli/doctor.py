@@ -23,6 +23,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
+from layerscope.errors import LayerscopeError
 from layerscope.version import VERSION, install_command
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -87,8 +88,11 @@ def examine(hub: bool = False, thorough: bool = False) -> Iterator[Finding]:
     yield _safely("device", _device)
     yield _safely("eigen-solver", _solver)
     yield from _caches()
-    yield _writable(Path.cwd(), "this folder")
-    yield _writable(Path(tempfile.gettempdir()), "the temp folder")
+    for place, look in (("this folder", os.getcwd), ("the temp folder", tempfile.gettempdir)):
+        try:
+            yield _writable(Path(look()), place)
+        except OSError as error:  # a folder that was removed meanwhile; no temp folder that can be written
+            yield Finding(f"writing to {place}", PROBLEM, f"not possible ({error.strerror})", _ELSEWHERE[place])
     if hub:
         yield _safely("hub", _hub)
 
@@ -116,7 +120,10 @@ def without_private_data(text: str) -> str:
     >>> without_private_data("no hf_abcdefghijklmnop in /srv/data/model")
     'no (token) in (path)'
     """
-    known = {str(Path.cwd()): "(path)", tempfile.gettempdir(): "(path)", socket.gethostname(): "(host)"}
+    known = {socket.gethostname(): "(host)"}
+    for look in (os.getcwd, tempfile.gettempdir):
+        with contextlib.suppress(OSError):
+            known[look()] = "(path)"
     with contextlib.suppress(RuntimeError, OSError):
         known[str(Path.home())] = "(path)"
     with contextlib.suppress(KeyError, OSError, ImportError):
@@ -228,8 +235,12 @@ def _solver() -> Finding:
 def _caches() -> Iterator[Finding]:
     from layerscope.cache import cache_dir
 
-    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    for name, path in (("cache", cache_dir()), ("hub cache", Path(home))):
+    for name, where in (("cache", cache_dir), ("hub cache", _hub_cache)):
+        try:
+            path = where()
+        except (LayerscopeError, RuntimeError):
+            yield Finding(name, PROBLEM, "this user has no home folder", _ELSEWHERE[f"the {name}"])
+            continue
         if not path.exists():
             yield Finding(name, OK, "empty", private=str(path))
             yield _writable(path, f"the {name}")
@@ -240,6 +251,10 @@ def _caches() -> Iterator[Finding]:
         status, mend = (NOTE, "layerscope store --prune 1GB") if free < _LITTLE else (OK, "")
         yield Finding(name, status, text, mend, private=str(path))
         yield _writable(path, f"the {name}")
+
+
+def _hub_cache() -> Path:
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
 
 
 def _size(folder: Path) -> int:
@@ -257,6 +272,7 @@ _ELSEWHERE = {
     "the cache": "export LAYERSCOPE_CACHE=FOLDER",
     "the hub cache": "export HF_HOME=FOLDER",
     "the temp folder": "export TMPDIR=FOLDER",
+    "this folder": "cd to a folder that is yours",
 }
 
 
@@ -267,8 +283,7 @@ def _writable(folder: Path, name: str) -> Finding:
         with tempfile.TemporaryFile(dir=place):
             return Finding(f"writing to {name}", OK, "allowed", private=str(folder))
     except OSError as error:
-        mend = _ELSEWHERE.get(name, "cd to a folder that is yours")
-        return Finding(f"writing to {name}", PROBLEM, f"not allowed ({error.strerror})", mend, private=str(folder))
+        return Finding(f"writing to {name}", PROBLEM, f"not allowed ({error.strerror})", _ELSEWHERE[name], private=str(folder))
 
 
 def _hub() -> Finding:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from layerscope.core.plugins import Registry
 from layerscope.core.untrusted import exists, matches_checksum, read_json
@@ -52,6 +52,9 @@ class AnyRun(Protocol):
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table of the run, under the name of its file."""
+
+
+R = TypeVar("R", bound=AnyRun)
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,13 @@ def load_run(path: str | Path) -> AnyRun:
         raise RunFolderError(_no_run(Path(path)))
     kind = run_kinds.get(str(manifest.get("kind")))
     finished_manifest(path)
-    with damage_told(f"the {kind.name} run in {path}"):
-        run = kind.load(path)
+    return read_back(kind.name, kind.load, path)
+
+
+def read_back(kind: str, load: Callable[[str | Path], R], path: str | Path) -> R:
+    """What `load(path)` makes of a finished run; a damaged or edited one is one clear error."""
+    with damage_told(f"the {kind} run in {path}"):
+        run = load(path)
         run.summary()  # a manifest that lacks what every view needs is found out here
         return run
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from layerscope.errors import DataError, LayerscopeError
 
 CHECKSUM = "checksum"
 MOST_BYTES = 256 * 2**20
+_LONGEST_NAME = 255  # bytes, on most disks
 
 
 def exists(path: str | Path) -> bool:
@@ -22,6 +24,17 @@ def exists(path: str | Path) -> bool:
         return Path(path).expanduser().exists()
     except (OSError, ValueError, RuntimeError):
         return False
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name from a file is that of something in its own folder: no path, no way out, nothing that is no name.
+
+    >>> [is_plain_name(name) for name in ("shards", "../shards", "..", "", 1)]
+    [True, False, False, False, False]
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or "\0" in name or "\\" in name:
+        return False
+    return Path(name).name == name and len(name.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME
 
 
 def json_problem(error: Exception) -> str:
@@ -45,7 +58,10 @@ def parse_json(text: str | bytes, where: object, error: type[LayerscopeError] = 
 def read_json(path: Path, *, expect: type = dict, error: type[LayerscopeError] = DataError, most_bytes: int = MOST_BYTES) -> Any:
     """The value of a JSON file that holds an object (or what `expect` says)."""
     try:
-        size = path.stat().st_size
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):  # reading a pipe would wait for ever
+            raise error(f"{path} is not a file but a pipe or a device.")
+        size = facts.st_size
         if size > most_bytes:
             raise error(f"{path} has {size:,} bytes; at most {most_bytes:,} are read.")
         content = path.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,7 +115,7 @@ def load_corpus(
     chosen = text_filter or own_filter or "none"
     reason = make_text_filter(chosen, count_tokens=count_tokens, min_tokens=min_tokens)
     dropped: Counter[str] = Counter()
-    texts = list(islice(_usable(records, reason, dropped), None if shuffle else limit))
+    texts = list(islice(_usable(records, reason, dropped), None if shuffle or limit is None else min(limit, sys.maxsize)))
     read = len(texts) + dropped.total()
     if not texts:
         raise _no_texts(records.where, dropped)

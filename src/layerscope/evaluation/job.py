@@ -18,6 +18,7 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import get_template, kinds_of, parse_readouts
+from layerscope.core.runs import read_back
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
 from layerscope.engines.base import ModelRecipe, driver_options, make_recipe
@@ -155,7 +156,7 @@ class EvaluationJob:
         settings: dict[str, Any] = {"overwrite": overwrite, "owned": _OWNED, "finished": finished, "task_files": files}
         with folder.session("evaluation", self.plan.config, **settings) as session:
             if session.finished:
-                return Evaluation.load(folder.path)
+                return read_back(Evaluation.kind, Evaluation.load, folder.path)
             return self._run(session)
 
     def _run(self, session: Session) -> Evaluation:

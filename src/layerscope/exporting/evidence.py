@@ -15,7 +15,7 @@ from layerscope.capture import expand_sites
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.reading import Reading
 from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
-from layerscope.core.runs import load_run
+from layerscope.core.runs import load_run, read_back
 from layerscope.errors import ExportError, RunFolderError
 from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation, texts_file
@@ -64,7 +64,7 @@ class ExportEvidence:
         """A choice that was made earlier; scores come with it where the evaluation that it rests on is still there."""
         run = None
         if choice.rule == "measured" and choice.source is not None and Path(choice.source).is_dir():
-            run = Evaluation.load(choice.source)
+            run = read_back(Evaluation.kind, Evaluation.load, choice.source)
         return cls(where, run, choice, choice.identity)
 
     def check(self, model: LoadedModel) -> None:

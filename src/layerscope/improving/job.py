@@ -17,7 +17,7 @@ import torch
 from layerscope.cache import cache_dir
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import BLEND, Readout
-from layerscope.core.runs import MANIFEST
+from layerscope.core.runs import MANIFEST, read_back
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import driver_options, make_recipe
@@ -183,7 +183,7 @@ class ImproveJob:
             if not overwrite and _is_finished(out, config):
                 found = damaged(out) or RunFolder(out).damaged()
                 if not found:
-                    finished = Improved.load(out)
+                    finished = read_back(Improved.kind, Improved.load, out)
                     other = other_rule(finished.manifest, self.settings)
                     if other:
                         log.warning("%s was chosen by %s. To choose again: --overwrite (overwrite=True).", out, other)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.catalogue import MARKER
-from layerscope.core.untrusted import exists, read_json
+from layerscope.core.untrusted import exists, is_plain_name, read_json
 from layerscope.data.hub import (
     hub_problem,
     is_as_published,
@@ -139,6 +139,9 @@ def _local_source(
             raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")
         return _gguf_source(path, path.stem)
     path = _transformer_folder(path)
+    for file in path.iterdir():
+        if file.exists() and not file.is_file() and not file.is_dir():  # reading a pipe would wait for ever
+            raise ModelError(f"{file} is not a file but a pipe or a device. Remove it from the model's folder.")
     safetensors = tuple(sorted(path.glob("*.safetensors")))
     ggufs = sorted(path.glob("*.gguf"))
     if not safetensors and ggufs:
@@ -179,7 +182,7 @@ def _transformer_folder(path: Path) -> Path:
         return path
     listed = read_json(modules, expect=list, error=ModelError)
     first = str(listed[0].get("path", "")) if listed and isinstance(listed[0], dict) else ""
-    inner = path / first if Path(first).name == first else path  # a subfolder, not a way out
+    inner = path / first if is_plain_name(first) else path  # a subfolder, not a way out
     return inner if (inner / "config.json").is_file() else path
 
 

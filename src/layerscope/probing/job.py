@@ -17,6 +17,7 @@ import torch
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.core.options import EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.reading import Reading
+from layerscope.core.runs import read_back
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine, engine_in_use, open_engine
@@ -204,7 +205,7 @@ class ProbeJob:
         """Run in a folder: return what is finished, continue what was started."""
         with folder.session(KIND, self.config, overwrite=overwrite) as session:
             if session.finished:
-                return ProbeRun.load(folder.path)
+                return read_back(ProbeRun.kind, ProbeRun.load, folder.path)
             run = self.run(bar, folder.scratch)
             run.manifest = {**session.start, **run.manifest}
             run.save(folder.path)

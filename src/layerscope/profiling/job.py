@@ -18,7 +18,7 @@ import torch
 from layerscope.capture.reduce import compute_dtype
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.reading import Reading
-from layerscope.core.runs import view
+from layerscope.core.runs import read_back, view
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.hub import pinned
 from layerscope.data.items import Items, is_items
@@ -226,7 +226,7 @@ def profile(
             there = folder.manifest()
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
             if same and folder.is_whole():
-                return _finished(Run.load(folder.path), observer)
+                return _finished(read_back(Run.kind, Run.load, folder.path), observer)
         job = _open_job(model, tokenizer, items, config, used, offline, loading.given())
         job.batch_size, job.observer = where.batch_size, observer
         with progress_bar(progress) as bar, job.reader:
@@ -306,7 +306,7 @@ class Job(ProfileTask):
         """Run in a folder: return what is finished, resume what was stopped."""
         with folder.session("profile", self.identity, overwrite=overwrite, request_key=request_key, started=now()) as session:
             if session.finished:
-                return Run.load(folder.path)
+                return read_back(Run.kind, Run.load, folder.path)
             size = session.start.get("shard_size") or self._shard_size()
             session.note(shard_size=size)
             run = self.run(ShardStore(folder.scratch), bar, size)

@@ -27,7 +27,7 @@ PART = ".part"
 _PART_NAME = re.compile(r"\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>\d+)(-[0-9a-f]{8})?\.part$")
 _REFUSED = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL,
-    errno.ELOOP,
+    errno.ELOOP, errno.EISDIR, errno.ENXIO,
 )  # fmt: skip
 _MOST_NAME = 190  # bytes: most disks allow 255 for the whole
 _DAY = 86400.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerscope.core.runs import MANIFEST, read_manifest
+from layerscope.core.untrusted import is_plain_name
 from layerscope.errors import RunFolderError, clean_name
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
@@ -113,8 +114,7 @@ class RunFolder:
 
     def damaged(self) -> list[Check]:
         """The files of the run in this folder that are not what was written."""
-        owned = [str(name) for name in self._owned()]
-        return [check for check in check_run(self.path, owned) if check.status == DAMAGED]
+        return [check for check in check_run(self.path, self._owned()) if check.status == DAMAGED]
 
     def is_whole(self) -> bool:
         """Whether nothing of the finished run in this folder is damaged, and nothing is left to be cleaned up."""
@@ -162,7 +162,7 @@ class RunFolder:
                 return
             known = set(self._owned())
             for name in owned:
-                if name not in known and (self.path / name).exists():
+                if (name not in known and (self.path / name).exists()) or (self.path / name).is_symlink():
                     raise RunFolderError(
                         f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
                         "Move it, or choose another --out."
@@ -175,8 +175,13 @@ class RunFolder:
     def _mend(self) -> bool:
         """Remove what killed writers left and what is damaged; whether nothing was."""
         atomic.remove_parts(self.path, of=_WRITTEN, all_of_them=True)
-        for folder in (self.path / name for name in self._owned() if Path(name).name == name):
-            for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        for folder in (self.path / name for name in self._owned() if not (self.path / name).is_symlink()):
+            inside = list(folder.rglob("*"))
+            for path in inside:
+                # a run makes no links and pipes: it would write into somebody's file, or wait for ever
+                if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                    path.unlink()
+            for inner in (folder, *(path for path in inside if path.is_dir())):
                 atomic.remove_parts(inner, all_of_them=True)
         found = self.damaged()
         for check in found:
@@ -224,7 +229,7 @@ class RunFolder:
         import pandas as pd
 
         file = self.path / f"{name}.parquet"
-        if not file.exists():
+        if not file.is_file():
             raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with --overwrite.")
         check_table(file, self.manifest() or {})
         try:
@@ -240,7 +245,7 @@ class RunFolder:
 
     def finish(self) -> None:
         """Remove what was needed only while running, where it is the run's own."""
-        owned = list(self._owned())
+        owned = self._owned()
         if SHARDS in owned:
             self._remove(SHARDS)
             manifest = self.manifest() or {}
@@ -254,14 +259,14 @@ class RunFolder:
             atomic.remove_parts(self.path, of=(*_WRITTEN, ".sweep"), all_of_them=True)
             yield
 
-    def _owned(self) -> Sequence[str]:
-        """The names in this folder that belong to the run that is here."""
+    def _owned(self) -> list[str]:
+        """The names in this folder that belong to the run that is here. An edited manifest must not reach out of its folder."""
         manifest = self.manifest() or {}
-        return manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
+        told = manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
+        return [name for name in told if is_plain_name(name)] if isinstance(told, (list, tuple)) else []
 
     def _remove(self, name: str) -> None:
-        if Path(name).name == name:  # a manifest that was edited must not reach out of its folder
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        shutil.rmtree(self.path / name, ignore_errors=True)
 
 
 def _differences(old: Any, new: Any, name: str = "") -> list[str]:

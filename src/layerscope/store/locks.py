@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -25,6 +26,10 @@ USED = "used"
 
 RUN_LOCK = "run.lock"
 """The file of a run's folder that says who writes there. It is there only while somebody does, or was killed doing it."""
+
+
+# A lock that is a link could stand for any file of the user's, and opening a pipe would wait for ever.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class Hold:
@@ -50,7 +55,7 @@ def _take(folder: Path) -> int | None:
             with atomic.explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
         except FileNotFoundError:
             continue  # removed in between: make it again
         except OSError:
@@ -68,7 +73,7 @@ def in_use(folder: Path, otherwise: Callable[[], None] | None = None) -> bool:
     descriptor = None
     try:
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(folder / USED, os.O_RDWR)
+            descriptor = os.open(folder / USED, os.O_RDWR | _NO_LINK)
         if descriptor is not None and fcntl is not None:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +144,7 @@ def lock_holder(folder: Path) -> dict[str, Any] | None:
     """Who writes a run's folder now: `pid`, `host` and `since`; None where nobody does."""
     path = folder / RUN_LOCK
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR | _NO_LINK)
     except OSError:
         return None
     try:
@@ -159,15 +164,15 @@ def _lock_run(path: Path, about: Path) -> int:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
                 created = False
+                try:
+                    descriptor = os.open(path, os.O_RDWR | _NO_LINK)
+                except FileNotFoundError:
+                    continue  # the other run ended in between
             except FileNotFoundError:  # the other run ended in between, and took its folder with it
                 path.parent.mkdir(parents=True, exist_ok=True)
                 continue
         try:
-            if not created:
-                descriptor = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            continue  # the other run ended in between
-        try:
+            _refuse_foreign(descriptor, path)
             locked = _flock(descriptor)
             if locked is False or (locked is None and not created and not _is_gone(_read_holder(path))):
                 raise RunFolderError(_refusal(path, about, _read_holder(path), locked is None))
@@ -180,6 +185,18 @@ def _lock_run(path: Path, about: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _refuse_foreign(descriptor: int, path: Path) -> None:
+    """A file that no run of ours made is not written to, whatever it is called."""
+    facts = os.fstat(descriptor)
+    ours = stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
+    if ours and facts.st_size:
+        content = os.read(descriptor, 4096).strip(b"\0")  # a power failure may leave zeros
+        ours = not content or b'"pid"' in content
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    if not ours:
+        raise RunFolderError(f"{path} is in the way: it is not a lock of layerscope's. Move it, or choose another --out.")
 
 
 def _is_file(descriptor: int, path: Path) -> bool:

@@ -275,7 +275,7 @@ class Space:
 
     def _touch(self) -> None:
         with contextlib.suppress(OSError):  # gone, or on a disk that can only be read
-            os.utime(self.folder / USED)
+            os.utime(self.folder / USED, follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
     def _clear(self) -> None:
         self._index, self._known, self._maps = ChunkIndex(), set(), {}

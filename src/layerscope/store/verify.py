@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.runs import MANIFEST, read_manifest
-from layerscope.core.untrusted import CHECKSUM, read_json
+from layerscope.core.untrusted import CHECKSUM, is_plain_name, read_json
 from layerscope.errors import RunFolderError
 from layerscope.store import checked
 from layerscope.store.checked import DamagedFileError, UnreadableFileError
@@ -56,7 +56,7 @@ def check_run(folder: Path, owned: list[str]) -> Iterator[Check]:
     told = manifest.get(TABLES)
     digests = told if isinstance(told, dict) else {}
     for name in sorted(digests or (file.name for file in folder.glob("*.parquet"))):
-        if Path(name).name != name:
+        if not is_plain_name(name):
             continue  # an edited manifest must not reach out of its folder
         file = folder / name
         if not file.is_file():
@@ -66,7 +66,7 @@ def check_run(folder: Path, owned: list[str]) -> Iterator[Check]:
         else:
             yield _checked(file, manifest)
     for name in owned:
-        if Path(name).name == name and name != _FOREIGN and (folder / name).is_dir():
+        if is_plain_name(name) and name != _FOREIGN and (folder / name).is_dir() and not (folder / name).is_symlink():
             yield from _check_inside(folder / name)
 
 
@@ -90,6 +90,8 @@ def _check_inside(folder: Path) -> Iterator[Check]:
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             yield from _check_inside(path)
+        elif path.is_symlink() or not path.is_file():
+            yield Check(path, DAMAGED, "it is not a file but a link, a pipe or a device")
         elif path.suffix in (".json", ".npy", ".npz", ".safetensors"):
             yield _checked(path, {})
 

@@ -17,7 +17,7 @@ import pandas as pd
 from layerscope.capture import FINAL_NORMS
 from layerscope.core.options import take_renamed
 from layerscope.core.reading import SEVERAL, Reading
-from layerscope.core.runs import finished_manifest, view
+from layerscope.core.runs import finished_manifest, read_back, view
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.hub import pinned
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
@@ -184,7 +184,7 @@ def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, o
     facts: dict[str, Any] = {"study": chosen.name, "started": _now()}
     with folder.session("study", identity, overwrite=overwrite, owned=[WORK], **facts) as session:
         if session.finished:
-            return StudyRun.load(folder.path)
+            return read_back(StudyRun.kind, StudyRun.load, folder.path)
         request.work = folder.path / WORK
         request.work.mkdir(parents=True, exist_ok=True)
         commits = (session.earlier or {}).get("commits")
