@@ -137,6 +137,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def few_experiments() -> Iterator[None]:
+    """mteb fits each classifier ten times; two are enough where the score itself is not asked for, or is mteb's in any case."""
+    from mteb.abstasks.classification import AbsTaskClassification
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AbsTaskClassification, "n_experiments", 2)
+        yield
+
+
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
     """Ten short texts of different lengths."""

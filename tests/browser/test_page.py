@@ -437,6 +437,7 @@ def test_a_live_page_reads_itself_again(open_page: Open, tmp_path: Path) -> None
     assert opened.errors == []
 
 
+@pytest.mark.slow  # quickly: `test_a_large_report_stays_small`, and the heat map of the full report
 def test_a_large_report_is_small_and_complete(open_page: Open, tmp_path: Path) -> None:
     path = write_report(large_pair(), tmp_path / "report.html")
     assert path.stat().st_size < 3_000_000

@@ -28,7 +28,10 @@ from tests.evaluation.support import TASKS, Listener, PlainEncoder, fill_by_hand
 from tests.evaluation.tasks.support import write_rows
 from tests.tiny import tiny_model
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # scikit-learn on tiny classifiers
+pytestmark = [
+    pytest.mark.usefixtures("few_experiments"),
+    pytest.mark.filterwarnings("ignore"),
+]  # scikit-learn on tiny classifiers
 
 READOUTS = ["plain/mean/applied/keep/none", "echo/wmean/raw/drop/corpus", "one-word/last/applied/keep/none"]
 KEYS = ["template", "pooling", "final_norm", "sink", "centering"]

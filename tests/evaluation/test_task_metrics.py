@@ -19,7 +19,7 @@ from tests.evaluation.support import write_tasks
 from tests.metrics import reference as ref
 from tests.tiny import tiny_model
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.usefixtures("few_experiments"), pytest.mark.filterwarnings("ignore")]
 
 TASKS = ["Pairs", "Topics"]
 

@@ -9,10 +9,12 @@ import pytest
 
 import layerscope
 from layerscope.errors import LayerscopeError
+from layerscope.exporting import verifying
 from layerscope.exporting.sealed import seal
 from layerscope.improving import Improved
 from layerscope.improving.judging import Panel
 from layerscope.selection.judges import Judgment
+from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
@@ -32,14 +34,25 @@ def prefer(monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.setattr(Panel, "judge", judge)
 
 
+OPTIONS = {"judge": "none", "templates": ["one-word", "topic"], "max_length": 96, "progress": False, "max_cost": 2}
+
+
 @pytest.fixture(scope="module")
 def blend(tmp_path_factory: pytest.TempPathFactory) -> Improved:
-    options = {"judge": "none", "templates": ["one-word", "topic"], "max_length": 96, "progress": False, "max_cost": 2}
     folder = tmp_path_factory.mktemp("blend")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LAYERSCOPE_CACHE", str(folder / "cache"))
+        patched.setattr(verifying, "reload", reload_here)
         prefer(patched, "blend")
-        return layerscope.improve(tiny_model("llama"), TEXTS, out=folder / "better", **options)
+        return layerscope.improve(tiny_model("llama"), TEXTS, out=folder / "better", **OPTIONS)
+
+
+@pytest.mark.slow  # quickly: in this process, and `test_fresh_process` of another folder
+def test_its_code_is_verified_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer(monkeypatch, "blend")
+    run = layerscope.improve(tiny_model("llama"), TEXTS, out=tmp_path / "better", **OPTIONS)
+    assert (run.folder / "blend.py").exists()
+    assert run.manifest["evidence"]["passes"] == 2
 
 
 def test_the_folder_gives_the_mean_over_the_templates(blend: Improved) -> None:

@@ -1,5 +1,7 @@
 """Batches, their order and merges change nothing, for every metric there is (method §4 item 7)."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,12 @@ SAMPLES = {"N>D": make_samples(N, 9, seed=1), "N<D": make_samples(N, 90, seed=2,
 everything = pytest.mark.parametrize("name", sorted(metrics()))
 both_widths = pytest.mark.parametrize("width", SAMPLES)
 keyed_or_not = pytest.mark.parametrize("keyed", [True, False], ids=["keys", "no keys"])
+
+
+@cache
+def of_all(name, width, keyed):
+    """From all samples at once."""
+    return accumulate(name, SAMPLES[width], N, keyed).compute()
 
 
 def facts(estimate):
@@ -30,7 +38,7 @@ def assert_same(a, b):
 @both_widths
 @keyed_or_not
 def test_batch_size(name, width, keyed):
-    whole = accumulate(name, SAMPLES[width], N, keyed).compute()
+    whole = of_all(name, width, keyed)
     for batch in (1, 7, 64):
         assert_same(accumulate(name, SAMPLES[width], batch, keyed).compute(), whole)
 
@@ -40,7 +48,7 @@ def test_batch_size(name, width, keyed):
 @keyed_or_not
 def test_order(name, width, keyed):
     s = SAMPLES[width]
-    whole = accumulate(name, s, N, keyed).compute()
+    whole = of_all(name, width, keyed)
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(N)
         metric = get_metric(name)()
@@ -54,7 +62,7 @@ def test_order(name, width, keyed):
 @keyed_or_not
 def test_merge(name, width, keyed):
     s = SAMPLES[width]
-    whole = accumulate(name, s, N, keyed).compute()
+    whole = of_all(name, width, keyed)
     order = np.random.default_rng(3).permutation(N)
     workers = []
     for part in np.split(order, [5, 40]):
@@ -82,7 +90,7 @@ def test_more_data_after_a_result(name):
     other = get_metric(name)()
     add(other, s, np.arange(50, N), True)
     late = metric.merge(other).compute()
-    assert_same(late, accumulate(name, s).compute())
+    assert_same(late, of_all(name, "N>D", True))
     assert early.n == 30
     assert early.value != late.value
 
@@ -112,7 +120,7 @@ def test_metrics_may_share_their_samples(name):
     for other, kind in metrics().items():
         if kind.info.level == level:
             kind(Options(alpha=2.0)).estimate(data)
-            assert_same(kind().estimate(data), accumulate(other, s).compute())
+            assert_same(kind().estimate(data), of_all(other, "N>D", True))
 
 
 def test_vectors_that_share_their_first_coordinates():

@@ -19,13 +19,13 @@ from tests.profiling.support import assert_same_numbers
 
 pytestmark = pytest.mark.real
 
-TOKENS, VIEWS, SEED = 32, 2, 3
+TOKENS, VIEWS, SEED = 16, 2, 3
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     # beginnings of different lengths: most batches are padded, some texts are cut
-    return Corpus.of(" ".join(text.split()[: 6 + 7 * i % 37]) for i, text in enumerate(load_corpus("lee", limit=6)))
+    return Corpus.of(" ".join(text.split()[: 4 + 5 * i % 17]) for i, text in enumerate(load_corpus("lee", limit=4)))
 
 
 def remember_blocks(model: LoadedModel) -> LoadedModel:

@@ -32,6 +32,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("figure_files")
 def test_the_table_is_that_of_separate_profiles(steps: Path, texts: list[str], tmp_path: Path) -> None:
     run = study("checkpoints", steps, texts=texts, out=tmp_path / "run")
     assert run.table.drop_duplicates("step")["step"].tolist() == [0, 20, 1000]

@@ -55,6 +55,7 @@ def test_every_prefix_of_every_layer_matches_numpy(center: str) -> None:
             assert rows[key] == pytest.approx(np.mean(values), abs=2e-4), (sink, key)
 
 
+@pytest.mark.usefixtures("figure_files")
 def test_two_models_are_compared_prompt_by_prompt(tmp_path) -> None:  # type: ignore[no-untyped-def]
     one, two = tiny_model("llama"), tiny_model("llama", seed=3)
     two.name = "tiny-llama-taught"

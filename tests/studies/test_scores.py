@@ -13,6 +13,8 @@ from layerscope.studies.scores import choose_by_lowest
 from tests.evaluation.support import write_tasks
 from tests.tiny import _LLAMA, hf, tiny_model, tiny_tokenizer
 
+pytestmark = pytest.mark.usefixtures("few_experiments")
+
 
 def test_the_lowest_value_chooses_per_task_among_scored_layers() -> None:
     scores = pd.DataFrame({"task": ["a"] * 3 + ["b"] * 3, "layer": [0, 1, 2] * 2, "score": [10.0, 30, 20, 50, 40, 45]})

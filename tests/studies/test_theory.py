@@ -39,12 +39,13 @@ def test_quantities_agree_with_the_library() -> None:
         assert trials.renyi(trials.shares(z), alpha) == pytest.approx(float(matrix_entropy(torch.from_numpy(z), alpha)), abs=1e-6)
 
 
-def test_ten_thousand_random_matrices_break_theorem_1_as_printed_and_none_the_corrected_one() -> None:
-    each = 10_000 // len(trials.KINDS)
+@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_matrices_break_theorem_1_as_printed_and_none_the_corrected_one(count: int) -> None:
+    each = count // len(trials.KINDS)
     printed = [try_random(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in trials.KINDS]
     corrected = [try_random(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in trials.KINDS]
-    assert sum(t.checks for t in corrected) == 10_000
-    assert sum(t.violations for t in printed) > 5_000
+    assert sum(t.checks for t in corrected) == count
+    assert sum(t.violations for t in printed) > count / 2
     assert sum(t.violations for t in corrected) == 0
 
 
@@ -121,6 +122,7 @@ def test_theorem_7_breaks_where_entropy_is_read_as_matrix_entropy() -> None:
         assert try_random(statement("Theorem 7", "printed, Z discrete"), kind, 10, seed=0).holds
 
 
+@pytest.mark.usefixtures("figure_files")
 def test_the_study_gives_a_table_a_verdict_and_a_figure(tmp_path) -> None:  # type: ignore[no-untyped-def]
     run = study("theory", out=tmp_path / "run", matrices=80, starts=1, steps=8)
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ def evidence_of(labeled: Labeled, readout: Readout | None, seed: int = 0, layer:
     return gather(labeled, READOUTS, LAYERS, planted(labeled, readout, layer, strength, seed))
 
 
+@cache
+def evidence_of_nothing(make: Callable[[int], Labeled], seed: int) -> LabelEvidence:
+    """Labels that mean nothing to any layer."""
+    return evidence_of(make(64), None, seed)
+
+
 def decided(evidence: LabelEvidence, **options: float) -> tuple[LabelDecision, Weighed]:
     weighed = weigh(evidence, draws=120)
     return decide(evidence, weighed, **options), weighed
@@ -49,10 +56,9 @@ def test_the_layer_and_readout_that_carry_the_labels_are_found(make: Callable[[i
 
 @KINDS
 def test_labels_that_mean_nothing_leave_the_reference(make: Callable[[int], Labeled]) -> None:
-    labeled = make(64)
     kept = 0
     for seed in range(6):
-        evidence = evidence_of(labeled, None, seed)
+        evidence = evidence_of_nothing(make, seed)
         found, _ = decided(evidence)
         kept += found.chosen == evidence.reference
         assert found.tied.mean() > 0.5
@@ -72,7 +78,7 @@ def test_the_gain_is_not_that_of_a_lucky_winner(make: Callable[[int], Labeled]) 
     """With nothing to find, the best of all candidates looks good, and its gain on examples left out is about nothing."""
     apparent, honest = [], []
     for seed in range(6):
-        evidence = evidence_of(make(64), None, seed)
+        evidence = evidence_of_nothing(make, seed)
         weighed = weigh(evidence, draws=60)
         best = first_best(weighed.value)
         apparent.append(weighed.score[best] - weighed.score[evidence.reference])
