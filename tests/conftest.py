@@ -137,6 +137,13 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def no_figure_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, and not drawn into files: for tests that do not look at them."""
+    figure = pytest.importorskip("matplotlib.figure")
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, **_: file.write(b"a figure"))
+
+
 @pytest.fixture(scope="module")
 def few_experiments() -> Iterator[None]:
     """mteb fits each classifier ten times; two are enough where the score itself is not asked for, or is mteb's in any case."""

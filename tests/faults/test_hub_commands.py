@@ -92,6 +92,7 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_figure_files")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_branch_that_moves_is_read_at_one_commit(moving: Hub, name: str, tmp_path: Path) -> None:
     before = moving.models["org/tiny"].commit("main")
@@ -101,6 +102,7 @@ def test_a_branch_that_moves_is_read_at_one_commit(moving: Hub, name: str, tmp_p
     assert found["name"] == "org/tiny"
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_a_resumed_study_stays_at_its_commits(
     hub: Hub, other_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

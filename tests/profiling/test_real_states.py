@@ -25,7 +25,7 @@ TOKENS, VIEWS, SEED = 16, 2, 3
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     # beginnings of different lengths: most batches are padded, some texts are cut
-    return Corpus.of(" ".join(text.split()[: 4 + 5 * i % 17]) for i, text in enumerate(load_corpus("lee", limit=4)))
+    return Corpus.of(" ".join(text.split()[: 4 + 5 * i % 17]) for i, text in enumerate(load_corpus("lee", limit=6)))
 
 
 def remember_blocks(model: LoadedModel) -> LoadedModel:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 
@@ -13,12 +11,6 @@ def figure_files() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_figure_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made, and not drawn into files."""
+def quick_folders(request: pytest.FixtureRequest) -> None:
     if "figure_files" not in request.fixturenames:
-        from matplotlib.figure import Figure
-
-        def save(self: Figure, file: Any, **_: Any) -> None:
-            file.write(b"a figure")
-
-        monkeypatch.setattr(Figure, "savefig", save)
+        request.getfixturevalue("no_figure_files")

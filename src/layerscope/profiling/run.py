@@ -162,8 +162,11 @@ class Run(WideTable):
     def summary(self) -> dict[str, Any]:
         """What a reader wants to know first, as plain values: where each metric is lowest and highest, the valley, the sink."""
         extremes = {}
+        plain = self.table[(self.table["normalization"] == "raw") & (self.table["sink"] == "keep")]
+        curves = dict(iter(plain.groupby("metric", sort=False)))
         for metric in self.table["metric"].unique():
-            curve = self.curve(metric).dropna(subset=["value"])
+            rows = curves[metric] if metric in curves else self.curve(metric)  # which says what is missing
+            curve = rows.dropna(subset=["value"])
             if curve.empty:
                 continue
             low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
