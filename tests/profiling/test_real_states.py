@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from layerscope.data import Corpus, load_corpus
-from layerscope.models import LoadedModel, load
+from layerscope.models import LoadedModel, load, wrap
 from layerscope.profiling import Run, profile
 from layerscope.profiling.run import entropy_valley
 from tests.profiling.reference import PAPER, Independent, assert_agrees
@@ -57,6 +57,15 @@ def smollm() -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
+def part() -> LoadedModel:
+    """The first 14 of its 30 blocks: the sink comes in the twelfth."""
+    whole = load("smollm2-135m", device="cpu")
+    del whole.module.layers[14:]
+    whole.module.config.num_hidden_layers = 14
+    return remember_blocks(wrap(whole.module, whole.tokenizer, name="a part of smollm2-135m"))
+
+
+@pytest.fixture(scope="module")
 def minilm() -> LoadedModel:
     return load("minilm-l6", device="cpu")
 
@@ -71,11 +80,23 @@ def smollm_alone(smollm: LoadedModel, corpus: Corpus) -> Independent:
 
 
 @pytest.fixture(scope="module")
+def part_alone(part: LoadedModel, corpus: Corpus) -> Independent:
+    return Independent(part, corpus.texts, TOKENS, VIEWS, SEED)
+
+
+@pytest.fixture(scope="module")
 def minilm_alone(minilm: LoadedModel, corpus: Corpus) -> Independent:
     return Independent(minilm, corpus.texts, TOKENS, VIEWS, SEED)
 
 
-@pytest.mark.parametrize("final_norm", ["raw", *(pytest.param(norm, marks=pytest.mark.slow) for norm in ("applied", "hf"))])
+def test_the_first_half_of_smollm_equals_an_independent_computation(
+    part: LoadedModel, corpus: Corpus, part_alone: Independent
+) -> None:
+    assert_agrees(profile_of(part, corpus, "raw").table, part_alone.table("raw"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("final_norm", ["raw", "applied", "hf"])
 def test_smollm_equals_an_independent_computation(
     smollm: LoadedModel, corpus: Corpus, smollm_alone: Independent, final_norm: str
 ) -> None:
