@@ -160,6 +160,7 @@ def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_p
     assert "texts" not in told.out
     assert list((tmp_path / "cache" / "embeddings").glob("??/*")) == []
     assert_refused(cli("store", "--prune", "all"), "a size is a number", "'all'")
+    assert cli("store", "--prune", "9" * 400).code == 0
 
 
 def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,16 @@ def test_a_user_without_a_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ended.code == 2
     assert "this user has no home folder" in ended.out
     assert "export HF_HOME=FOLDER" in ended.out
+
+
+def test_ctrl_c_before_anything_has_begun(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["layerscope.cli.app"], "load_commands", stop)
+    ended = cli("metrics")
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err.splitlines() == ["layerscope: stopped. Finished work is kept: run the same command again to resume."]
 
 
 def test_a_folder_that_is_gone(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ INPUTS = {"model": 500, "run": 500, "images": 700, "task": 700, "manifest": 1200
 DEFECTS = ("wrong", "silent", "unmended", "errors", "left", "defects")
 
 
-def planned(inputs: int, kills: int, flips: int, races: int, share: float) -> list[tuple[str, str, int]]:
+def planned(inputs: int, kills: int, flips: int, races: int, texts: int, share: float) -> list[tuple[str, str, int]]:
     """(tool, what, how many), the longest first."""
     dear = {name: INPUTS[name] for name in INPUTS if name in CASES}
     cheap = [name for name in CASES if name not in dear]
@@ -35,7 +35,7 @@ def planned(inputs: int, kills: int, flips: int, races: int, share: float) -> li
     work = [("killer", name, kills) for name in ("improve", "evaluate", "probe", "study", "export", "sweep", "profile")]
     assert {name for _, name, _ in work} == set(NAMES)
     work += [("damage", kind, -(-flips // len(KINDS))) for kind in KINDS]
-    work += [("killer", "race", races), ("load", "models", 100)]
+    work += [("killer", "race", races), ("load", "profile", texts), ("load", "store", texts), ("load", "models", 100)]
     work += [("fuzz", name, count) for name, count in {**dear, **dict.fromkeys(cheap, each)}.items()]
     return [(tool, what, max(1, round(count * share))) for tool, what, count in work if count > 0]
 
@@ -52,13 +52,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100, help="of each command")
     parser.add_argument("--flips", type=int, default=2_000)
     parser.add_argument("--races", type=int, default=42)
+    parser.add_argument("--texts", type=int, default=1_000_000, help="in one profile, and in one store")
     parser.add_argument("--share", type=float, default=1.0, help="of all of these")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="tools, such as killer,damage")
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     given = parser.parse_args(words)
-    work = planned(given.inputs, given.kills, given.flips, given.races, given.share)
+    work = planned(given.inputs, given.kills, given.flips, given.races, given.texts, given.share)
     work = [one for one in work if not given.only or one[0] in given.only.split(",")]
     results: list[dict[str, Any]] = []
     started = time.monotonic()

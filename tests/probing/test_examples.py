@@ -41,6 +41,23 @@ def test_a_file_with_splits(tmp_path: Path) -> None:
     )
 
 
+def test_rows_without_a_label_are_counted_and_never_a_class(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    labels = [0, 1, None, float("nan"), " ", 1.5]
+    file.write_text("".join(json.dumps({"text": f"t{i}", "label": label}) + "\n" for i, label in enumerate(labels)))
+    found = read_texts(file)
+    assert found.classes == ("0", "1", "1.5")
+    assert found.facts["dropped"] == {"no label": 3}  # which the run tells
+    (tmp_path / "x.csv").write_text("text,label\na,1\nb,2\nc,\n,2\n")
+    assert read_texts(tmp_path / "x.csv").facts["dropped"] == {"no label": 1, "no text": 1}
+    for odd in (None, float("nan"), np.float64("nan"), [1], {"a": 1}):
+        with pytest.raises(DataError, match="texts, example 2: a label is a text or a number, not"):
+            text_examples({"": [("a", 1), ("b", odd)]}, "texts")
+    file.write_text('{"text": "a", "label": [1]}\n')
+    with pytest.raises(DataError, match=r"x\.jsonl, row 1: a label is a text or a number, not \[1\]"):
+        read_texts(file)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

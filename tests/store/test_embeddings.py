@@ -585,3 +585,22 @@ def test_leftovers_of_a_killed_writer_go_at_once(tmp_path: Path) -> None:
     left.write_bytes(b"0" * 100)
     assert store.remove_leftovers() == 100
     assert not left.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the limit of open files is one of POSIX")
+def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
+    import resource
+
+    space = EmbeddingStore(tmp_path).space({"model": "m"})
+    keys = [text_key(str(i)) for i in range(120)]
+    for i, key in enumerate(keys):
+        space.add([key], {"mean": np.full((1, 1, 2), i, np.float32)}, ["a"], {"tokens": np.array([i])})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
+    try:
+        opened = EmbeddingStore(tmp_path).space({"model": "m"})
+        assert opened.has(keys, ["mean"], ["a"], ["tokens"]).all()
+        assert opened.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
+        assert opened.read_numbers(keys, "tokens").tolist() == list(range(120))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

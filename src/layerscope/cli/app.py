@@ -139,8 +139,19 @@ def renamed(words: list[str]) -> list[str]:
     return out
 
 
+_STOPPED = "layerscope: stopped. Finished work is kept: run the same command again to resume."
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1, an interruption is 130."""
+    try:
+        _main()
+    except KeyboardInterrupt:  # before typer is there to take it, or after it has gone
+        print(_STOPPED, file=sys.stderr)
+        sys.exit(130)
+
+
+def _main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a sign gets its code, not an error
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
             stream.reconfigure(errors="backslashreplace")
@@ -162,7 +173,7 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as leaving:  # typer turns Ctrl-C into this
         if leaving.code == 130:
-            print("layerscope: stopped. Finished work is kept: run the same command again to resume.", file=sys.stderr)
+            print(_STOPPED, file=sys.stderr)
         raise
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()

@@ -67,7 +67,8 @@ def size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     if match is None:
         raise LayerscopeError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    count = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+    return int(min(count, 2.0**62))  # a number of any length is "all of it"
 
 
 def default_folder(*parts: str, limit: int | None = None) -> Path:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,22 @@ from layerscope.errors import DataError
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 Rows = list[tuple[int, dict[str, Any]]]
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing: null, not a number, or no letter.
+
+    >>> [is_missing(value) for value in (None, float("nan"), " ", 0, "no")]
+    [True, True, True, False, False]
+    """
+    return value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip())
+
+
+def as_label(value: Any, where: str) -> str:
+    """A class as a text; a list or an object is none, and neither is a missing value."""
+    if is_missing(value) or isinstance(value, (list, dict, tuple, set)):
+        raise DataError(f"{where}: a label is a text or a number, not {value!r:.60}.")
+    return str(value)
 
 
 def read_rows(path: Path) -> tuple[list[str], Rows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items, is_items
-from layerscope.data.rows import SUFFIXES, read_rows
+from layerscope.data.rows import SUFFIXES, as_label, is_missing, read_rows
 from layerscope.errors import DataError, LayerscopeError, clean_names
 
 PARTS = ("train", "validation", "test")
@@ -77,13 +78,14 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
     contradicting: set[str] = set()
     repeated = 0
     for part in ("test", "validation", "train", ""):
-        for text, label in rows.get(part, ()):
+        for number, (text, given) in enumerate(rows.get(part, ()), 1):
+            label = as_label(given, f"{name}, example {number} {part and f'of {part}'}".strip())
             if text in seen:
                 repeated += 1
-                if seen[text][1] != str(label):
+                if seen[text][1] != label:
                     contradicting.add(text)
             else:
-                seen[text] = (part, str(label))
+                seen[text] = (part, label)
     usable = [(text, part, label) for text, (part, label) in seen.items() if text not in contradicting]
     if not usable:
         raise DataError(f"{name} holds no labeled text that can be used.")
@@ -145,10 +147,12 @@ def image_examples(sets: dict[str, Any]) -> Examples:
 def read_texts(path: str | Path, test: str | Path | None = None) -> Examples:
     """A labeled file (`text,label`, and `split` where it says which part a row is for), and perhaps one for the test part."""
     file = Path(path)
-    rows = _rows(file, "train" if test is not None else None)
+    dropped: Counter[str] = Counter()
+    rows = _rows(file, "train" if test is not None else None, dropped)
     if test is not None:
-        rows["test"] = [row for part in _rows(Path(test), "test").values() for row in part]
-    return text_examples(rows, file.name, {"file": str(file), "test_file": None if test is None else str(test)})
+        rows["test"] = [row for part in _rows(Path(test), "test", dropped).values() for row in part]
+    facts: dict[str, Any] = {"file": str(file), "test_file": None if test is None else str(test)}
+    return text_examples(rows, file.name, facts | ({"dropped": dict(dropped)} if dropped else {}))
 
 
 def read_task(name: str, data_dir: Path | None, offline: bool) -> Examples:
@@ -196,7 +200,7 @@ def read_images(spec: Any, test: Any = None, *, offline: bool = False, **options
     return image_examples({"": load(spec)})
 
 
-def _rows(file: Path, part: str | None) -> dict[str, list[tuple[str, Any]]]:
+def _rows(file: Path, part: str | None, dropped: Counter[str]) -> dict[str, list[tuple[str, Any]]]:
     columns, rows = read_rows(file)
     named = {column.strip().lower(): column for column in columns}
     text = next((named[n] for n in ("text", "sentence", "content") if n in named), None)
@@ -206,8 +210,10 @@ def _rows(file: Path, part: str | None) -> dict[str, list[tuple[str, Any]]]:
     out: dict[str, list[tuple[str, Any]]] = {}
     for number, row in rows:
         value = "" if row.get(text) is None else str(row[text])
-        if not value.strip() or row.get(label) in (None, ""):
+        if not value.strip() or is_missing(row.get(label)):
+            dropped["no label" if value.strip() else "no text"] += 1
             continue
+        as_label(row[label], f"{file}, row {number}")
         said = str(row.get(named.get("split", ""), "") or "").strip().lower()
         where = part or {"dev": "validation", "valid": "validation", "val": "validation"}.get(said, said)
         if where not in ("", *PARTS):

@@ -24,6 +24,11 @@ from layerscope.store import atomic
 from layerscope.store.chunks import INDEX, Chunk, ChunkIndex, Column, Key, as_keys, read_chunk, write_chunk
 from layerscope.store.locks import USED, Hold, bytes_in
 
+try:
+    import resource
+except ImportError:  # not on Windows, where a map takes none of the files that a process may open
+    resource = None  # type: ignore[assignment]
+
 log = logging.getLogger("layerscope")
 
 DESCRIPTION = "space.json"
@@ -259,7 +264,7 @@ class Space:
 
     def _map(self, chunk: int, what: str | None, make: Callable[[], Any]) -> Any:
         if (chunk, what) not in self._maps:
-            if len(self._maps) >= _MAPS:
+            if len(self._maps) >= _most_maps():
                 self._maps.clear()
             try:
                 self._maps[chunk, what] = make()
@@ -279,6 +284,14 @@ class Space:
 
     def _clear(self) -> None:
         self._index, self._known, self._maps = ChunkIndex(), set(), {}
+
+
+def _most_maps() -> int:
+    """How many files may be mapped at once. Each stays open, so that at most a quarter of what a process may open is taken."""
+    if resource is None:
+        return _MAPS
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MAPS if soft == resource.RLIM_INFINITY else max(8, min(_MAPS, soft // 4))
 
 
 def remove_leftovers(folder: Path, known: set[str]) -> None:

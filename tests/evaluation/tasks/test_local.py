@@ -159,6 +159,14 @@ def test_the_fingerprint_follows_the_data(made_up: Path) -> None:
     [
         ("STS12", "test", b'{"sentence1": "a", "score": 1}', "no column 'sentence2'"),
         ("STS12", "test", b'{"sentence1": "a", "sentence2": "b", "score": "1"}', "'score' must be a number"),
+        ("STS12", "test", b'{"sentence1": "a", "sentence2": "b", "score": NaN}', "'score' must be a finite number, not nan"),
+        ("TwentyNewsgroupsClustering", "test", b'{"sentences": "a", "labels": null}', "a label is a text or a number, not None"),
+        (
+            "TwentyNewsgroupsClustering",
+            "test",
+            b'{"sentences": ["a", "b"], "labels": ["x", NaN]}',
+            "a label is a text or a number, not nan",
+        ),
         ("STS12", "test", b'{"sentence1": "a", "sentence2": "b", "score": 1}\n{oops', "line 2 is not JSON"),
         ("STS12", "test", b"[1]", "line 1 is list"),
         ("STS12", "test", b"\n", "holds no rows"),

@@ -83,6 +83,18 @@ def test_errors_of_layout(tmp_path: Path, header: tuple[str, ...], row: tuple[st
         read_labels(write_csv(tmp_path / "l.csv", header, [row]))
 
 
+def test_labels_that_are_not_there_are_no_class(tmp_path: Path) -> None:
+    file = tmp_path / "l.jsonl"
+    given = ["a", "b", float("nan"), None]
+    file.write_text("".join(json.dumps({"text": text, "label": given[i % 4]}) + "\n" for i, text in enumerate(TEXTS[:40])))
+    found = read_labels(file)
+    assert found.classes == ("a", "b")
+    assert found.dropped == {"no label": 20}
+    file.write_text('{"text": "a", "label": ["x"]}\n')
+    with pytest.raises(DataError, match="row 1: a label is a text or a number"):
+        read_labels(file)
+
+
 def test_errors_of_content(tmp_path: Path) -> None:
     def labeled(labels: list[str], count: int = 40) -> Path:
         return write_csv(tmp_path / "l.csv", ("text", "label"), zip(TEXTS[:count], labels, strict=False))

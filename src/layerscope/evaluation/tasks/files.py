@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.untrusted import json_problem
+from layerscope.data.rows import as_label
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.info import LAYOUT_TYPES, TaskInfo
 
@@ -205,10 +207,14 @@ def _binary_codes(splits: Mapping[str, Mapping[str, list[Any]]], column: str) ->
 
 def _sts(task: Any, rows: Rows, path: Path) -> dict[str, list[Any]]:
     first, second = task.column_names
+    scores = [float(score) for score in _column(rows, "score", path, (int, float), "a number")]
+    odd = next((number for number, score in enumerate(scores, 1) if not math.isfinite(score)), None)
+    if odd is not None:
+        raise DataError(f"{path}, row {odd}: 'score' must be a finite number, not {scores[odd - 1]}.")
     return {
         first: _column(rows, first, path, str, "a text"),
         second: _column(rows, second, path, str, "a text"),
-        "score": [float(score) for score in _column(rows, "score", path, (int, float), "a number")],
+        "score": scores,
     }
 
 
@@ -256,6 +262,8 @@ def _as_set(row: Mapping[str, Any], texts: str, labels: str, path: Path, number:
     if texts not in row or labels not in row:
         raise DataError(f"{path}, row {number} needs {texts!r} and {labels!r}; it has {', '.join(map(repr, row)) or 'none'}.")
     sentences, values = row[texts], row[labels]
+    for value in values if isinstance(values, list) else [values]:
+        as_label(value, f"{path}, row {number}")
     if isinstance(sentences, str) and not isinstance(values, list):
         return sentences, values
     if not (_all(sentences, str) and isinstance(values, list) and len(values) == len(sentences)):

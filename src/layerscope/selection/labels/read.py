@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from layerscope.data.rows import read_rows
+from layerscope.data.rows import as_label, is_missing, read_rows
 from layerscope.errors import DataError, clean_names
 
 Kind = Literal["classification", "pairs", "scores"]
@@ -74,7 +74,7 @@ def read_labels(path: str | Path) -> Labeled:
         value = row.get(named[target])
         if not all(texts):
             dropped["empty text"] += 1
-        elif value is None or str(value).strip() == "":
+        elif is_missing(value):
             dropped[f"no {target}"] += 1
         else:
             examples.append((texts, _value(value, kind, f"{file}, row {number}")))
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 
 def _value(value: Any, kind: Kind, where: str) -> Any:
-    text = str(value).strip()
+    text = as_label(value, where).strip()
     if kind == "classification":
         return text
     if kind == "pairs":
