@@ -45,7 +45,7 @@ def test_several_tasks_are_averaged_and_their_intervals_put_together() -> None:
 
 def test_an_unclear_gain_is_not_called_one() -> None:
     text = said(synthetic_evaluation(best=2, half=0.2))
-    assert text.startswith("No layer is clearly better than the last, 6 of 6, on STSBenchmark: layer 2 is best of 7 on 1 task")
+    assert text.startswith("No layer is clearly better than the last, 6 of 6, on STSBenchmark. Layer 2 is best of 7 on 1 task")
     assert "the last layer is kept" in text
     elsewhere = from_evaluation(synthetic_evaluation(best=2, half=0.2))
     elsewhere.run = None  # scores from elsewhere, which the selection cannot read

@@ -200,7 +200,8 @@ def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | Non
 def score_words(score: Scores, chosen: Mark | None = None) -> list[str]:
     """What the selection chose from these scores; where nothing could be chosen (published scores), what the means show."""
     if chosen is not None and chosen.rule == "measured":
-        return [chosen_words(chosen, score.reference, _where(score))]
+        why = [chosen.text.removesuffix(".")] if chosen.abstained and chosen.text else []  # too long for a headline
+        return [chosen_words(chosen, score.reference, _where(score)), *why]
     gain = reference_gain(score, chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None)
     if gain is None:
         return []
@@ -235,7 +236,7 @@ def chosen_words(mark: Mark, reference: str, where: str) -> str:
     """A choice from measured scores, in the numbers of the selection itself."""
     blocks = mark.n_blocks
     if mark.abstained:
-        return f"no layer is clearly better than the last, {blocks} of {blocks}, {where}: {mark.text.removesuffix('.')}"
+        return f"no layer is clearly better than the last, {blocks} of {blocks}, {where}"
     same = mark.readout in (None, reference)
     if mark.layer == blocks and same:
         number = "" if mark.score is None else f" ({mark.score:.1f})"
