@@ -22,7 +22,7 @@ from tests.forking import start_server
 gc.disable()
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 # What takes longest, and is started first: two processes then end at about the same time.

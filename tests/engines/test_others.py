@@ -47,6 +47,7 @@ def test_images(engine: RayEngine) -> None:
     assert_same_numbers(here.table, there.table, 1e-5)  # BLAS may round another way for another number of rows
 
 
+@pytest.mark.slow  # quickly: an evaluation, whose workers encode in the same way
 def test_improve(engine: RayEngine, model_folder: Path, prompts: list[str], tmp_path: Path) -> None:
     given = {"judge": "none", "templates": ["one-word"], "max_length": 64, "sample": 60, "center_on": "all", "progress": False}
     here = layerscope.improve(model_folder, prompts, store=tmp_path / "here", **given)

@@ -21,7 +21,7 @@ from tests.tiny import tiny_model
 WORDS = ("river", "stone", "cloud", "paper", "light", "grass", "metal", "music", "bread", "glass")
 
 
-def some_texts(count: int = 60, seed: int = 0) -> list[str]:
+def some_texts(count: int = 40, seed: int = 0) -> list[str]:
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, 7)) for _ in range(count)]
 
@@ -85,7 +85,7 @@ def test_a_second_run_reads_everything_from_the_store(llama, judge, monkeypatch)
             pass
 
     quick(llama, texts, judge=judge, progress=Counting())
-    assert "tiny-llama reads 60 texts under 2 templates|readings" in Counting.todo
+    assert "tiny-llama reads 40 texts under 2 templates|readings" in Counting.todo
     assert not any(Counting.todo.values())
 
 
@@ -246,7 +246,7 @@ def test_the_time_is_estimated_before_anything_long(llama, judge, capsys):
     quick(llama, some_texts(), judge=judge, progress=None)
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith("about ")
-    assert "60 of 60 texts" in first
+    assert "40 of 40 texts" in first
 
 
 def test_what_is_stored_takes_no_time(llama, judge, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,18 @@ import pytest
 import layerscope
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation.encode import EncodePass
-from layerscope.exporting import cutting, job
+from layerscope.exporting import cutting, job, verifying
+from layerscope.improving import Improved
 from layerscope.improving.chosen import working_folder
 from layerscope.improving.stages import StageLines
 from layerscope.models import LoadedModel
+from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
 pytest.importorskip("sentence_transformers")
 pytestmark = pytest.mark.usefixtures("here")
-TEXTS = some_texts(60)
+TEXTS = some_texts(28)
 
 
 def improve(model: LoadedModel, out: Path, **options):
@@ -56,7 +59,7 @@ def test_a_stopped_run_goes_on_and_ends_as_it_would_have(
     own, added = EncodePass.add, []
 
     def add(self: EncodePass, texts, encoded):
-        if len(added) == 5:
+        if len(added) == 2:
             raise error
         added.append(len(texts))
         own(self, texts, encoded)
@@ -127,12 +130,21 @@ def test_stage_lines_tell_what_a_resumed_run_has_already(capsys: pytest.CaptureF
     assert capsys.readouterr().err == "centering: 60 texts to do, 40 are there already\n"
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Improved:
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(verifying, "reload", reload_here)
+        return improve(tiny_model("llama"), folder / "better", store=folder / "store")
+
+
 @pytest.mark.parametrize("table", ["candidates", "neighbors"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_damaged_table_is_named_and_the_run_is_computed_again(
-    llama: LoadedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str, missing: bool
+    llama: LoadedModel, finished: Improved, tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str, missing: bool
 ) -> None:
-    first = improve(llama, tmp_path / "better")
+    first = finished
+    shutil.copytree(first.folder, tmp_path / "better")
     file = tmp_path / "better" / f"{table}.parquet"
     if missing:
         file.unlink()
@@ -143,7 +155,7 @@ def test_a_damaged_table_is_named_and_the_run_is_computed_again(
         with pytest.raises(RunFolderError, match="is damaged"):
             layerscope.load_run(tmp_path / "better")
     with caplog.at_level("WARNING", logger="layerscope"):
-        again = improve(llama, tmp_path / "better")
+        again = improve(llama, tmp_path / "better", store=first.folder.parent / "store")
     reason = "it is missing" if missing else "its checksum does not match"
     assert f"{file} is damaged ({reason}): the run is computed again" in caplog.text
     assert again.table.equals(first.table)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError, UnknownNameError
+from layerscope.models import LoadedModel
 from layerscope.probing import ProbeRun, examples, job, probe, training
 from layerscope.probing import states as keeping
 from layerscope.probing.run import wilson
@@ -106,23 +108,21 @@ def test_nothing_finished_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run.table.drop(columns=["site"]).equals(whole.table.drop(columns=["site"]))
 
 
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        ("tokens.float32", "flip"), ("tokens.float32", "cut"), ("mean.float32", "empty"), ("kept.json", "flip"),
-        ("kept.json", "empty"), ("mean.answers.npz", "flip"), ("mean.answers.npz", "empty"),
-        ("attention.training.safetensors", "flip"),
-        ("attention.training.safetensors", "cut"),
-    ],
-)  # fmt: skip
-def test_damaged_scratch_files_are_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, how: str
-) -> None:
+class Stopped(NamedTuple):
+    model: LoadedModel
+    given: dict[str, Any]
+    whole: ProbeRun
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """A probe that was stopped while it trained, and what it gives undisturbed."""
     texts, labels = letters(60)
-    model = tiny_model("llama")
+    model, folder = tiny_model("llama"), tmp_path_factory.mktemp("stopped") / "run"
     given: dict[str, Any] = {"texts": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         own = training.write_phase
         seen: list[str] = []
 
@@ -135,13 +135,29 @@ def test_damaged_scratch_files_are_computed_again(
         patch.setattr(training, "write_phase", write)
         patch.setattr(training, "_WRITE_EVERY", 0.0)
         with pytest.raises(KeyboardInterrupt):
-            probe(model, out=tmp_path, **given)
-    file = tmp_path / "shards" / name
+            probe(model, out=folder, **given)
+    return Stopped(model, given, whole, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("tokens.float32", "flip"), ("tokens.float32", "cut"), ("mean.float32", "empty"), ("kept.json", "flip"),
+        ("kept.json", "empty"), ("mean.answers.npz", "flip"), ("mean.answers.npz", "empty"),
+        ("attention.training.safetensors", "flip"),
+        ("attention.training.safetensors", "cut"),
+    ],
+)  # fmt: skip
+def test_damaged_scratch_files_are_computed_again(
+    stopped: Stopped, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, how: str
+) -> None:
+    folder = shutil.copytree(stopped.folder, tmp_path / "run")
+    file = folder / "shards" / name
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
     file.write_bytes({"flip": raw, "cut": raw[: len(raw) // 2], "empty": b""}[how])
-    run = probe(model, out=tmp_path, **given)
-    assert run.table.equals(whole.table)
+    run = probe(stopped.model, out=folder, **stopped.given)
+    assert run.table.equals(stopped.whole.table)
     assert "damaged" in caplog.text
 
 

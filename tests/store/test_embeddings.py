@@ -126,7 +126,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=4), values, min_size=1, max_size=4), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_descriptions_that_differ_in_one_field_never_share(description: dict[str, Any], data: st.DataObject) -> None:
     field = data.draw(st.sampled_from(sorted(description)))
     other = {**description, field: data.draw(values)}

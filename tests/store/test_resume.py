@@ -23,6 +23,14 @@ from tests.tiny import tiny_model
 ROOT = Path(__file__).parents[2]
 SHARD = 3
 OPTIONS = {"max_length": 32, "views": 2, "permutations": 3}
+_WHOLE: list[Run] = []
+
+
+def undisturbed(model: LoadedModel, texts: list[str]) -> Run:
+    """The run that nothing stops, computed once."""
+    if not _WHOLE:
+        _WHOLE.append(profile(model, texts, **OPTIONS))
+    return _WHOLE[0]
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +87,7 @@ def test_a_finished_run_leaves_four_files(model: LoadedModel, texts: list[str], 
 def test_an_interrupted_run_goes_on(
     model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], error: BaseException
 ) -> None:
-    whole = profile(model, texts, **OPTIONS)
+    whole = undisturbed(model, texts)
     written.clear()
     heal = break_after(model, written, 2, error)
     with pytest.raises(type(error)):
@@ -127,7 +135,7 @@ def test_the_first_shard_size_is_kept(
 def test_a_full_disk_keeps_finished_shards(
     model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = profile(model, texts, **OPTIONS)
+    whole = undisturbed(model, texts)
     written.clear()
     fsync = os.fsync
 
@@ -157,7 +165,7 @@ def test_a_damaged_shard_is_computed_again(
     how: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    whole = profile(model, texts, **OPTIONS)
+    whole = undisturbed(model, texts)
     written.clear()
     heal = break_after(model, written, 3, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -221,7 +229,7 @@ profile(tiny_model("llama"), {texts!r}, out=sys.argv[1], **{options!r})
 def test_a_killed_process_leaves_a_run_that_goes_on(
     model: LoadedModel, texts: list[str], tmp_path: Path, written: list[int]
 ) -> None:
-    whole = profile(model, texts, **OPTIONS)
+    whole = undisturbed(model, texts)
     written.clear()
     script = KILLED.format(shard=SHARD, texts=texts, options=OPTIONS)
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)

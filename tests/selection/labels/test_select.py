@@ -100,12 +100,12 @@ def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_pa
 
 
 def test_texts_are_encoded_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = labeled_file(tmp_path)
+    file = labeled_file(tmp_path, 24)
     seen = watch(monkeypatch)
     select_with_labels(model, file, store=tmp_path / "store", layers=[1])
-    assert len(seen) == 3 * 48
+    assert len(seen) == 3 * 24
     again = select_with_labels(model, file, store=tmp_path / "store", layers=[1])
-    assert len(seen) == 3 * 48
+    assert len(seen) == 3 * 24
     assert again.conventions["encoded"] == 0
     assert again.candidates <= 2 * len(all_readouts())
 
