@@ -7,7 +7,7 @@ import pytest
 
 from layerscope.core.statistics import Interval, bootstrap_rows
 from layerscope.errors import DataError
-from layerscope.studies.diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, moved, word_topics
+from layerscope.studies.diversity import Diversity, MeasuredCorpus, NestedCorpus, build_corpora, moved, resamples, word_topics
 from layerscope.studies.run import study
 from layerscope.studies.shared.vectors import reciprocal_ranks
 from tests.tiny import tiny_model
@@ -93,6 +93,19 @@ def test_best_layers_that_are_the_same_seldom_move_and_others_do() -> None:
         found = np.mean([moved(measured(rng, 6, height), measured(rng, 6, height)) for _ in range(60)])
         assert found <= 0.07, "at most one in twenty, up to chance"
     assert np.mean([moved(measured(rng, 3, 1.0), measured(rng, 9, 1.0)) for _ in range(30)]) > 0.8
+
+
+def test_a_copy_is_no_further_evidence() -> None:
+    texts = ["a", "b", "c"] * 10
+    for draw in resamples(texts, 0):
+        drawn, counts = np.unique(np.array(texts)[draw], return_counts=True)
+        assert len(draw) == 30
+        assert all(count % 10 == 0 for count in counts), "a text comes with all its copies"
+        assert set(drawn) <= {"a", "b", "c"}
+    distinct = [str(i) for i in range(12)]
+    assert np.array_equal(np.stack(resamples(distinct, 4)), bootstrap_rows(12, 200, [4, 12])), (
+        "without copies: the plain bootstrap"
+    )
 
 
 def test_the_study_runs_and_says_so() -> None:

@@ -108,7 +108,7 @@ class Diversity(Study):
             "topics": "clusters of texts by their words (k-means of tf-idf directions)",
             "found_again": "mean reciprocal rank of a text's second half among all, asked with the first; by cosine, centered",
             "best": {name: how for name, (how, _) in METRICS.items()},
-            "intervals": f"{_DRAWS} resamples of the corpus's texts",
+            "intervals": f"{_DRAWS} resamples of the corpus's distinct texts, each with its copies",
         }
         return Result(table, verdict(measured), conventions, warnings)
 
@@ -294,15 +294,26 @@ def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[Nest
 
 
 def _measure(corpus: NestedCorpus, whole: np.ndarray, ranks: np.ndarray, entropy: np.ndarray, seed: int) -> MeasuredCorpus:
-    count = len(corpus.texts)
-    draws = bootstrap_rows(count, _DRAWS, [seed, count])
+    draws = resamples(corpus.texts, seed)
     values = {"found_again": ranks.mean(1), "prompt_entropy": np.nanmean(entropy, 1)}
-    drawn = {"found_again": ranks[:, draws].mean(-1).T, "prompt_entropy": np.nanmean(entropy[:, draws], -1).T}
+    drawn = {
+        "found_again": np.stack([ranks[:, draw].mean(1) for draw in draws]),
+        "prompt_entropy": np.stack([np.nanmean(entropy[:, draw], 1) for draw in draws]),
+    }
     rows = torch.from_numpy(whole)
     values["dataset_entropy"] = _dataset_entropy(rows)
     # its resamples cost an eigenproblem each: a part of the draws has to do
     drawn["dataset_entropy"] = np.stack([_dataset_entropy(rows[:, torch.from_numpy(draw)]) for draw in draws[: _DRAWS // 8]])
     return MeasuredCorpus(corpus, values, drawn)
+
+
+def resamples(texts: Sequence[str], seed: int) -> list[np.ndarray]:
+    """Rows of resampled corpora: distinct texts are drawn, each with all its copies, since a copy is no further evidence."""
+    places: dict[str, list[int]] = {}
+    for i, text in enumerate(texts):
+        places.setdefault(text, []).append(i)
+    copies = [np.array(rows) for rows in places.values()]
+    return [np.concatenate([copies[i] for i in draw]) for draw in bootstrap_rows(len(copies), _DRAWS, [seed, len(texts)])]
 
 
 def _dataset_entropy(rows: torch.Tensor) -> np.ndarray:
