@@ -247,12 +247,13 @@ def choose_by_lowest(scores: pd.DataFrame, curves: pd.DataFrame | Mapping[str, p
 
 def _verdict(found: list[_Found]) -> list[str]:
     out: list[str] = []
-    inner, beyond, of, rules = 0, 0, 0, []
+    inner, clear, beyond, of, rules = 0, 0, 0, 0, []
     for each in found:
         means = each.means()
         best = int(means.idxmax())  # type: ignore[call-overload]
         last, gain = int(means.index.max()), each.best_gain()
         inner += best < last
+        clear += gain.sign > 0 and gain.n >= _FEWEST_TASKS
         tasks = each.scores["task"].nunique()
         text = f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} of {each.blocks}, the last "
         out.append(f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on the same tasks.")
@@ -281,6 +282,7 @@ def _verdict(found: list[_Found]) -> list[str]:
             out.append(f"  Each task's layer by the lowest {heading}: {gain} points over the last layer, over {gain.n} tasks.")
     out += _over_models(found)
     answer = f"an inner layer has the best mean score in {inner} of {len(found)} model{'s' * (len(found) > 1)}"
+    answer += f" (clearly in {clear})" * bool(inner)
     answer += f"; {beyond} of {of} metrics go with the scores beyond chance"
     if rules:
         up, down = sum(sign > 0 for sign in rules), sum(sign < 0 for sign in rules)
