@@ -95,6 +95,14 @@ def test_best_layers_that_are_the_same_seldom_move_and_others_do() -> None:
     assert np.mean([moved(measured(rng, 3, 1.0), measured(rng, 9, 1.0)) for _ in range(30)]) > 0.8
 
 
+def test_layers_at_the_ceiling_are_all_best() -> None:
+    corpus = NestedCorpus("duplication", 0.9, ("a", "b"))
+    curve = np.array([0.9, 0.9, 1.0, 1.0, 0.9, 1.0, 1.0])
+    best = MeasuredCorpus(corpus, {"found_again": curve}, {"found_again": np.tile(curve, (50, 1))}).best("found_again")
+    assert (best.low, best.high) == (2, 6)
+    assert not moved(best, Interval(6, 6, 6))
+
+
 def test_a_copy_is_no_further_evidence() -> None:
     texts = ["a", "b", "c"] * 10
     for draw in resamples(texts, 0):

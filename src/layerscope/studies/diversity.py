@@ -259,14 +259,21 @@ class MeasuredCorpus:
     draws: dict[str, np.ndarray]
 
     def best(self, metric: str) -> Interval:
-        """The best layer, and the middle 95 % of the best layers of resampled corpora."""
+        """The best layer, and the middle 95 % of the best layers of resampled corpora, from the first to the last of equals."""
         sign = 1 if METRICS[metric][0] == "highest" else -1
         curve = sign * self.values[metric]
         if not np.isfinite(curve).any():
             return Interval(float("nan"))
-        drawn = np.array([np.nanargmax(sign * draw) for draw in self.draws[metric] if np.isfinite(draw).any()], dtype=float)
-        low, high = np.quantile(drawn, [0.025, 0.975], method="nearest") if len(drawn) else (np.nan, np.nan)
+        ends = np.array([_best_layers(sign * draw) for draw in self.draws[metric] if np.isfinite(draw).any()], dtype=float)
+        low = np.quantile(ends[:, 0], 0.025, method="nearest") if len(ends) else np.nan
+        high = np.quantile(ends[:, 1], 0.975, method="nearest") if len(ends) else np.nan
         return Interval(float(np.nanargmax(curve)), float(low), float(high), len(self.corpus.texts))
+
+
+def _best_layers(curve: np.ndarray) -> tuple[int, int]:
+    """The first and the last of the layers that share the highest value."""
+    best = np.flatnonzero(curve >= np.nanmax(curve) - 1e-12)
+    return int(best[0]), int(best[-1])
 
 
 def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[NestedCorpus], bar: Progress) -> list[MeasuredCorpus]:
