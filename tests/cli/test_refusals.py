@@ -56,6 +56,14 @@ def test_a_finished_run_that_was_edited(cli: Cli, model_folder: Path, data: Path
     assert_refused(cli(*words), "the profile run in run is damaged", "--overwrite")
 
 
+def test_a_folders_name_cannot_speak_to_the_terminal(cli: Cli, model_folder: Path, data: Path) -> None:
+    words = ("profile", model_folder, "--data", data, "-m", "prompt_entropy", "--max-length", "16")
+    ended = cli(*words, "--out", "run \x1b[31m\nred")
+    assert ended.code == 0
+    assert "\x1b[31m" not in ended.out + ended.err
+    assert [line for line in ended.err.splitlines() if line.startswith("red")] == []
+
+
 def test_a_limit_without_end(cli: Cli, model_folder: Path, data: Path) -> None:
     words = ("profile", model_folder, "--data", data, "-m", "prompt_entropy", "--max-length", "16", "-q")
     assert cli(*words, "--limit", "9" * 20).code == 0

@@ -10,7 +10,8 @@ import pytest
 import layerscope
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import export
-from layerscope.exporting.sealed import check_export, damaged
+from layerscope.models.sealed import check_export, damaged
+from layerscope.models.source import resolve
 from tests.cli.support import run_main
 from tests.faults.commands import TEXTS
 from tests.tiny import tiny_model
@@ -76,3 +77,11 @@ def test_a_damaged_improvement_is_written_again(tmp_path: Path, caplog: pytest.L
     flip(out / "candidates.parquet")
     improve()
     assert damaged(out) == []
+
+
+def test_a_damaged_export_is_told_when_it_is_read(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    resolve(folder)
+    assert caplog.text == ""
+    flip(folder / "modules.json")
+    resolve(folder)
+    assert "modules.json is not what was exported (its checksum does not match)" in caplog.text

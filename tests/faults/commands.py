@@ -33,7 +33,7 @@ class Commands:
     def __init__(self, home: Path, names: Sequence[str] = NAMES) -> None:
         import torch
 
-        import layerscope.exporting.sealed
+        import layerscope.models.sealed
         from layerscope.profiling import job
         from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
@@ -146,7 +146,7 @@ def _in_this_process(command: list[str], **_: Any) -> Any:
 def tables(folder: Path) -> Tables:
     """Everything that a command's folder says in numbers, checked as a reader checks it."""
     from layerscope import load_run
-    from layerscope.exporting.sealed import check_export, damaged
+    from layerscope.models.sealed import check_export, damaged
     from layerscope.store.checked import DamagedFileError
 
     for check in damaged(folder / "run"):

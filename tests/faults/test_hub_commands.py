@@ -284,7 +284,10 @@ def test_fetch_and_then_offline(hub: Hub, task: str, cli: Cli, tmp_path: Path) -
     (tmp_path / "texts.txt").write_text("\n".join(LINES))
     given = ("--data", "texts.txt", "--metrics", "prompt_entropy", "--max-length", "16", "--offline", "--quiet")
     ended = cli("profile", "org/tiny", *given)
-    assert ended.code == 0, ended.err
+    assert (ended.code, ended.err) == (0, "")
+    ended = cli("profile", "org/tiny@step-2", *given[:-2], "--quiet")  # with requests, and no line about them
+    assert (ended.code, ended.err) == (0, "")
+    asked = len(hub.log)
     assert_refused(cli("profile", "org/steps", *given), "org/steps is not in the local hub cache, and downloads are off")
     assert len(hub.log) == asked
 

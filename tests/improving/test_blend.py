@@ -10,9 +10,9 @@ import pytest
 import layerscope
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import verifying
-from layerscope.exporting.sealed import seal
 from layerscope.improving import Improved
 from layerscope.improving.judging import Panel
+from layerscope.models.sealed import seal
 from layerscope.selection.judges import Judgment
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts

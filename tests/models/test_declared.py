@@ -13,6 +13,7 @@ import pytest
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import load
 from layerscope.models.declared import tensor_shapes
+from layerscope.models.source import resolve
 from layerscope.profiling import profile
 from tests.tiny import build_tiny, tiny_tokenizer
 
@@ -111,3 +112,16 @@ def test_a_tokenizer_without_its_unknown_token(folder: Path) -> None:
     assert "cannot tokenize a text" in str(caught.value)
     with pytest.raises(LayerscopeError, match="cannot tokenize a text"):
         profile(folder, [f"a b and {i} others" for i in range(300)], metrics=["prompt_entropy"], max_length=8)
+
+
+@pytest.mark.parametrize("value", [[1], "x", 5, {"quant_method": []}, None])
+def test_a_quantization_that_is_none(folder: Path, value: object) -> None:
+    change(folder / "config.json", quantization_config=value)
+    resolve(folder)  # what transformers makes of it is its own error
+
+
+def test_a_reason_of_several_lines_is_one(folder: Path) -> None:
+    change(folder / "config.json", hidden_size="32")
+    with pytest.raises(ModelError, match="could not be loaded from") as caught:
+        load(folder)
+    assert len(str(caught.value).splitlines()) == 1

@@ -10,7 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import EXAMPLES, app
-from layerscope.errors import LayerscopeError
+from layerscope.errors import LayerscopeError, printable
 
 atlas = typer.Typer(
     help="Show the paper's published results, compare your runs with them, and share your own.",
@@ -120,7 +120,7 @@ def export_command(
         shared.print_json({"out": str(folder), "rows": len(table), "models": sorted(set(table["model"]))})
         return
     models = table["model"].nunique()
-    print(f"{len(table):,} values of {models} model{'s' * (models > 1)}. Written to {folder}", file=sys.stderr)
+    print(f"{len(table):,} values of {models} model{'s' * (models > 1)}. Written to {printable(str(folder))}", file=sys.stderr)
     shared.next_step(f"hf upload --repo-type dataset YOU/NAME {shared.shown(folder)}")
 
 
@@ -203,4 +203,4 @@ def _draw(out: Path | None, models: list[str], convention: str, overlays: list[A
 
 
 def _told(path: Path) -> None:
-    print(f"Written to {path}", file=sys.stderr)
+    print(f"Written to {printable(str(path))}", file=sys.stderr)

@@ -9,7 +9,7 @@ import typer
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option, whole_numbers
-from layerscope.errors import LayerscopeError
+from layerscope.errors import LayerscopeError, printable
 
 
 @command("export", "layerscope export smollm2-135m --from-run runs/scores --out exports/small")
@@ -86,7 +86,7 @@ def export_command(
 
         folder = done.path
         print_export(done.facts)
-        typer.echo(f"Written to {folder}: open README.md there, or SentenceTransformer({str(folder)!r})", err=True)
+        typer.echo(printable(f"Written to {folder}: open README.md there, or SentenceTransformer({str(folder)!r})"), err=True)
         shared.next_step(f"layerscope bench {shared.shown(folder)} --against {shared.shown(model)}")
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, get_type_hints
 import typer
 
 from layerscope.core.runs import folder_name
-from layerscope.errors import LayerscopeError
+from layerscope.errors import LayerscopeError, one_line
 
 
 def words(text: str | None) -> list[str] | None:
@@ -194,7 +194,7 @@ class Output(CommandOptions):
         elif not self.quiet:
             printer()
             if written:
-                print(f"Written to {written}", file=sys.stderr)
+                print(one_line(f"Written to {written}"), file=sys.stderr)
             next_step(then)
 
 
@@ -235,7 +235,7 @@ def print_json(value: Any) -> None:
 def next_step(then: str) -> None:
     """What a user will want to do now, on stderr."""
     if then:
-        print(f"Next: {then}", file=sys.stderr)
+        print(one_line(f"Next: {then}"), file=sys.stderr)
 
 
 def shown(path: str | Path) -> str:

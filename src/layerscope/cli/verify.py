@@ -20,7 +20,7 @@ def verify_command(
     """Check every stored table, array and result against its checksum. Exit code 2: something is damaged."""
     from layerscope.cache import cache_dir
     from layerscope.core.runs import MANIFEST
-    from layerscope.exporting.sealed import check_export
+    from layerscope.models.sealed import check_export
     from layerscope.store.embeddings import EmbeddingStore
     from layerscope.store.verify import DAMAGED, UNKNOWN, check_tree
 

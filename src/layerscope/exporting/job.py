@@ -25,11 +25,11 @@ from layerscope.exporting.describing import describe, finish, license_of
 from layerscope.exporting.draft import LONG, SHORT, Draft, beyond, check_expressible, verification_texts
 from layerscope.exporting.evidence import ExportEvidence
 from layerscope.exporting.formats import BASE_FORMAT, FORMATS
-from layerscope.exporting.sealed import seal
 from layerscope.exporting.tokenizing import frame_tokenizer
 from layerscope.exporting.verifying import pooled_vectors, require_sentence_transformers, verify
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit
+from layerscope.models.sealed import seal
 from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
 from layerscope.store.locks import lock_beside
 

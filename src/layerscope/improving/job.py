@@ -23,7 +23,6 @@ from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import driver_options, make_recipe
 from layerscope.errors import LayerscopeError, NonFiniteStatesError, UnknownNameError
 from layerscope.exporting.job import check_free
-from layerscope.exporting.sealed import damaged
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
@@ -36,6 +35,7 @@ from layerscope.improving.result import Improved
 from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit
+from layerscope.models.sealed import damaged
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget

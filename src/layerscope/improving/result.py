@@ -14,7 +14,7 @@ import pandas as pd
 from layerscope.core.runs import finished_manifest, view
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError
 from layerscope.exporting.blend import MODULE, is_ours
-from layerscope.exporting.sealed import damaged
+from layerscope.models.sealed import damaged
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerscope.errors import LayerscopeError, MissingExtraError, ModelError
+from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, one_line
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
@@ -186,7 +186,7 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
     except LayerscopeError:
         raise
     except Exception as error:
-        raise ModelError(f"{source.name} could not be loaded from {source.path}: {error}") from error
+        raise ModelError(f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}") from error
     module = unwrap(loaded)
     if isinstance(getattr(module, "pooler", None), nn.Module):
         setattr(module, "pooler", None)  # noqa: B010 - the type of a module's attribute is not known; it reads the last layer only, and is often not in the checkpoint

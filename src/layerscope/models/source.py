@@ -25,6 +25,7 @@ from layerscope.errors import DownloadError, LayerscopeError, ModelError, Offlin
 from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
+from layerscope.models.sealed import damaged
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
@@ -138,6 +139,11 @@ def _local_source(
         if path.suffix != ".gguf":
             raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")
         return _gguf_source(path, path.stem)
+    for check in damaged(path):
+        log.warning(
+            "%s is not what was exported (%s): numbers of this model may differ. Export it again, unless it was changed on purpose",
+            check.path, check.reason,
+        )  # fmt: skip
     path = _transformer_folder(path)
     for file in path.iterdir():
         if file.exists() and not file.is_file() and not file.is_dir():  # reading a pipe would wait for ever
@@ -163,7 +169,8 @@ def _local_source(
                 "safetensors, or pass allow_pickle=True if you trust where they come from."
             )
     facts = _marker(path)
-    method = (config.get("quantization_config") or {}).get("quant_method")
+    quantized = config.get("quantization_config")
+    method = str(quantized["quant_method"]) if isinstance(quantized, dict) and "quant_method" in quantized else None
     return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
                   facts.get("license"), pickled)  # fmt: skip
 
