@@ -141,7 +141,7 @@ def _local_source(
         return _gguf_source(path, path.stem)
     for check in damaged(path):
         log.warning(
-            "%s is not what was exported (%s): numbers of this model may differ. Export it again, unless it was changed on purpose",
+            "%s is not what was exported (%s): its numbers may differ. Export it again, unless it was changed on purpose",
             check.path, check.reason,
         )  # fmt: skip
     path = _transformer_folder(path)
