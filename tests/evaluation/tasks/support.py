@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ class WordHashEncoder(AbsEncoder):
         return np.stack([self._embed(text) for text in texts])
 
     def _embed(self, text: str) -> np.ndarray:
-        vectors = [np.full(WIDTH, 1e-3)]
-        for word in text.lower().split():
-            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
-            vectors.append(np.random.default_rng(seed).standard_normal(WIDTH))
+        vectors = [np.full(WIDTH, 1e-3), *(_word_vector(word) for word in text.lower().split())]
         return np.sum(vectors, axis=0).astype(np.float32)
+
+
+@cache
+def _word_vector(word: str) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
+    return np.random.default_rng(seed).standard_normal(WIDTH)
 
 
 def score(task: Any, model: WordHashEncoder | None = None, **options: Any) -> dict[str, Any]:
