@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.models import LoadedModel
 from layerscope.reading import read_states
-from layerscope.studies.intervene import _Found, _score_answer
+from layerscope.studies.intervene import _Found, _score_answer, _valley_answer
 from layerscope.studies.run import study
 from layerscope.studies.shared.sink_edit import SinkEdit, find_sink_activation
 from tests.evaluation.support import write_tasks
@@ -201,6 +202,26 @@ def test_a_model_without_a_sink_is_refused_with_the_way_out(texts: list[str]) ->
     assert run.manifest["conventions"]["sink"]["layer"] == 1
     with pytest.raises(LayerscopeError, match="layers 0 to 3"):
         study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=9)
+
+
+class Curve(_Found):
+    """A condition with a curve of prompt entropy alone."""
+
+    def __init__(self, name: str, curve: list[float]) -> None:
+        super().__init__(name, "m", None, pd.DataFrame(), len(curve) - 1, [])
+        self.curve = np.tile(curve, (4, 1))
+
+    def entropies(self, texts: int, sink: str = "keep") -> np.ndarray:
+        return self.curve
+
+
+def test_a_dip_elsewhere_is_not_the_valley_that_was_edited() -> None:
+    before = SimpleNamespace(kept=SimpleNamespace(is_valley=True, place=4))
+    gone = Curve("remove", [4.0, 3.5, 4.0, 4.0, 4.0, 4.0, 3.9])  # an older dip at layer 1 is left
+    same = Curve("matched", [4.0, 3.5, 4.0, 4.0, 1.0, 1.5, 3.9])
+    assert same.dip_at(4, 4) == pytest.approx((2.9, 2.9 / 3.9))
+    answer = _valley_answer(cast("Any", before), [gone], [same], 4)
+    assert answer == "the valley at layer 4 goes under remove; it stays under the control matched"
 
 
 def condition(name: str, scores: list[list[float]]) -> Any:

@@ -22,6 +22,7 @@ import pandas as pd
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval, student_interval
+from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.models import LoadedModel
@@ -164,6 +165,12 @@ class _Found:
     def valleys(self, texts: int, seed: int) -> Valleys:
         return replace(Valleys.of(self.run, self.label, seed, texts), label=self.condition)
 
+    def dip_at(self, place: int, texts: int) -> tuple[float, float]:
+        """How far mean prompt entropy at a layer lies below its lower shoulder: nats, and as a share of the shoulder."""
+        curve = np.nanmean(self.entropies(texts), axis=0)
+        shoulder = min(curve[: place + 1].max(), curve[place:].max())
+        return float(shoulder - curve[place]), float((shoulder - curve[place]) / shoulder) if shoulder else 0.0
+
     def ratio(self, layer: int | None = None) -> float:
         rows = self.run.table[(self.run.table["metric"] == "sink_ratio") & (self.run.table["normalization"] == "raw")]
         values = rows.sort_values("layer")["value"]
@@ -239,7 +246,9 @@ def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int
         there = mean_of(change[:, place], seed)
         out.append(
             f"{each.condition}: the largest token is at most {each.ratio():.1f} × the median (before: {base.ratio():.1f}); "
-            f"prompt entropy at layer {place} {_DOES[there.sign]}, {there} nats. {each.valleys(texts, seed).sentence()}"
+            f"prompt entropy at layer {place} {_DOES[there.sign]}, {there} nats, and its dip there is "
+            f"{each.dip_at(place, texts)[0]:.2f} (before: {base.dip_at(place, texts)[0]:.2f}). "
+            f"{each.valleys(texts, seed).sentence()}"
         )
         if len(each.scores):
             out.append(f"  {_score_sentence(base, each)}")
@@ -251,27 +260,28 @@ def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int
             out.append(
                 f"{each.condition} against the controls, points at the last layer, over tasks: it differs from {lists(parts)}."
             )
-    answer = _valley_answer(before, removals, controls, texts, seed)
+    answer = _valley_answer(before, removals, controls, texts)
     return [in_short("; ".join([answer, *_score_answer(base, removals, controls)])), *out]
 
 
-def _valley_answer(before: Valleys, removals: Sequence[_Found], controls: Sequence[_Found], texts: int, seed: int) -> str:
+def _valley_answer(before: Valleys, removals: Sequence[_Found], controls: Sequence[_Found], texts: int) -> str:
+    """What becomes of the valley where it was: dips elsewhere do not count for it."""
     if not before.kept.is_valley:
         return "the model has no clear valley to begin with"
+    place = before.kept.place
 
     def which(found: Sequence[_Found], there: bool) -> list[str]:
-        return [each.condition for each in found if each.valleys(texts, seed).kept.is_valley is there]
+        return [each.condition for each in found if (each.dip_at(place, texts)[1] >= LEAST_SHARE) is there]
 
-    parts = [f"the valley goes under {lists(which(removals, False))}"] * bool(which(removals, False))
-    parts += [f"it stays under {lists(which(removals, True))}"] * bool(which(removals, True))
+    gone, left = which(removals, False), which(removals, True)
+    parts = [f"the valley at layer {place} goes under {lists(gone)}"] * bool(gone)
+    parts += [f"the valley at layer {place} stays under {lists(left)}"] * bool(left)
     if not removals:
         parts = ["no edit but controls was asked for"]
-    if controls:
-        parts += [f"it goes under the control{_s(names)} {lists(names)}, too" for names in [which(controls, False)] if names]
-        parts += [f"it stays under the control{_s(names)} {lists(names)}" for names in [which(controls, True)] if names]
-    else:
-        parts.append("no control was run")
-    return "; ".join(parts)
+    for names, does in ((which(controls, False), "goes"), (which(controls, True), "stays")):
+        if names:
+            parts.append(f"it {does} under the control{_s(names)} {lists(names)}{', too' * (does == 'goes')}")
+    return "; ".join(parts if controls else [*parts, "no control was run"])
 
 
 def _score_answer(base: _Found, removals: Sequence[_Found], controls: Sequence[_Found]) -> list[str]:
