@@ -78,8 +78,8 @@ def text_examples(rows: Mapping[str, Sequence[tuple[str, Any]]], name: str, fact
     contradicting: set[str] = set()
     repeated = 0
     for part in ("test", "validation", "train", ""):
-        for number, (text, given) in enumerate(rows.get(part, ()), 1):
-            label = as_label(given, f"{name}, example {number} {part and f'of {part}'}".strip())
+        for place, (text, given) in enumerate(rows.get(part, ()), 1):
+            label = as_label(given, f"{name}, example {place} {part and f'of {part}'}".strip())
             if text in seen:
                 repeated += 1
                 if seen[text][1] != label:
