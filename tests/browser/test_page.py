@@ -423,6 +423,21 @@ def test_conventions_that_differ_are_said_on_the_page(open_page: Open, full_repo
     assert page.locator("#conventions tr.differs td").first.inner_text() == "final norm"
 
 
+def test_many_warnings_do_not_hide_the_content(open_page: Open, full_report: Path, tmp_path: Path) -> None:
+    text = full_report.read_text(encoding="utf-8")
+    start = '"notices":['
+    assert text.count(start) == 1
+    many = ",".join(f'{{"level":"warn","about":"run {k}","text":"mind this"}}' for k in range(9))
+    (tmp_path / "many.html").write_text(text.replace(start, f"{start}{many},"), encoding="utf-8")
+    page = open_page(tmp_path / "many.html").page
+    assert page.locator("#warnings li").count() == 3
+    folded = page.locator("#warnings + details")
+    assert "more to mind" in folded.inner_text()
+    assert "run 8" not in folded.inner_text()
+    folded.locator("summary").click()
+    assert "run 8" in folded.inner_text()
+
+
 def test_a_live_page_reads_itself_again(open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "live.html"
     run = synthetic_run()

@@ -29,8 +29,13 @@ function buildTop() {
   // what may mislead a reader is told at once, the rest behind the content
   const misleading = list.filter((item) => item.dataset.level === "warn"), notes = list.filter((item) => item.dataset.level !== "warn");
   $("warnings").hidden = !misleading.length;
-  $("warnings").append(...misleading.slice(0, few));
-  $("notices").append(...misleading.slice(few), ...notes.slice(0, few));
+  const most = misleading.length > 4 ? 3 : 4; // a wall of them would hide the content
+  $("warnings").append(...misleading.slice(0, most));
+  if (misleading.length > most) {
+    const more = el("ul", { class: "notices" }, misleading.slice(most));
+    $("warnings").after(el("details", { class: "more" }, el("summary", {}, `${misleading.length - most} more to mind`), more));
+  }
+  $("notices").append(...notes.slice(0, few));
   if (notes.length > few) {
     const rest = el("ul", { class: "notices" }, notes.slice(few));
     $("notices").after(el("details", {}, el("summary", {}, `${notes.length - few} more`), rest));
