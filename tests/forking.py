@@ -38,9 +38,14 @@ def start_server() -> None:
     _server = ours
 
 
-def run_python(program: str, *arguments: str, cwd: Path = ROOT, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """What `python -c PROGRAM ARGUMENTS` gives, in a fork where the packages `without` are not imported yet."""
-    if _server is None:
+def run_python(
+    program: str, *arguments: str, cwd: Path = ROOT, without: Sequence[str] = (), fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """What `python -c PROGRAM ARGUMENTS` gives, in a fork where the packages `without` are not imported yet.
+
+    `fresh`: in an interpreter of its own.
+    """
+    if _server is None or fresh:
         command = [sys.executable, "-c", program, *arguments]
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         return subprocess.run(command, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.support import Cli, assert_refused
 
 
@@ -39,6 +41,7 @@ def test_mistakes_are_one_line(cli: Cli, model_folder: Path, data: Path) -> None
     assert_refused(cli("recipe", "papr"), "Did you mean 'paper'")
 
 
+@pytest.mark.usefixtures("no_figure_files")
 def test_a_recipe_from_the_command_line(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
     lines = [f"defaults: {{data: {data}, limit: 3, max_length: 32}}", "steps:"]
     lines += [f"  - {{study: extreme, models: [{model_folder}], options: {{levels: [0, 1], conditions: repetition}}}}"]
