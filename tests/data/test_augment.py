@@ -186,5 +186,5 @@ class TestNlpaug:
 
         _nlpaug_steps.cache_clear()
         monkeypatch.setitem(sys.modules, "nlpaug.augmenter.char", None)
-        with pytest.raises(MissingExtraError, match=r"layerscope\[augment\]"):
+        with pytest.raises(MissingExtraError, match=r"\[augment\]'"):
             make_views(["a"], 2, seed=0, augmenter="nlpaug")

@@ -123,7 +123,7 @@ def test_unknown_split(hub: SimpleNamespace) -> None:
 
 def test_without_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"layerscope\[hub\]"):
+    with pytest.raises(MissingExtraError, match=r"\[hub\]'"):
         load_corpus("some-org/some-name")
 
 

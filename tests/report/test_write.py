@@ -138,7 +138,7 @@ def test_the_page_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert write_report([synthetic_run(), synthetic_evaluation()], tmp_path / "a.html").exists()
     for suffix in ("pdf", "png"):
-        with pytest.raises(MissingExtraError, match=r"layerscope\[report\]"):
+        with pytest.raises(MissingExtraError, match=r"\[report\]'"):
             write_report([synthetic_run()], tmp_path / f"a.{suffix}")
 
 

@@ -254,7 +254,7 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
     if kind != "study" and "options" in raw:
         raise PlanError(f"{where} has `options`, which go with a `study`: write settings of `{kind}` under `{kind}`.")
     settings = {**settings, **{key: raw[key] for key in _DEFAULTS if key in raw}}
-    corpus: PlannedCorpus | None = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
+    corpus = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
     about = str(raw.get("about") or "")
     texts = [str(model) for model in _expect(raw.get("models") or [], list, f"{where}.models", "a list of models")]
     _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options")
@@ -262,12 +262,10 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         specs = [_located_spec(spec, base) for spec in read_specs(list(texts))]
         return [_study(raw, specs, corpus, settings, where, about, taken)]
     own = _run_settings(raw[kind], kind, f"{where}.{kind}")
+    reads_texts = kind == "profile" and "images" not in own  # images are read when the step runs
     if kind == "profile":
-        own = {"final_norm": settings["final_norm"], "seed": settings["seed"], **own}
-        if "images" in own:  # read when the step runs
-            corpus, own = None, {"limit": settings["limit"], **own}
-        else:
-            own = {"max_length": settings["max_length"], **own}
+        limit = "max_length" if reads_texts else "limit"
+        own = {"final_norm": settings["final_norm"], "seed": settings["seed"], limit: settings[limit], **own}
     steps: list[Step] = []
     names = set(taken)
     for text in _entries(texts, f"{where}.models"):
@@ -277,7 +275,7 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
             name = _name(str(raw["name"]), where, names)
         else:
             name = _unique(f"{raw.get('name') or kind}-{spec.label}", names)
-        steps.append(Step(kind, name, (spec,), corpus if kind == "profile" else None, own, about=about))
+        steps.append(Step(kind, name, (spec,), corpus if reads_texts else None, own, about=about))
     return steps
 
 

@@ -89,8 +89,9 @@ class Step:
             return evaluate(spec.model, **common, **(self.settings if alone else {"scoring_workers": 0, **self.settings}))
         if self.kind == "probe":
             return probe(spec.model, **common, **self.settings)
-        texts = {} if self.corpus is None else {"data": self._texts(corpora)}  # a profile of images names them in its settings
-        return profile(spec.model, **texts, **common, **self.settings)
+        if self.corpus is not None:  # a profile of images names them in its settings
+            common["data"] = self._texts(corpora)
+        return profile(spec.model, **common, **self.settings)
 
     def _run_study(self, common: dict[str, Any], corpora: Mapping[PlannedCorpus, Corpus]) -> StudyRun:
         settings = dict(self.settings)
