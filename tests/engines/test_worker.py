@@ -1,4 +1,4 @@
-"""Errors of workers as words."""
+"""A worker by itself: errors as words, and one piece of work after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from layerscope.engines.dispatch import attempt
+from layerscope.engines.base import MapWork
+from layerscope.engines.dispatch import Actor, Expected, attempt
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 
 
@@ -26,3 +27,18 @@ def test_another_error_may_be_tried_again() -> None:
     outcome = attempt(fail, OSError("disk"))
     assert (outcome.refused, outcome.reason) == (None, "OSError: disk")
     assert "Traceback" in outcome.trace
+
+
+def test_calls_that_overtake_each_other_do_not_bring_back_earlier_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was still opening one piece of work when that ended is given the next: both calls are on their way."""
+    monkeypatch.setattr("layerscope.engines.dispatch._node", lambda: "here")
+    worker = Actor()
+    assert worker.open(MapWork(str), 7, Expected()).reason is None
+    late = worker.open(MapWork(abs), 6, Expected())
+    assert late.reason is not None
+    assert worker.run(7, 0, -5, None).result[0] == "-5"
+    stale = worker.run(6, 0, -5, None)
+    assert "another piece of work (7, not 6)" in str(stale.reason)
+    assert stale.refused is None  # it may be tried elsewhere
+    worker.release(6)
+    assert worker.run(7, 1, 3, None).result[0] == "3"

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store import atomic
+from layerscope.store import space as space_module
 from layerscope.store.chunks import INDEX, ChunkIndex, as_keys
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
 from layerscope.store.space import space_key
@@ -588,7 +589,7 @@ def test_leftovers_of_a_killed_writer_go_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the limit of open files is one of POSIX")
-def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
+def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
     space = EmbeddingStore(tmp_path).space({"model": "m"})
@@ -602,5 +603,8 @@ def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
         assert opened.has(keys, ["mean"], ["a"], ["tokens"]).all()
         assert opened.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
         assert opened.read_numbers(keys, "tokens").tolist() == list(range(120))
+        monkeypatch.setattr(space_module, "_most_maps", lambda: 1000)  # as if nobody else had files open
+        again = EmbeddingStore(tmp_path).space({"model": "m"})
+        assert again.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

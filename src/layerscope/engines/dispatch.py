@@ -74,6 +74,8 @@ class Actor:
     def open(self, work: Any, number: int, expected: Expected) -> ItemOutcome:
         """Get ready for a piece of work; the answer says where this worker is."""
         with self.changing:
+            if number < self.number:  # of a piece of work that ended before this call was heard
+                return ItemOutcome(reason="there is a later piece of work")
             outcome = attempt(self._open, work, number, expected)
         return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
 
@@ -107,8 +109,10 @@ class Actor:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def run(self, index: int, item: Any, common: Any) -> ItemOutcome:
-        """The outcome of an item: its result, and how many units it was."""
+    def run(self, number: int, index: int, item: Any, common: Any) -> ItemOutcome:
+        """The outcome of an item of a piece of work: its result, and how many units it was."""
+        if number != self.number:
+            return ItemOutcome(reason=f"this worker has another piece of work ({self.number}, not {number})")
         self.done[index] = 0
         try:
             return attempt(self._run, index, item, common)
@@ -329,7 +333,7 @@ class Dispatch:
         index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
         if index is not None:
             self.waiting.remove(index)
-            member.items[member.actor.run.remote(index, self.items[index], self.common)] = index
+            member.items[member.actor.run.remote(self.number, index, self.items[index], self.common)] = index
 
     def _ready(self) -> list[Any]:
         every = [m.opening for m in self.members if m.opening is not None]

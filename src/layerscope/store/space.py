@@ -267,10 +267,19 @@ class Space:
             if len(self._maps) >= _most_maps():
                 self._maps.clear()
             try:
-                self._maps[chunk, what] = make()
+                self._maps[chunk, what] = self._make_map(make)
             except (OSError, ValueError) as error:  # ValueError: mapped beyond its end
                 raise _unreadable(error) from error
         return self._maps[chunk, what]
+
+    def _make_map(self, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._maps:
+                raise
+        self._maps.clear()  # others in this process have files open, too
+        return make()
 
     def _use(self) -> None:
         """Note the use; does not make a folder that was pruned again, but opens one that another process has made."""
