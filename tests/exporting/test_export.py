@@ -269,6 +269,16 @@ def test_a_profile_is_exported_as_select_chooses(tmp_path: Path, texts: list[str
     assert "No scores were given" in (done.path / "README.md").read_text()
 
 
+def test_a_name_writes_nothing_else_into_the_card(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    model.name = "red \x1b[31m\n---\n# Another title\u202e"
+    card = (export(model, layer=2, out=tmp_path / "x").path / "README.md").read_text(encoding="utf-8")
+    assert "\x1b" not in card
+    assert "\u202e" not in card
+    assert "\n# Another title" not in card
+    assert card.count("\n---\n") == 1  # the end of its head
+
+
 def test_evidence_of_another_adapter_is_refused(tmp_path: Path, texts: list[str]) -> None:
     """The weights of the base model are the same: only the adapter tells the two apart."""
     model = tiny_model("llama")

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout, get_template
-from layerscope.errors import ExportError, printable
+from layerscope.errors import ExportError, clean_name, printable
 from layerscope.exporting import blend_module, verifying
 from layerscope.exporting.cutting import Route, check_cuttable, write_cut
 from layerscope.exporting.describing import front_lines, license_of, parameters_of, title_of
@@ -119,7 +119,7 @@ def _facts(
     return {
         "kind": "export",
         "layerscope": VERSION,
-        "base": {**model.identity, "name": model.name, "title": title_of(model)},
+        "base": {**model.identity, "name": clean_name(model.name), "title": title_of(model)},
         "layer": layer,
         "readout": readout.name,
         "templates": templates,

@@ -13,7 +13,7 @@ import numpy as np
 
 from layerscope.catalogue import MARKER
 from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.errors import printable
+from layerscope.errors import clean_name, printable
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.verifying import Verification
@@ -34,7 +34,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
     return {
         "kind": "export",
         "layerscope": VERSION,
-        "base": {**identity, "name": model.name, "title": title_of(model)},
+        "base": {**identity, "name": clean_name(model.name), "title": title_of(model)},
         "quantization": identity.get("quantization"),
         "layer": draft.layer,
         "layer_convention": "layer k is the state after k blocks; layer 0 is the input of the first block",
@@ -72,7 +72,7 @@ def finish(draft: Draft, facts: dict[str, Any]) -> None:
 def title_of(model: LoadedModel) -> str:
     """What the model is called by those who made it."""
     known = catalogue().get(model.name) if model.identity.get("source") == "catalogue" else None
-    return known.title if known else model.name
+    return known.title if known else clean_name(model.name)
 
 
 def parameters_of(folder: Path) -> int:
