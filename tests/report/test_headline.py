@@ -111,7 +111,7 @@ def test_the_page_says_what_select_chooses() -> None:
 
 def test_the_valley_and_the_sink() -> None:
     text = said(synthetic_run(), synthetic_evaluation())
-    assert "The entropy valley at 3 is the attention sink." in text
+    assert "The entropy valley at layer 3 is the attention sink." in text
     alone = said(synthetic_run())
     assert "1.47 nats, 3.97 without that one token" in alone
     run = synthetic_run()
@@ -119,13 +119,13 @@ def test_the_valley_and_the_sink() -> None:
     run.table.loc[rows & (run.table["layer"] == 3), "value"] = 1.5
     assert "is not the attention sink" in said(run)
     run.table = run.table[run.table["sink"] == "keep"]
-    assert "prompt entropy has a valley at 3" in said(run).lower()
+    assert "prompt entropy has a valley at layer 3" in said(run).lower()
     assert "prompt entropy has no valley" in said(synthetic_run(valley=False)).lower()
 
 
 def test_the_norm_is_named_where_profiles_differ_in_it() -> None:
     text = said(synthetic_run(valley=False), synthetic_run(final_norm="raw"))
-    assert "valley at 3 (final norm raw) is" in text
+    assert "valley at layer 3 (final norm raw) is" in text
 
 
 def test_several_models_are_told_apart_the_largest_gain_first() -> None:

@@ -298,11 +298,11 @@ def _valley_words(curves: Sequence[Curves], with_numbers: bool) -> list[str]:
     curve, valley = max(found, key=lambda item: item[1].depth)
     under = f" (final norm {curve.final_norm})" if len({c.final_norm for c in curves}) > 1 else ""
     if valley.is_sink:
-        text = f"the entropy valley at {valley.layer}{under} is the attention sink"
+        text = f"the entropy valley at layer {valley.layer}{under} is the attention sink"
         numbers = f": {valley.value:.2f} nats, {valley.drop_value:.2f} without that one token"
     elif valley.is_sink is None:
-        text, numbers = f"prompt entropy has a valley at {valley.layer}{under}", f": {valley.value:.2f} nats"
+        text, numbers = f"prompt entropy has a valley at layer {valley.layer}{under}", f": {valley.value:.2f} nats"
     else:
-        text = f"the entropy valley at {valley.layer}{under} is not the attention sink"
+        text = f"the entropy valley at layer {valley.layer}{under} is not the attention sink"
         numbers = f": {valley.value:.2f} nats, {valley.drop_value:.2f} without the largest token"
     return [text + (numbers if with_numbers else "")]
