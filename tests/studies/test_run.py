@@ -37,7 +37,7 @@ def test_a_study_without_matplotlib_and_one_that_replaces_it(texts: list[str], t
     settings = {"texts": texts[:3], "conditions": "repetition", "out": tmp_path / "run"}
     run = study("extreme", tiny_model("llama"), levels=[0, 1], **settings)
     assert not list((tmp_path / "run").glob("figure.*"))
-    assert "no figure was drawn" in run.manifest["warnings"][-1]
+    assert run.manifest["warnings"][-1] == "no figure was drawn: that needs the extra `report`"
     other = study("extreme", tiny_model("llama"), levels=[0, 0.5], **settings, overwrite=True)
     assert set(other.table["level"]) == {0.0, 0.5}
     assert set(StudyRun.load(tmp_path / "run").table["level"]) == {0.0, 0.5}

@@ -29,6 +29,8 @@ from layerscope.models.sealed import damaged
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
+_told: set[tuple[Path, str]] = set()  # damage of exported folders that was warned of
+
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 _FORMS = "A model can also be a folder with config.json and safetensors, a .gguf file, or a hub id org/name[@revision]."
 _FETCHED: dict[tuple[str, str | None, tuple[str, ...]], Path] = {}  # by repository, commit and patterns
@@ -140,6 +142,9 @@ def _local_source(
             raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")
         return _gguf_source(path, path.stem)
     for check in damaged(path):
+        if (check.path, check.reason) in _told:  # one run looks several times
+            continue
+        _told.add((check.path, check.reason))
         log.warning(
             "%s is not what was exported (%s): its numbers may differ. Export it again, unless it was changed on purpose",
             check.path, check.reason,

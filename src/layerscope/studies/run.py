@@ -80,7 +80,9 @@ class StudyRun:
             for kind in ("png", "svg"):
                 atomic.write(folder.path / f"figure.{kind}", partial(figure.savefig, format=kind))
         except MissingExtraError as error:  # the numbers must not be lost for want of a picture
-            self.manifest["warnings"] = [*self.manifest["warnings"], f"no figure was drawn: {error}"]
+            # not the command that installs it, which names a folder of this machine: others will read this
+            told = f"no figure was drawn: that needs the extra `{error.extra}`"
+            self.manifest["warnings"] = [*self.manifest["warnings"], told]
         self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
         self.path = Path(path)
         return self
