@@ -1,12 +1,13 @@
-"""What the loaders of embedding servers read in an exported folder, by their source: vLLM 0.32.
+"""What the loaders of embedding servers read in an exported folder, by their source: vLLM 0.32; and programs with transformers 4.
 
-Names and values are those of vllm/transformers_utils/config.py (`get_pooling_config`, `parse_pooling_type`,
+vLLM: names and values are those of vllm/transformers_utils/config.py (`get_pooling_config`, `parse_pooling_type`,
 `try_get_dense_modules`, `get_sentence_transformer_tokenizer_config`) and of model_executor/models/adapters.py
 (`_load_dense_weights`).
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from transformers import AutoConfig
 
+from layerscope.models import wrap
 from tests.exporting.support import draft_of
-from tests.tiny import tiny_model
+from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
 pytest.importorskip("sentence_transformers")
 
@@ -66,3 +69,31 @@ def test_what_vllm_does_not_read_is_told_apart(tmp_path: Path) -> None:
     assert not {pooling_type(key) for key, value in told.items() if value is True} & set(POOLINGS)
     assert read(tmp_path, "sentence_bert_config.json")["modality_config"]["text"]["method_output_name"] == ["hidden_states", 2]
     assert read(tmp_path, "config.json")["num_hidden_layers"] == 3  # with the block of zeros
+
+
+@pytest.mark.parametrize(("family", "rope"), [("llama", "default"), ("llama", "llama3"), ("gemma3", "linear"), ("bert", None)])
+def test_transformers_4_finds_the_frequencies_and_the_tokenizer(family: str, rope: str | None, tmp_path: Path) -> None:
+    module = build_tiny(family)
+    wanted = copy.deepcopy(getattr(module.config, "rope_parameters", None))
+    if wanted:
+        whole = wanted["full_attention"] if family == "gemma3" else wanted
+        whole |= {"rope_theta": 54321.0, "rope_type": rope} | ({"factor": 8.0} if rope == "linear" else {})
+        if rope == "llama3":
+            whole |= {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+        module.config.rope_parameters = copy.deepcopy(wanted)
+    model = wrap(type(module)(module.config).eval(), tiny_tokenizer(encoder=family == "bert"), name=f"tiny-{family}")
+    draft_of(model, 2, "plain/mean/applied", tmp_path)
+    config = read(tmp_path, "config.json")
+    assert config.get("rope_theta") == (54321.0 if wanted else None)
+    assert ("rope_scaling" in config) == (rope not in (None, "default"))
+    if family == "gemma3":
+        assert config["rope_local_base_freq"] == wanted["sliding_attention"]["rope_theta"]
+    assert read(tmp_path, "tokenizer_config.json")["tokenizer_class"] == "PreTrainedTokenizerFast"
+    again = AutoConfig.from_pretrained(tmp_path)
+    assert getattr(again, "rope_parameters", None) == wanted  # and transformers 5 reads what was there
+
+
+def test_a_tokenizer_is_not_offered_to_transformers_4_where_it_would_misread_the_model(tmp_path: Path) -> None:
+    draft_of(tiny_model("gpt_neox"), 2, "plain/mean/applied", tmp_path)
+    assert "rope_theta" not in read(tmp_path, "config.json")
+    assert read(tmp_path, "tokenizer_config.json")["tokenizer_class"] == "TokenizersBackend"

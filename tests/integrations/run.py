@@ -1,7 +1,7 @@
 """`make integrations`: the exported folders in the programs that people serve and use embeddings with.
 
     python tests/integrations/run.py                        # every program, one after another
-    python tests/integrations/run.py --only model2vec,onnxruntime  # these alone
+    python tests/integrations/run.py --only model2vec,onnx  # these alone, by name or its beginning
     python tests/integrations/run.py --llama-libraries FOLDER  # libllama.so that was built before: nothing is compiled
 
 Models are cut and exported once. Every program has an environment of its own, with its packages on top of those of this one (a
@@ -30,7 +30,7 @@ ROOT = HERE.parents[1]
 
 @dataclass(frozen=True)
 class Program:
-    """A program: what is installed, which script checks it, and the largest cosine distance allowed.
+    """A program: what is installed, which script checks which folders, and the largest cosine distance allowed.
 
     `alone`: nothing of this environment is below that of the program; torch alone has the same version.
     """
@@ -40,6 +40,7 @@ class Program:
     allowed: float = 1e-5
     otherwise: tuple[str, ...] = ()  # installed without dependencies where the first does not install
     alone: bool = False
+    folders: tuple[str, ...] = ("minilm",)
 
 
 PROGRAMS = {
@@ -51,9 +52,29 @@ PROGRAMS = {
     "model2vec": Program(("model2vec",), "model2vec", allowed=1e-3),
     # its stemmer has no wheel for Linux on ARM, and dense embeddings do without: see check_fastembed.py
     "fastembed": Program(("fastembed",), "fastembed", otherwise=("fastembed", "mmh3", "loguru")),
-    "llama-cpp-python": Program(("llama-cpp-python",), "llama_cpp", allowed=1e-3),
-    # it asks for numpy below 2 and sentence-transformers below 4; its typer breaks with a newer click
-    "infinity-emb": Program(("infinity-emb[server,torch]", "click<8.2"), "infinity", alone=True),
+    "llama-cpp-python": Program(
+        ("llama-cpp-python",), "llama_cpp", allowed=1e-3, folders=("llama-mean", "llama-last", "gemma-mean")
+    ),
+    # it asks for numpy below 2 and sentence-transformers below 4, which contradicts layerscope: these versions work together
+    "infinity-emb": Program(
+        (
+            "infinity-emb[server,torch]==0.0.78",
+            "sentence-transformers==3.4.1",
+            "transformers==4.57.6",
+            "huggingface-hub==0.36.2",
+            "numpy==1.26.4",
+            "scipy==1.17.1",
+            "scikit-learn==1.9.1",
+            "fastapi==0.162.4",
+            "starlette==1.10.0",
+            "uvicorn==0.32.1",
+            "typer==0.12.5",
+            "click==8.1.8",
+        ),
+        "infinity",
+        folders=("minilm", "llama-mean"),
+        alone=True,
+    ),
 }
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -137,12 +158,15 @@ def main() -> int:
     parser.add_argument("--llama-libraries", type=Path, help="a folder with libllama built before, instead of building it")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for one program")
     given = parser.parse_args()
-    wanted = [name.strip() for name in given.only.split(",") if name.strip()] or list(PROGRAMS)
-    unknown = [name for name in wanted if name not in PROGRAMS]
+    asked = [name.strip() for name in given.only.split(",") if name.strip()]
+    found = {name: [name] if name in PROGRAMS else [full for full in PROGRAMS if full.startswith(name)] for name in asked}
+    unknown = [name for name, full in found.items() if not full]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}. Valid: {', '.join(PROGRAMS)}")
+    wanted = list(dict.fromkeys(full for names in found.values() for full in names)) or list(PROGRAMS)
     given.work.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, str(HERE / "folders.py"), str(given.work)], check=True)
+    folders = dict.fromkeys(folder for name in wanted for folder in PROGRAMS[name].folders)
+    subprocess.run([sys.executable, str(HERE / "folders.py"), str(given.work), *folders], check=True)
     rows = []
     built = {}
     if given.llama_libraries:

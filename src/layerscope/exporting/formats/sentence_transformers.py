@@ -5,6 +5,7 @@ The module files are written in the form that every version of sentence-transfor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
 _OWN = "sentence_transformers.models"
+_ROPE_THETA = ("llama", "mistral", "qwen2", "qwen3")  # transformers 4 has one frequency for all blocks here, under this name
 
 
 def _write_modules(draft: Draft) -> None:
@@ -71,6 +73,31 @@ def _write_centering(folder: Path, mean: np.ndarray) -> None:
     )
 
 
+def _name_as_before(folder: Path) -> None:
+    """Name the rotary frequencies and the tokenizer's class also as programs with transformers 4 look for them.
+
+    They know neither `rope_parameters` nor `TokenizersBackend`. Without `rope_theta` they take a default value, and the vectors
+    are wrong without a warning. So the tokenizer of a model whose frequencies have other names there keeps a class that such a
+    program refuses. transformers 5 reads both names alike.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    rope = config.get("rope_parameters") or {}
+    if rope and config["model_type"] not in (*_ROPE_THETA, "gemma3_text"):
+        return
+    if config["model_type"] == "gemma3_text":
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
+    if rope:
+        scaled = rope.get("rope_type", "default") != "default"
+        config |= {"rope_theta": rope["rope_theta"]} | ({"rope_scaling": rope} if scaled else {})
+        atomic.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        atomic.write_text(path, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+
+
 def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
@@ -88,6 +115,7 @@ class SentenceTransformersFolder(ExportFormat):
         """The tokenizer's files and the modules."""
         with quiet():
             draft.framed.tokenizer.save_pretrained(draft.folder)
+        _name_as_before(draft.folder)
         _write_modules(draft)
 
 
