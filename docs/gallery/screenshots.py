@@ -20,7 +20,7 @@ TO = """(selector) => {
     scrollTo({ top, behavior: "instant" });
 }"""
 
-_SEEN = 24  # of 255: a change of colour that shows
+_SEEN = 24  # of 255: a visible change of color
 
 
 def save(page: Any, path: Path, **options: Any) -> None:

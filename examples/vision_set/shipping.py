@@ -49,7 +49,7 @@ comparisons, not for use on its own. Trained by `examples/train_vision_set.py` o
 {recipe["steps"]} steps of {recipe["batch"]} images, learning rate {recipe["rate"]:g}, seed {recipe["seed"]},
 on {place["device"]} (torch {place["torch"]}, transformers {place["transformers"]}).
 
-{size["blocks"]} blocks, width {size["width"]}, {size["heads"]} heads, {side} grey pixels in patches of {size["patch"]};
+{size["blocks"]} blocks, width {size["width"]}, {size["heads"]} heads, {side} gray pixels in patches of {size["patch"]};
 {told["trunk_parameters"]} parameters, float16. Loss at the end: {told["losses"][-1][1]:.4f}.{judged}
 
 License: {LICENSE}. The images are Fashion-MNIST's (Xiao, Rasul & Vollgraf 2017, MIT) and not part of this folder.

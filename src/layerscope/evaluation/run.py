@@ -112,7 +112,7 @@ def items_of(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> 
     """
     maker = {
         "STS": _pairs_with_scores,
-        "PairClassification": _labelled_pairs,
+        "PairClassification": _labeled_pairs,
         "Classification": _classified,
         "Reranking": _ranked,
         "Clustering": _clustered,
@@ -132,7 +132,7 @@ def _pairs_with_scores(task: Any, split: str, entry: dict[str, Any], predictions
     return ItemScores("spearman", np.array(predictions["cosine_scores"], dtype=np.float64), gold)
 
 
-def _labelled_pairs(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
+def _labeled_pairs(task: Any, split: str, entry: dict[str, Any], predictions: Any) -> ItemScores | None:
     if not predictions or not task.metadata.main_score.endswith("ap"):
         return None
     labels = np.array(_data(task, split, entry["hf_subset"])[task.label_column_name], dtype=np.float64).ravel()
