@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Choose how to read your model
 #
-# A language model holds good sentence embeddings, but often not where people look for them: the last layer, averaged over tokens. In this tutorial `improve` finds out where and how to read a small
-# model on short questions, and we look at what it chose.
+# A language model holds good sentence embeddings, but often not where people look for them: the last layer, averaged over tokens. In this tutorial `improve` finds a better layer and a better way to read
+# it, for a small model and short questions, and we look at what it chose.
 
 # %% tags=["colab"]
 # On Colab, install layerscope first. Elsewhere this does nothing.
@@ -29,8 +29,10 @@ questions[:4]
 # %% [markdown]
 # ## One call
 #
-# Every layer is read in several ways. Each way is called a *readout*: the words around the text, how token states become one vector, whether the final norm is applied, whether a mean is subtracted. A
-# *candidate* is a layer with a readout. A small sentence encoder, `minilm-l6`, is the judge: a candidate scores high if the same texts are neighbors in its space as in the judge's. No labels are used.
+# Every layer is read in several ways, called *readouts*. The name of a readout has five parts, as in `one-word/last/applied/keep/corpus`: the words around the text (template), how token states become one
+# vector (pooling), whether the final norm is `applied` or not (`raw`), whether the token with the largest norm is kept or dropped, and whether the mean of the texts is subtracted (`corpus`) or not (`none`).
+#
+# A *candidate* is a layer with a readout. A small sentence encoder, `minilm-l6`, is the judge: a candidate scores high if texts have the same neighbors in its space as in the judge's. No labels are used.
 
 # %%
 better = layerscope.improve("smollm2-135m", questions, max_length=48)
@@ -38,12 +40,12 @@ better
 
 # %% [markdown]
 # Read the output from the top: the layer and readout; the judge's score against *today* (the last layer, averaged over tokens); and how much of the gain comes from the readout and how much from the
-# layer. Usually it is the readout. Below are five of the questions with their nearest neighbors.
+# layer. Usually most of it comes from the readout. The output ends with five of the questions and their nearest neighbors.
 #
 # ## All candidates
 #
-# The table has the best layer of each readout, by the judge's score with its interval. Candidates whose score is practically that of the best, compared on the same texts, count as tied, and the cheapest of
-# them is chosen (`cost` is computation per text, relative to today). The intervals of the first few overlap: other texts might have put another of them first.
+# The table has the best layer of each readout, by the judge's score with its interval. Candidates whose scores are practically equal to the best on the same texts count as tied, and the cheapest of them
+# is chosen (`cost` is the computation per text, relative to today). The intervals of the first few overlap: with other texts, another of them might have come first.
 
 # %%
 best = better.table.sort_values("score", ascending=False).groupby("readout", sort=False).first()

@@ -16,7 +16,7 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## A tiny model
 #
-# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. Draw no conclusions about language models from it; it only shows the method.
+# Four blocks of width 64 on 300 news texts, with a tokenizer trained on them. It only shows the method: draw no conclusions about language models from it.
 
 # %%
 import torch
@@ -60,7 +60,8 @@ for step in range(121):
 # %% [markdown]
 # ## One call: the study
 #
-# It profiles every checkpoint on 20 of the texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do.
+# It profiles every checkpoint on 20 of the texts, takes differences prompt by prompt, and gives a verdict that says no more than its intervals do. In the verdict, a *valley* is a clear dip of a curve over
+# the layers, and the *sink* is the token with the largest norm.
 
 # %%
 study = layerscope.study("checkpoints", *(f"training/checkpoint-{step}" for step in (0, 20, 60, 120)), limit=20, max_length=64)
@@ -69,7 +70,7 @@ study
 # %% [markdown]
 # ## By hand: compare profiles
 #
-# `compare` puts runs of the same kind side by side.
+# `compare` puts runs of the same kind side by side. *Prompt entropy* says how evenly the tokens of a text spread over directions; *curvature*, how sharply the path of states turns from token to token.
 
 # %%
 names = ["prompt_entropy", "curvature"]
@@ -87,4 +88,4 @@ over_time.wide("prompt_entropy").round(2)
 #
 # - A checkpoint is a folder or a hub revision (`org/name@step1000`); the study loads one at a time and can delete each after measuring it (`clean=True`).
 # - Models that cannot be checkpoints of one training, and steps that hold the same weights, are reported as such.
-# - To measure the layers while a training runs, at 2 % of its time: [LayerWatch](../training.md).
+# - [LayerWatch](../training.md) measures the layers while a training runs, at 2 % of its time.

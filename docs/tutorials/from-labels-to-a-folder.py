@@ -59,7 +59,8 @@ print(f"small: layer {small.layer} of {small.layers}, {small.readout}; {small.bl
 # %% [markdown]
 # ## Export
 #
-# `export` cuts the model, writes it as a sentence-transformers folder, loads that folder in a fresh process and compares its vectors with the original's. Only then does the folder get its final name.
+# `export` cuts the model, writes it as a sentence-transformers folder, loads that folder in a fresh process and compares its vectors with the original's. Only then does the folder get its final name. If the readout is centered,
+# `center_on` names the texts whose mean is subtracted.
 
 # %%
 done = layerscope.export("smollm2-135m", from_run=small, out="deployed", center_on="questions.csv")

@@ -32,7 +32,7 @@ raw
 # ## The sink
 #
 # `sink_ratio` is the largest token's norm divided by the median norm. In the valley, one token has more than a hundred times the norm of the others, and `sink_first` says that it is the first token of nearly
-# every text. Such a token is called a *sink*: attention that has nowhere else to go ends up there.
+# every text. layerscope calls the token with the largest norm the *sink*; in this model it is also where attention goes that has nowhere else to go.
 
 # %%
 raw.wide(["prompt_entropy", "sink_ratio", "sink_first"]).iloc[8:16].round(2)
@@ -69,5 +69,5 @@ both.wide("prompt_entropy").iloc[::3].round(2)
 #
 # - A dip in a curve is not yet compression: first look at the curve without the sink.
 # - Two curves can be compared only under the same conventions; `compare` says where they differ.
-# - For a paper: `raw.to_latex(metrics=["prompt_entropy"])`, `raw.plot(other)`.
-# - [The metrics](../metrics.md) one by one; [what the paper says, what we find](../paper.md).
+# - For a paper, `raw.to_latex(metrics=["prompt_entropy"])` gives a table, and `raw.plot(other)` draws two runs together.
+# - Read on: [every metric explained](../metrics.md), and [what the paper says, what we find](../paper.md).
