@@ -58,6 +58,8 @@ def test_help_ends_with_an_example_and_there_is_json(cli: Cli, name: str) -> Non
     example = " ".join(told.out.split("Example:")[1].split())
     assert example.startswith(f"layerscope {name}")
     assert "--json" in told.out
+    assert "<bool>" not in told.out  # a flag takes no value
+    assert "]...]" not in told.out
 
 
 def test_long_lists_of_options_are_in_panels(cli: Cli) -> None:

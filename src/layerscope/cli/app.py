@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
@@ -25,9 +25,9 @@ from layerscope.version import VERSION
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
 STORY = {
     "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
-    "Look": ("atlas", "correlate", "plot", "open"),
-    "Study": ("study", "probe", "sweep", "recipe"),
-    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
+    "Look at results": ("atlas", "correlate", "plot", "open"),
+    "Experiments": ("study", "probe", "sweep", "recipe"),
+    "Lists and maintenance": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
 # Old spellings: (command, old option) -> new option. They work for one release and say so.
 RENAMED = {
@@ -56,7 +56,33 @@ USUALLY_MEANT = {
 }
 
 
-class StoryGroup(TyperGroup):
+def _plain(parameters: list[Any]) -> list[Any]:
+    """The parameters, with types as a help text needs them: a flag takes no value, a repeatable option takes one at a time."""
+    for one in parameters:
+        if getattr(one, "is_flag", False) and one.metavar is None:
+            one.metavar = ""
+        elif getattr(one, "multiple", False) and one.metavar is None:
+            one.metavar = "<str>"
+    return parameters
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows no type for a flag."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters, `--help` among them."""
+        return _plain(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands whose help shows no type for a flag."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters, `--help` among them."""
+        return _plain(super().get_params(ctx))
+
+
+class StoryGroup(PlainGroup):
     """Commands in the order of the story; a command that the story does not name comes last."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -97,7 +123,7 @@ def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable
     lines = "\n\n".join(line.strip() for line in example.strip().splitlines())
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, epilog=f"Example:\n\n{lines}")(expand(function))
+        app.command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(expand(function))
         return function
 
     return add

@@ -9,10 +9,11 @@ from typing import Any
 import typer
 
 from layerscope.cli import shared
-from layerscope.cli.app import EXAMPLES, app
+from layerscope.cli.app import EXAMPLES, PlainCommand, PlainGroup, app
 from layerscope.errors import LayerscopeError, printable
 
 atlas = typer.Typer(
+    cls=PlainGroup,
     help="Show the paper's published results, compare your runs with them, and share your own.",
     epilog="Example:\n\nlayerscope atlas show Pythia-410m",
     no_args_is_help=True,
@@ -22,10 +23,10 @@ app.add_typer(atlas, name="atlas")
 
 CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
 OUT = typer.Option(None, "--out", "-o", help="Draw to this file: .png, .svg or .pdf.")
-RUN = typer.Option([], "--run", help="Folder of a profile or evaluation of yours to compare; repeatable.")
+RUN = typer.Option([], "--run", metavar="<path>", help="Folder of your own profile or evaluation to compare; repeatable.")
 
 
-@atlas.command("models", epilog="Example:\n\nlayerscope atlas models")
+@atlas.command("models", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas models")
 def models_command(as_json: bool = shared.AS_JSON) -> None:
     """List the models of the atlas, published or imported, and what it has of each."""
     from layerscope.atlas import imported_models, models
@@ -43,9 +44,9 @@ def models_command(as_json: bool = shared.AS_JSON) -> None:
     shared.next_step("layerscope atlas show MODEL")
 
 
-@atlas.command("show", epilog="Example:\n\nlayerscope atlas show Pythia-410m")
+@atlas.command("show", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas show Pythia-410m")
 def show_command(
-    model: str = typer.Argument(..., help="A name of `layerscope atlas models`, e.g. Pythia-410m@step1000."),
+    model: str = typer.Argument(..., help="A name from `layerscope atlas models`, e.g. Pythia-410m@step1000."),
     convention: str = CONVENTION,
     run: list[Path] = RUN,
     out: Path | None = OUT,
@@ -74,15 +75,15 @@ def show_command(
     _draw(out, [model], convention, overlays)
 
 
-@atlas.command("compare", epilog="Example:\n\nlayerscope atlas compare Pythia-410m bert-base")
+@atlas.command("compare", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas compare Pythia-410m bert-base")
 def compare_command(
-    models: list[str] = typer.Argument(..., help="Names of `layerscope atlas models`."),
+    models: list[str] = typer.Argument(..., help="Names from `layerscope atlas models`."),
     convention: str = CONVENTION,
     run: list[Path] = RUN,
     out: Path | None = OUT,
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Compare several models, and runs of yours, on the same axes."""
+    """Compare several models and your own runs on the same axes."""
     from layerscope.atlas.overlay import load_overlay
     from layerscope.atlas.summary import compare, split_imported
 
@@ -102,9 +103,9 @@ def compare_command(
     _draw(out, published, convention, overlays)
 
 
-@atlas.command("export", epilog="Example:\n\nlayerscope atlas export runs/profile runs/scores --out my-results")
+@atlas.command("export", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas export runs/profile runs/scores --out my-results")
 def export_command(
-    runs: list[Path] = typer.Argument(..., metavar="RUN...", help="Folders of profiles, evaluations or probes."),
+    runs: list[Path] = typer.Argument(..., help="Folders of profiles, evaluations or probes."),
     out: Path = typer.Option(..., "--out", "-o", help="Folder to write."),
     title: str | None = typer.Option(None, "--title", help="Name on the data card. (default: the folder's)"),
     license: str = typer.Option("unknown", "--license", help="License of the results, e.g. cc-by-4.0."),
@@ -124,7 +125,7 @@ def export_command(
     shared.next_step(f"hf upload --repo-type dataset YOU/NAME {shared.shown(folder)}")
 
 
-@atlas.command("import", epilog="Example:\n\nlayerscope atlas import my-results")
+@atlas.command("import", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas import my-results")
 def import_command(
     folder: Path = typer.Argument(..., help="A folder that `layerscope atlas export` wrote, or a download of one."),
     name: str | None = typer.Option(None, "--name", help="Name to import it under. (default: the folder's name)"),
@@ -144,7 +145,7 @@ def import_command(
     shared.next_step(f"layerscope atlas show {shared.shown(table['model'].iloc[0])}")
 
 
-@atlas.command("forget", epilog="Example:\n\nlayerscope atlas forget my-results")
+@atlas.command("forget", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas forget my-results")
 def forget_command(
     name: str = typer.Argument(..., help="Name of the imported results: the part before the colon in `atlas models`."),
     as_json: bool = shared.AS_JSON,
@@ -159,7 +160,7 @@ def forget_command(
     print(f"{name} is forgotten", file=sys.stderr)
 
 
-@atlas.command("reproduce", epilog="Example:\n\nlayerscope atlas reproduce table2")
+@atlas.command("reproduce", cls=PlainCommand, epilog="Example:\n\nlayerscope atlas reproduce table2")
 def reproduce_command(
     item: str = typer.Argument(..., help="table2, fig1, fig2, fig3, fig4, fig8 to fig14, talk, appendixB, or all."),
     convention: str = typer.Option(

@@ -33,10 +33,10 @@ def correlate_command(
         "dcor,spearman,kendall", "--measure", panel=METRICS, help="Comma-separated: dcor, dcor_corrected, spearman, kendall."
     ),
     convention: str = option(
-        "english", "--convention", panel=DATA, help="Atlas: which score of a task with several subsets, authors or english."
+        "english", "--convention", panel=DATA, help="Atlas: which score of a task with several subsets: authors or english."
     ),
     metrics_on: str | None = option(
-        None, "--metrics-on", panel=DATA, help="Atlas: texts of the metrics, mteb or wikitext. (default: mteb if available)"
+        None, "--metrics-on", panel=DATA, help="Atlas: texts of the metrics: mteb or wikitext. (default: mteb if available)"
     ),
     readout: str = option(
         "plain/mean/applied/keep/none", "--readout", panel=DATA, help="Runs: the readout whose scores are used."
@@ -46,14 +46,14 @@ def correlate_command(
         None, "--store", panel=DATA, help="Runs: embedding store of an evaluation given alone. (default: the common one)"
     ),
     surrogates: int = option(
-        999, "--surrogates", panel=METRICS, help="Number of unrelated curves, as smooth as the scores, for each p-value."
+        999, "--surrogates", panel=METRICS, help="Number of random, equally smooth curves for each p-value."
     ),
     seed: int = option(0, "--seed", panel=METRICS, help="Seed of the surrogates and the bootstrap."),
     out: Path | None = typer.Option(None, "--out", "-o", rich_help_panel=RESULT, help="Draw to this file: .png, .svg or .pdf."),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Correlate each metric with the scores across layers, against unrelated curves that are as smooth."""
+    """Test whether metrics follow the scores across layers, against random curves that are equally smooth."""
     from layerscope.atlas import correlation_tables
     from layerscope.correlation import correlate
     from layerscope.errors import LayerscopeError

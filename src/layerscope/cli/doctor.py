@@ -61,7 +61,7 @@ class Finding:
 def doctor_command(
     hub: bool = typer.Option(False, "--hub", help="Also check whether the Hugging Face hub can be reached."),
     report: str | None = typer.Option(
-        None, "--report", metavar="FILE", help="Check everything, and write a text for a bug report, without names, paths or "
+        None, "--report", metavar="FILE", help="Check everything, and write a text for a bug report, free of names, paths and "
         "tokens; - prints it.",
     ),
     as_json: bool = shared.AS_JSON,

@@ -26,9 +26,10 @@ def evaluate_command(
         [],
         "--readouts",
         panel=DATA,
-        help="all, TEMPLATE/all, or template/pooling/norm/sink/centering,…; repeatable. (default: the paper's)",
+        help="Readouts (how a text becomes one vector): e.g. one-word/last/raw, TEMPLATE/all, or all; repeatable. "
+        "(default: plain/mean/applied)",
     ),
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=shared.DATA_DIR_HELP),
     limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Score N random items of each task."),
     max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
     seed: int = option(0, "--seed", panel=DATA, help="Seed of --limit and of the intervals."),
@@ -39,7 +40,10 @@ def evaluate_command(
         help="Scale vectors to length 1. (default: as in the model's own pipeline)",
     ),
     scoring_workers: int | None = option(
-        None, "--scoring-workers", panel=ENGINES, help="Processes that score; 0: the main process. (default: one per core)"
+        None,
+        "--scoring-workers",
+        panel=ENGINES,
+        help="Processes that compute scores; 0: the main process. (default: one per core)",
     ),
     store_budget: str = option("10GB", "--store-budget", panel=ENGINES, help="Maximum disk space of the embedding store."),
     store_dtype: str = option("float32", "--store-dtype", panel=ENGINES, help="float32, or float16 for half the disk space."),

@@ -25,20 +25,24 @@ def improve_command(
     sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random."),
     max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
     labels: str | None = option(
-        None, "--labels", panel=CHOICE, help="A few labeled examples: text,label or sentence1,sentence2,label|score."
+        None, "--labels", panel=CHOICE, help="File of a few labeled examples: text,label or sentence1,sentence2,label|score."
     ),
     judge: str = option(
-        "minilm-l6", "--judge", panel=CHOICE, help="Sentence encoder to agree with; none: use the model's own consistency."
+        "minilm-l6",
+        "--judge",
+        panel=CHOICE,
+        help="Sentence encoder that ranks the candidates; none: the model's own consistency does.",
     ),
     budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     max_cost: float = option(
-        1.0, "--max-cost", panel=CHOICE, help="Maximum passes per text; with 1, a standard folder is enough."
+        1.0, "--max-cost", panel=CHOICE, help="Maximum model passes per text; above 1, the folder may need trust_remote_code."
     ),
     templates: str | None = option(
         None,
         "--templates",
         panel=CHOICE,
-        help="Templates to try. (default: plain, one-word and step-by-step; all with --labels)",
+        help="Templates (words around a text) to try, comma-separated. "
+        "(default: plain, one-word, step-by-step; with --labels all)",
     ),
     center_on: str = option(
         "auto",
@@ -48,9 +52,9 @@ def improve_command(
     ),
     seed: int = option(0, "--seed", panel=CHOICE, help="Seed of the sample and of resampling."),
 ) -> None:
-    """Judge every layer and readout on your texts, with or without labels, and export the best.
+    """Find the best layer for your texts and the best way to read it, with or without labels, and export the model.
 
-    The result is a sentence-transformers folder.
+    Every layer is judged under several readouts (how a text becomes one vector). The result is a sentence-transformers folder.
     """
     from layerscope.improving import improve
     from layerscope.improving.terminal import print_improved

@@ -46,7 +46,7 @@ def probe_command(
         None, "--limit", "-n", rich_help_panel=DATA, help="Use at most N training and N test items, stratified by class."
     ),
     max_length: int = option(128, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="Folder with <Task>/<split>.jsonl.gz in MTEB's columns."),
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=shared.DATA_DIR_HELP),
     heads: str = typer.Option(
         "attention",
         "--heads",
@@ -55,11 +55,11 @@ def probe_command(
         help="Kinds of probe, comma-separated: attention, linear, mean, knn.",
     ),
     layers: str | None = option(None, "--layers", panel=METRICS, help="Layers to probe, e.g. 0,5,-1. (default: all)"),
-    final_norm: str = option("applied", "--final-norm", panel=METRICS, help="Final norm: applied, raw or hf."),
+    final_norm: str = option("applied", "--final-norm", panel=METRICS, help=shared.FINAL_NORM_HELP),
     learning_rates: str | None = option(
         None, "--learning-rates", panel=TRAINING, help="Learning rates to try. (default: 0.002,0.01,0.05)"
     ),
-    trial: int = option(3, "--trial", panel=TRAINING, help="Epochs to try each learning rate."),
+    trial: int = option(3, "--trial", panel=TRAINING, help="Epochs for which each learning rate is tried."),
     epochs: int = option(
         15, "--epochs", panel=TRAINING, help="Maximum epochs with the rate that is best on the validation items."
     ),
@@ -71,7 +71,10 @@ def probe_command(
     ),
     seed: int = option(0, "--seed", panel=TRAINING, help="Seed of the split, the initial weights and the order of the items."),
     keep: str = option(
-        "auto", "--keep", panel=ENGINES, help="Cache states as float32 or float16; none: run the model in every epoch."
+        "auto",
+        "--keep",
+        panel=ENGINES,
+        help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch.",
     ),
     budget: str | None = option(
         None, "--budget", panel=ENGINES, help="Maximum memory or disk space for states. (default: 4GB; 60 % of a GPU)"

@@ -30,25 +30,26 @@ def profile_command(
         None,
         "--task",
         panel=DATA,
-        help="Use the texts of one task instead (a name for `evaluate --tasks`); --limit applies.",
+        help="Use the texts of this task instead of --data (a name as for `evaluate --tasks`).",
     ),
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help="With --task: folder with the data of tasks."),
+    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=f"With --task. {shared.DATA_DIR_HELP}"),
     split: str | None = option(None, "--split", panel=DATA, help="Split of the images, such as test. (default: the first)"),
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts or images, if the file has several."),
     text_filter: str | None = option(
         None,
         "--text-filter",
         panel=DATA,
-        help="Which texts to use: paper (no headings, at least 30 words), released or none (all).",
+        help="Which texts to use: paper (no headings, at least 30 words), released (no headings, at least 10 characters) "
+        "or none (all).",
     ),
     limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts or images."),
     max_length: int | None = option(None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: 256)"),
-    tokens: str | None = option(None, "--tokens", panel=DATA, help="Tokens of an image: patches (default) or all."),
+    tokens: str | None = option(None, "--tokens", panel=DATA, help="Tokens of an image to read: patches (default) or all."),
     image_pooling: str | None = option(
-        None, "--image-pooling", panel=DATA, help="Vector of an image: mean of its tokens (default) or the class token."
+        None, "--image-pooling", panel=DATA, help="Vector of an image: mean (of its tokens; default) or class (its class token)."
     ),
     attention: str | None = option(
-        None, "--attention", panel=MODELS, help="AIM models: bidirectional (default), causal or prefix:N."
+        None, "--attention", panel=MODELS, help="Attention mask of AIM models: bidirectional (default), causal or prefix:N."
     ),
     metrics: str | None = typer.Option(
         None, "--metrics", "-m", rich_help_panel=METRICS, help="Comma-separated names, `paper` or `all`. (default: all)"
@@ -56,19 +57,22 @@ def profile_command(
     sites: str | None = option(
         None, "--sites", panel=METRICS, help="Where to read states, e.g. embed,block.*.attn. (default: embed,block.*)"
     ),
-    final_norm: str | None = option(
-        None, "--final-norm", panel=METRICS, help="Final norm: applied, raw or hf. (default: applied)"
-    ),
+    final_norm: str | None = option(None, "--final-norm", panel=METRICS, help=f"{shared.FINAL_NORM_HELP} (default: applied)"),
     alpha: str | None = option(None, "--alpha", panel=METRICS, help="Order of the entropy, a number >= 0 or inf. (default: 1)"),
     rows: str | None = option(
-        None, "--rows", panel=METRICS, help="Preparation of token states: raw, unit, centered or centered-unit (default)."
+        None,
+        "--rows",
+        panel=METRICS,
+        help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default).",
     ),
     entropy: str | None = option(
         None, "--entropy", panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (faster on a GPU)."
     ),
     views: int | None = option(None, "--views", panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)"),
     augmenter: str | None = option(None, "--augmenter", panel=METRICS, help="Library that makes the views: builtin or nlpaug."),
-    permutations: int | None = option(None, "--permutations", panel=METRICS, help="Permutations of DiME. (default: 10)"),
+    permutations: int | None = option(
+        None, "--permutations", panel=METRICS, help="Permutations for the metric DiME. (default: 10)"
+    ),
     seed: int = option(0, "--seed", panel=METRICS, help="Seed of views, permutations and intervals."),
     preset: str = option(
         "default", "--preset", panel=METRICS, help="Conventions: default, paper (as printed) or released (the authors' code)."

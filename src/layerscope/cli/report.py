@@ -28,7 +28,7 @@ def report_command(
         None, "--format", "-f", rich_help_panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"
     ),
     atlas: str | None = ATLAS,
-    show: bool = option(False, "--open", panel=RESULT, help="Open the file when it is written."),
+    show: bool = option(False, "--open", panel=RESULT, help="Open the file once it is written."),
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:

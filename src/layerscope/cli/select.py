@@ -14,27 +14,28 @@ from layerscope.cli.shared import CHOICE, DATA, option, words
 @command("select", "layerscope select runs/scores")
 def select_command(
     runs: list[str] = typer.Argument(
-        None, metavar="[RUN]...", help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
+        None, help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
     atlas: str | None = option(
         None, "--atlas", panel=DATA, help="Use a published model instead of a run; `layerscope atlas models` lists them."
     ),
     labels: str | None = option(
-        None, "--labels", panel=DATA, help="A csv, tsv or jsonl file with text,label or sentence1,sentence2,label|score."
+        None, "--labels", panel=DATA, help="A .csv, .tsv or .jsonl file with text,label or sentence1,sentence2,label|score."
     ),
     readouts: str | None = option(None, "--readouts", panel=DATA, help="With scores or labels: consider only these readouts."),
     rule: str | None = option(
         None,
         "--rule",
         panel=CHOICE,
-        help="evidence, measured, last, fixed_depth[:0.8] or lowest_METRIC. (default: measured, else evidence)",
+        help="measured (by scores), evidence (by a profile), last, fixed_depth[:0.8] or lowest_METRIC. "
+        "(default: measured, else evidence)",
     ),
     budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     tolerance: float | None = option(
         None,
         "--tolerance",
         panel=CHOICE,
-        help="Points of score to give up for an earlier layer. (default with --budget: 1, or a tie)",
+        help="Points of score that an earlier layer may lose. (default with --budget: 1, or a tie)",
     ),
     seed: int = option(0, "--seed", panel=CHOICE, help="Seed of resampling and folds."),
     offline: bool = shared.OFFLINE,

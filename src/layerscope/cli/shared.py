@@ -94,7 +94,7 @@ DEVICE = option(None, "--device", panel=MODELS, help="cpu, cuda or mps. (default
 DEVICE_MAP = option(None, "--device-map", panel=MODELS, help="auto: distribute a large model over several GPUs.")
 DTYPE = option("float32", "--dtype", panel=MODELS, help="float32, bfloat16, float16, or auto (the checkpoint's own).")
 REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub model.")
-FAMILY = option(None, "--family", panel=MODELS, help="Treat the model as this architecture family. (default: detected)")
+FAMILY = option(None, "--family", panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
 BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
 ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
 BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Maximum items per batch. (default: automatic)")
@@ -104,9 +104,13 @@ AS_JSON = option(False, "--json", panel=RESULT, help="Print the result as JSON i
 QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables.", rich_help_panel=RESULT)
 ENGINE = option("local", "--engine", panel=ENGINES, help="local (this process) or ray (workers of a Ray cluster).")
 ADDRESS = option(None, "--address", panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines.")
-WORKERS = option(None, "--workers", panel=ENGINES, help="Ray workers, each with the model. (default: one per GPU, or per core)")
+WORKERS = option(
+    None, "--workers", panel=ENGINES, help="Number of Ray workers; each loads the model. (default: one per GPU, or per core)"
+)
 GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)")
 MAX_LENGTH_HELP = "Truncate texts to this many tokens."
+FINAL_NORM_HELP = "Apply the final norm at every layer (applied), at none (raw) or at the last only (hf)."
+DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
 
 

@@ -26,9 +26,13 @@ def study_command(
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts, if the file has several."),
     limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts."),
     max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
-    final_norm: str = option("raw", "--final-norm", panel=METRICS, help="Final norm: raw, applied or hf."),
+    final_norm: str = option("raw", "--final-norm", panel=METRICS, help=shared.FINAL_NORM_HELP),
     settings: list[str] = typer.Option(
-        [], "--set", "-s", rich_help_panel=METRICS, help="Option of the study as NAME=VALUE; repeatable."
+        [],
+        "--set",
+        "-s",
+        rich_help_panel=METRICS,
+        help="Option of the study as NAME=VALUE (`study list STUDY` shows them); repeatable.",
     ),
     seed: int = option(0, "--seed", panel=METRICS, help="Seed of random draws and of the intervals."),
     out: Path | None = typer.Option(
@@ -45,7 +49,7 @@ def study_command(
         output.show(
             studies_as_dict(given),
             (lambda: print_options([get_study(each) for each in given])) if given else print_studies,
-            then=f"layerscope study {given[0] if given else 'NAME'} MODEL",
+            then=_call(get_study(given[0])) if given else "layerscope study NAME MODEL",
         )
         return
     from layerscope.studies.run import study
@@ -77,6 +81,11 @@ def study_command(
         f"{folder}: study.csv, study.parquet, figure.png, figure.svg, manifest.json",
         f"layerscope report {shared.shown(folder)}",
     )
+
+
+def _call(study: Any) -> str:
+    """The shortest call of a study: with as many models as it needs."""
+    return " ".join(["layerscope study", study.name, *("MODEL", "OTHER")[: study.models[0]]])
 
 
 def read_settings(given: list[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from layerscope.cli.shared import DATA, RESULT, option, words
 def sweep_command(
     running: shared.Cluster,
     output: shared.Output,
-    file: Path = typer.Argument(..., help="YAML file: models, corpora, settings, steps (docs/clusters.md)."),
+    file: Path = typer.Argument(..., help="YAML file with models, corpora, settings and steps (see docs/clusters.md)."),
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the sweep. (default: the file's, or runs/FILE)"
     ),
@@ -72,7 +72,7 @@ def recipe_command(
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Run several studies, with an estimate first.
+    """Run several studies from one file, with an estimate first.
 
     Run the same command again to resume.
     """

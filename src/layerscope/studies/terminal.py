@@ -38,7 +38,7 @@ def print_options(chosen: Sequence[Study]) -> None:
     """The options of some studies."""
     for study in chosen:
         paper = f" ({study.paper})" if study.paper else ""
-        print(f"{study.name}: {study.title}{paper}; {study.model_count} model(s)")
+        print(f"{study.name}: {study.title}{paper}; models: {study.model_count}")
         for option in study.options:
             print(f"  --set {option.name}={option.shown}")
             print(textwrap.fill(option.help, 110, initial_indent="      ", subsequent_indent="      "))

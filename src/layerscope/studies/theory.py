@@ -52,7 +52,7 @@ class Theory(Study):
     """Lemma 1 and Theorems 1, 5, 6 and 7: as printed, corrected, and with the trace divided out."""
 
     name: ClassVar[str] = "theory"
-    title: ClassVar[str] = "The paper's inequalities, tried"
+    title: ClassVar[str] = "The paper's inequalities, tested"
     paper: ClassVar[str] = "Theorems 1, 5, 6, 7; Lemma 1; App. G"
     models: ClassVar[tuple[int, int | None]] = (0, 0)
     texts: ClassVar[bool] = False
