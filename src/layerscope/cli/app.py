@@ -102,7 +102,8 @@ class StoryGroup(PlainGroup):
 app = typer.Typer(
     name="layerscope",
     cls=StoryGroup,
-    help="What every layer of a neural network holds, and which layer to read embeddings from.",
+    help="What every layer of a neural network holds, and which layer to read embeddings from.\n\n"
+    '"The paper" is Layer by Layer (Skean et al., ICML 2025).',
     epilog="Example:\n\nlayerscope improve smollm2-135m --data reviews.csv --column text --out better",
     no_args_is_help=True,
     add_completion=True,

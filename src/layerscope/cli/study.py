@@ -39,7 +39,10 @@ def study_command(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the study. (default: runs/NAME--MODELS--DATA)"
     ),
 ) -> None:
-    """Run one of the paper's experiments: a table, a figure, and the answer in plain words."""
+    """Run one of the paper's experiments: a table, a figure, and the answer in plain words.
+
+    The paper is Layer by Layer (Skean et al., ICML 2025).
+    """
     from layerscope.core.runs import view
     from layerscope.studies.base import get_study
     from layerscope.studies.terminal import print_options, print_studies, studies_as_dict
