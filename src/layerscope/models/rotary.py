@@ -87,7 +87,7 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
 
 @contextmanager
 def fast_rotation(module: nn.Module) -> Iterator[None]:
-    """While this is open, passes of a module turn queries and keys with the kernel, where it gives what their own function gives."""
+    """While this is open, passes of a module turn queries and keys with the kernel, where that gives the same."""
     replaced = []
     for home in _homes_of(module):
         own = getattr(home, _NAME)
