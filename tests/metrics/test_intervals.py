@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics import Estimate, Options, get_metric, interval, metrics
+from layerscope.metrics import Estimate, Options, dime, get_metric, interval, metrics
 from layerscope.metrics import intervals as intervals_module
-from layerscope.metrics.dime import two_way_effects
+from layerscope.metrics.dime import prompt_error, prompt_errors, two_way_effects
 from layerscope.metrics.folds import entropies_without_each
 from tests.metrics import reference as ref
 from tests.metrics.support import Samples, accumulate, make_samples
@@ -300,10 +300,21 @@ def test_two_way_effects_are_told_apart():
     of_a, of_b = rng.normal(size=(2, 30))
     orders = [rng.permutation(30) for _ in range(6)]
     seen = np.stack([of_a + of_b[p] + 0.01 * rng.normal(size=30) + 5 for p in orders])
-    found_a, found_b, noise = two_way_effects(seen, orders)
-    np.testing.assert_allclose(found_a, of_a - of_a.mean(), atol=0.05)
-    np.testing.assert_allclose(found_b, of_b - of_b.mean(), atol=0.05)
-    assert noise == pytest.approx(1e-4, rel=0.4)
+    found_a, found_b, noise = two_way_effects(np.stack([seen, 3 * seen]), orders)  # two sets at once
+    np.testing.assert_allclose(found_a, np.outer([1, 3], of_a - of_a.mean()), atol=0.15)
+    np.testing.assert_allclose(found_b, np.outer([1, 3], of_b - of_b.mean()), atol=0.15)
+    np.testing.assert_allclose(found_b[1], 3 * found_b[0])
+    np.testing.assert_allclose(noise, [1e-4, 9e-4], rtol=0.4)
+
+
+def test_errors_of_several_pairs_are_those_of_each(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    pairs = [tuple(torch.randn(2, 20, 5, generator=rng, dtype=torch.float64)) for _ in range(3)]
+    together = prompt_errors(pairs, 1.0, 3, 0)
+    monkeypatch.setitem(dime._BATCH_ENTRIES, "cpu", 1200)  # three matrices at a time
+    assert together == prompt_errors(pairs, 1.0, 3, 0)
+    np.testing.assert_allclose(together, [prompt_error(a, b, 1.0, 3, 0) for a, b in pairs], rtol=1e-12)
+    assert len(set(together)) == 3
 
 
 @pytest.mark.parametrize("d", [8, WIDE])

@@ -88,37 +88,47 @@ def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: in
         assert members is not None
         count = min(permutations, _FEATURE_PERMUTATIONS)
         return equal_folds_error(_without_on_feature_side(a, b, members, alpha, count, seed), n)
+    return prompt_errors([(a, b)], alpha, permutations, seed)[0]
+
+
+def prompt_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int) -> list[float]:
+    """`prompt_error` of several pairs of views, all of n ≥ 3 prompts: together, since a GPU would wait for each of them."""
+    n = len(pairs[0][0])
     used, permutations = min(n, _ERROR_PROMPTS), min(permutations, _ERROR_PERMUTATIONS)
-    scale, a, b, n = math.sqrt(used / n), a[:used], b[:used], used  # an error falls with the root of the number of prompts
-    k_a, k_b = a @ a.T, b @ b.T
-    paired = -entropies_without_each((k_a * k_b).unsqueeze(0), alpha)[0].cpu().numpy()
-    orders = [p.cpu().numpy() for p in _orders(n, permutations, seed, a.device)]
-    batch = max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // n**2)
-    effects = []
-    for start in range(0, permutations, batch):
-        some = [torch.from_numpy(p).to(a.device) for p in orders[start : start + batch]]
-        effects.append(-entropies_without_each(torch.stack([k_a * k_b[p][:, p] for p in some]), alpha).cpu().numpy())
-    of_a, of_b, noise = two_way_effects(np.concatenate(effects), orders)
-    influence = of_a + of_b - (paired - paired.mean())
-    variance = float(np.square(influence).sum()) - 2 * n * noise / permutations
-    return scale * math.sqrt((n - 1) / n * max(variance, 0.0))
+    scale = math.sqrt(used / n)  # an error falls with the root of the number of prompts
+    device = pairs[0][0].device
+    orders = [torch.arange(used, device=device), *_orders(used, permutations, seed, device)]  # first as they are: paired
+    products = []
+    for a, b in pairs:
+        k_a, k_b = (view[:used] @ view[:used].T for view in (a, b))
+        products += [k_a * k_b[p][:, p] for p in orders]
+    batch = max(1, _BATCH_ENTRIES.get(device.type, _BATCH_ENTRIES["cpu"]) // used**2)
+    without = [entropies_without_each(torch.stack(products[i : i + batch]), alpha).cpu() for i in range(0, len(products), batch)]
+    effects = -torch.cat(without).numpy().reshape(len(pairs), 1 + permutations, used)
+    of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders[1:]])
+    paired = effects[:, 0]
+    influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
+    variance = np.square(influence).sum(1) - 2 * used * noise / permutations
+    return (scale * np.sqrt((used - 1) / used * np.maximum(variance, 0.0))).tolist()
 
 
-def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, float]:
-    """Effects (permutations, n) of positions as α_i + β_p(i), by least squares: α, β (both of mean 0) and the residual variance.
+def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Effects (sets, permutations, n) of positions as α_i + β_p(i), by least squares, in every set.
 
-    With a single permutation the two cannot be told apart, and nothing is left over.
+    Returns α and β (sets, n), both of mean 0, and the residual variance (sets,). With a single permutation the two cannot be told
+    apart, and nothing is left over.
     """
-    count, n = effects.shape
-    seen = effects - effects.mean(1, keepdims=True)
-    inverse = [np.argsort(p) for p in orders]
-    of_a, of_b = np.zeros(n), np.zeros(n)
+    sets, count, n = effects.shape
+    seen = effects - effects.mean(2, keepdims=True)
+    order = np.stack(list(orders))
+    inverse = np.argsort(order, axis=1)
+    of_a, of_b = np.zeros((sets, n)), np.zeros((sets, n))
     for _ in range(_ROUNDS):
-        of_a = np.mean([row - of_b[p] for row, p in zip(seen, orders, strict=True)], axis=0)
-        of_b = np.mean([(row - of_a)[q] for row, q in zip(seen, inverse, strict=True)], axis=0)
-    left = np.stack([row - of_a - of_b[p] for row, p in zip(seen, orders, strict=True)])
+        of_a = (seen - of_b[:, order]).mean(1)
+        of_b = np.take_along_axis(seen - of_a[:, None], inverse[None], axis=2).mean(1)
+    left = seen - of_a[:, None] - of_b[:, order]
     free = count * n - 2 * n - count + 2
-    return of_a, of_b, float(np.square(left).sum() / free) if free > 0 else 0.0
+    return of_a, of_b, np.square(left).sum((1, 2)) / free if free > 0 else np.zeros(sets)
 
 
 def _without_on_feature_side(a: Tensor, b: Tensor, members: Tensor, alpha: float, count: int, seed: int) -> Tensor:
@@ -170,6 +180,8 @@ class DiME(Metric[ViewRows]):
         there = [data for data in there if ("dime", o) not in data._memo]
         if not there or o.alpha < 1:
             return
+        if len({min(len(data), o.dime_samples) for data in there}) == 1:
+            self._prepare_errors([data for data in there if not self._feature_side(data)])
         sets = [list(_products(*self._views(data), o.permutations, o.seed, self._feature_side(data))) for data in there]
         if len({products[0].shape for products in sets}) > 1:
             return
@@ -188,6 +200,14 @@ class DiME(Metric[ViewRows]):
             if far <= _CLOSE * abs(values.mean()):
                 data._memo["dime", o] = values
 
+    def _prepare_errors(self, many: Sequence[ViewRows]) -> None:
+        """The standard errors over prompts of several data, all of as many prompts."""
+        o = self.options
+        if many and min(len(many[0]), o.dime_samples) >= 3:
+            errors = prompt_errors([self._views(data) for data in many], o.alpha, o.permutations, o.seed)
+            for data, error in zip(many, errors, strict=True):
+                data._memo["dime error", o] = error
+
     def _entropy(self, eigenvalues: Tensor) -> Tensor:
         return spectrum_entropy(eigenvalues, self.options.alpha)
 
@@ -200,7 +220,9 @@ class DiME(Metric[ViewRows]):
         if values is None:
             values = dime_values(*views, o.alpha, o.permutations, o.seed, feature_side)
         over_permutations = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-        over_prompts = prompt_error(*views, o.alpha, o.permutations, o.seed, feature_side)
+        over_prompts = data._memo.get(("dime error", o))
+        if over_prompts is None:
+            over_prompts = prompt_error(*views, o.alpha, o.permutations, o.seed, feature_side)
         se = math.hypot(over_permutations, over_prompts)
         notes = {"permutations": len(values), "se_permutations": over_permutations, "se_prompts": over_prompts}
         return Estimate(float(values.mean()), n, data.width, se=se, df=max(1, n - 1), notes=notes)
