@@ -15,6 +15,7 @@ from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings, ViewSettings
 from layerscope.profiling import Run
+from layerscope.profiling import encode as encode_module
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import BackgroundWriter, MemoryStore, fits_on_device
@@ -22,6 +23,7 @@ from layerscope.profiling.job import Job
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
 from layerscope.reading import Prefetcher, choose_shard_size, make_plan, read_rows
+from layerscope.spectra import solve
 from layerscope.store import Shard, ShardStore
 from tests.tiny import tiny_model
 
@@ -132,3 +134,15 @@ def test_which_entropy_is_a_setting_of_the_run() -> None:
     assert make_config(entropy="approximate").as_dict()["options"]["entropy"] == "approximate"
     with pytest.raises(UnknownNameError, match="exact"):
         make_config(entropy="rough")
+
+
+def test_kernels_that_a_profile_needs_are_compiled_ahead(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(encode_module, "architecture_of", lambda index: "sm_90")
+    monkeypatch.setattr(solve, "shared_memory", lambda index: 232_448)
+    monkeypatch.setattr(encode_module, "compile_ahead", lambda sources, architecture: asked.extend(sources))
+    encode_module.compile_kernels(job(model))
+    assert all("__global__" in source for source in asked)
+    assert sum("small_eigenvalues" in source for source in asked) >= 1
+    assert any("token_gram" in source for source in asked)
+    assert any(" rotate(" in source or "\nrotate(" in source for source in asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,31 @@ def test_a_full_disk_leaves_nothing_behind(made: list[tuple[str, str]], monkeypa
     assert again() == b"code of a for sm_90"
     assert files() == []
     assert made
+
+
+def test_kernels_are_compiled_at_the_same_time_and_once(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    again("a")
+    barrier, one = threading.Barrier(2, timeout=20), cuda._compile
+
+    def compile_beside_the_other(source: str, architecture: str) -> bytes:
+        barrier.wait()  # breaks unless both are under way at once
+        return one(source, architecture)
+
+    monkeypatch.setattr(cuda, "_compile", compile_beside_the_other)
+    cuda.compile_ahead(["a", "b", "c", "b"], "sm_90")
+    cuda.compile_ahead(["b"], "sm_90")
+    assert again("c") == b"code of c for sm_90"
+    assert again("b") == b"code of b for sm_90"
+    assert again("a") == b"code of a for sm_90"
+    assert sorted(made) == [("a", "sm_90"), ("b", "sm_90"), ("c", "sm_90")]
+    assert len(files()) == 3
+
+
+def test_what_fails_ahead_of_time_fails_where_it_is_used(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, architecture: str) -> bytes:
+        raise cuda.UnusableError("the kernel does not compile")
+
+    monkeypatch.setattr(cuda, "_compile", refuse)
+    cuda.compile_ahead(["z"], "sm_90")
+    with pytest.raises(cuda.UnusableError, match="does not compile"):
+        again("z")

@@ -100,7 +100,7 @@ def _sum_chunks(
 
 def _run(name: str, states: Tensor, arguments: list[Tensor | int]) -> None:
     texts, tokens, width = states.shape
-    launch(_source(width), name, texts * -(-tokens // CHUNK), _THREADS, 0, arguments)
+    launch(source_for(width), name, texts * -(-tokens // CHUNK), _THREADS, 0, arguments)
 
 
 def _given(states: Tensor, mask: Tensor | None, norm: nn.Module | None, weights: Weights | None) -> tuple[list[Tensor], int]:
@@ -114,7 +114,8 @@ def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
 
 
 @cache
-def _source(width: int) -> str:
+def source_for(width: int) -> str:
+    """The kernels for states of a width."""
     columns = -(-width // (4 * _THREADS))  # groups of four that a thread owns
     return f"#define COLUMNS {columns}\n{SOURCE}"
 

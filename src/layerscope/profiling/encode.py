@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -14,14 +14,20 @@ from typing import Any, Self
 import torch
 
 from layerscope.capture import Site, check_residual, expand_sites
+from layerscope.capture.normed import source_for
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
-from layerscope.models import LoadedModel
+from layerscope.metrics.samples import FOLDS
+from layerscope.metrics.tokens import gram_kernel
+from layerscope.models import LoadedModel, rotary
 from layerscope.models.inputs import ItemReader
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
 from layerscope.reading import EarlyPlanner, Plan, Prefetcher
+from layerscope.spectra import resolvents
+from layerscope.spectra.cuda import UnusableError, architecture_of, compile_ahead
+from layerscope.spectra.solve import kernel_source
 from layerscope.store import Shard, ShardStore
 
 _MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
@@ -122,6 +128,16 @@ class ProfileTask:
         """Whether the pooled vectors of the whole run may stay on a GPU, so that nothing goes to disk and back."""
         vectors = len(self.items) * len(self.sites) * (1 + self.config.n_views)
         return fits_on_device(self.model.device, vectors, self.model.width)
+
+
+def compile_kernels(task: ProfileTask) -> None:
+    """Start compiling the kernels that a profile needs on this GPU, where a machine has none of them yet."""
+    index = task.model.device.index or 0
+    tokens, prompts, width = task.config.max_length or task.model.max_length or 512, len(task.items), task.model.width
+    sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
+    with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
+        solvers = [kernel_source(n, index) for n in sizes]
+        compile_ahead([rotary.SOURCE, source_for(width), gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index))
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.load import find_source
 from layerscope.profiling.config import ProfileConfig, make_config
-from layerscope.profiling.encode import MemoryStore, ProfileTask, encode, encode_in_memory
+from layerscope.profiling.encode import MemoryStore, ProfileTask, compile_kernels, encode, encode_in_memory
 from layerscope.profiling.run import Run
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress, progress_bar
@@ -318,6 +318,8 @@ class Job(ProfileTask):
     def run(self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None) -> Run:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
+        if self.recipe is None and self.model.device.type == "cuda":
+            compile_kernels(self)
         size = shard_size or self._shard_size()
         if isinstance(store, MemoryStore) and self.recipe is None:
             plan, facts = encode_in_memory(self, store, bar, size)

@@ -9,6 +9,8 @@ import ctypes
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
@@ -47,18 +49,46 @@ def stream_of(device: torch.device) -> ctypes.c_void_p:
 _DIGEST = 32  # bytes in front of what is kept
 
 
+_ahead: dict[tuple[str, str], Future[bytes]] = {}  # being compiled in the background
+
+
+def compile_ahead(sources: Iterable[str], architecture: str) -> None:
+    """Start compiling what will be needed and is not cached: one kernel after the other would take seconds."""
+    missing = [source for source in dict.fromkeys(sources) if (source, architecture) not in _ahead]
+    missing = [source for source in missing if _cached(_file(source, architecture)) is None]
+    if missing:
+        pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), thread_name_prefix="layerscope-compiling")
+        for source in missing:
+            _ahead[source, architecture] = pool.submit(_make, source, architecture)
+        pool.shutdown(wait=False)
+
+
+def architecture_of(index: int) -> str:
+    """What kernels for a device are compiled for, such as `sm_90`."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
+
+
 @cache
 def compiled(source: str, architecture: str) -> bytes:
     """The code for an architecture such as `sm_90`. A second process reads it from the cache: compiling takes seconds."""
-    named = "\0".join([_version(), architecture, source])
-    file = cache_dir() / "kernels" / f"{hashlib.sha256(named.encode()).hexdigest()}.cubin"
-    cached = _cached(file)
-    if cached is not None:
-        return cached
+    waiting = _ahead.pop((source, architecture), None)
+    if waiting is not None:
+        return waiting.result()
+    cached = _cached(_file(source, architecture))
+    return _make(source, architecture) if cached is None else cached
+
+
+def _make(source: str, architecture: str) -> bytes:
     code = _compile(source, architecture)
     with suppress(OSError):  # a cache that cannot be written to costs time, nothing else
-        _keep(file, code)
+        _keep(_file(source, architecture), code)
     return code
+
+
+def _file(source: str, architecture: str) -> Path:
+    named = "\0".join([_version(), architecture, source])
+    return cache_dir() / "kernels" / f"{hashlib.sha256(named.encode()).hexdigest()}.cubin"
 
 
 def _cached(file: Path) -> bytes | None:
@@ -122,8 +152,7 @@ def _driver(name: str, *arguments: object) -> None:
 
 @cache
 def _module(source: str, index: int) -> tuple[c_void_p, bytes]:
-    major, minor = torch.cuda.get_device_capability(index)
-    code = compiled(source, f"sm_{major}{minor}")
+    code = compiled(source, architecture_of(index))
     module = c_void_p()
     _driver("cuModuleLoadData", byref(module), code)
     return module, code

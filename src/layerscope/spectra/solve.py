@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda import UnusableError
+from layerscope.spectra.cuda import UnusableError, shared_memory
 from layerscope.spectra.execution import side_by_side
 from layerscope.spectra.solvers import cusolver, small, tridiagonal
 
@@ -43,6 +43,11 @@ def solver_name(device: torch.device | str = "cpu") -> str:
         if names:
             return ", ".join(names)
     return f"torch.linalg.eigvalsh on {where.type}"
+
+
+def kernel_source(n: int, index: int) -> str:
+    """The source of the kernel that float32 matrices of n rows go to on a CUDA device, if it can be used there."""
+    return small.variant(n).source if n <= small.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
