@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from layerscope.capture import make_batch, normed
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
@@ -15,6 +16,8 @@ from layerscope.metrics.folds import fold_members
 from layerscope.metrics.tokens import long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy
+from layerscope.models import modules, rotary
+from layerscope.models import norms as model_norms
 from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.resolvents import sums_without
@@ -297,3 +300,34 @@ def test_states_seen_from_their_mean(tokens, width, norm, dtype):
             assert got.largest.tolist() == largest.tolist()
             assert (got.centered.cpu() - want).abs().mean() <= 1e-4 * want.abs().mean() + 1e-6
             assert (got.total.cpu() - after.sum(1)).abs().mean() <= 1e-4 * after.sum(1).abs().mean() + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [4, 64, 512, 768, 1024, 1280, 2048, 2560, 4096])
+def test_norms_have_the_bits_of_torch(width, dtype):
+    assert model_norms._is_same(width, dtype, torch.device("cuda", 0))
+    generator = torch.Generator("cuda").manual_seed(width)
+    x = (3 * torch.randn(1000, width, device="cuda", generator=generator) + 1).to(dtype)
+    norm = with_random_weights(torch.nn.LayerNorm(width)).to("cuda", dtype)
+    assert torch.equal(model_norms.layer_norm(x, norm.weight, norm.bias, norm.eps), norm(x))
+
+
+@pytest.mark.parametrize("family", ["GPTNeoX", "Llama"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_pass_has_the_bits_of_the_models_own(family, dtype, monkeypatch):
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 512, "vocab_size": 90}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    module = getattr(transformers, f"{family}Model")(config).to("cuda", dtype).eval()
+    ids = torch.randint(0, 90, (5, 33), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[2, 20:] = 0
+    used = []
+    for name, room in (("rotate", rotary), ("layer_norm", model_norms)):
+        kernel = getattr(room, name)
+        monkeypatch.setattr(room, name, lambda *given, kernel=kernel, name=name: used.append(name) or kernel(*given))
+    for given in (None, mask):
+        with torch.inference_mode():
+            want = module(input_ids=ids, attention_mask=given, use_cache=False).last_hidden_state
+        assert torch.equal(modules.run(module, ids, given).last_hidden_state, want)
+    assert set(used) == ({"rotate", "layer_norm"} if family == "GPTNeoX" else {"rotate"})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerscope.errors import ModelError
+from layerscope.models.norms import fast_norms
 from layerscope.models.rotary import fast_rotation
 
 
@@ -39,7 +40,10 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
         given["use_cache"] = cache is not None
     if cache is not None:
         given["past_key_values"] = cache
-    with torch.inference_mode(), fast_rotation(module) if ids.is_cuda else nullcontext():
+    with torch.inference_mode(), ExitStack() as stack:
+        if ids.is_cuda:
+            stack.enter_context(fast_rotation(module))
+            stack.enter_context(fast_norms())
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 

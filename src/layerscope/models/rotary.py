@@ -31,13 +31,6 @@ _homes: WeakKeyDictionary[nn.Module, list[ModuleType]] = WeakKeyDictionary()
 SOURCE = (
     HALVES
     + r"""
-__device__ __forceinline__ u16 rounded(float x, int half) {
-  if (half) return narrowed(x);
-  const unsigned bits = __float_as_uint(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-  return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 // a product as a step of its own stores it
 __device__ __forceinline__ float product(float a, float b, int half) { return widened(rounded(a * b, half), half); }
 

@@ -211,4 +211,11 @@ __device__ __forceinline__ u16 narrowed(float x) {  // float16
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
   return h;
 }
+
+__device__ __forceinline__ u16 rounded(float x, int half) {
+  if (half) return narrowed(x);
+  const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
 """
