@@ -36,43 +36,44 @@ __device__ __forceinline__ float product(float a, float b, int half) { return wi
 
 struct __align__(16) Eight { u16 x[8]; };
 
-// Queries, then keys: (batch, heads, tokens, across) with these strides in, contiguous out. The first `turned` numbers of a head
-// are turned, in pairs half of that apart; the others are copied. One thread takes eight numbers, or eight pairs.
+// Queries, then keys: (batch, heads, tokens, across) with these strides in, and out with the heads of a token side by side. The
+// first `turned` numbers of a head are turned, in pairs half of that apart; the others are copied. A block takes one token after
+// the other; one of its threads takes eight numbers, or eight pairs.
 extern "C" __global__ void __launch_bounds__(256)
 rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_out, u16* k_out, int batch, int q_heads,
        int k_heads, int tokens, int across, int turned, int q_batch, int q_head, int q_token, int k_batch, int k_head,
        int k_token, int cos_batch, int cos_token, int sin_batch, int sin_token, int half) {
-  const int pairs = turned / 16, units = pairs + (across - turned) / 8, heads = q_heads + k_heads;
-  const size_t total = (size_t)batch * heads * tokens * units;
-  const size_t unit = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-  if (unit >= total) return;
-  const int u = unit % units, t = unit / units % tokens, h = unit / units / tokens % heads;
-  const size_t b = unit / units / tokens / heads;
-  const bool is_key = h >= q_heads;
-  const u16* from = is_key ? k + b * k_batch + (size_t)(h - q_heads) * k_head + (size_t)t * k_token
-                           : q + b * q_batch + (size_t)h * q_head + (size_t)t * q_token;
-  u16* to = is_key ? k_out + ((b * k_heads + h - q_heads) * tokens + t) * across
-                   : q_out + ((b * q_heads + h) * tokens + t) * across;
-  if (u >= pairs) {
-    const int at = turned + (u - pairs) * 8;
-    *(Eight*)(to + at) = *(const Eight*)(from + at);
-    return;
-  }
-  const int one = u * 8, two = one + turned / 2;
-  const u16* c = cosine + b * cos_batch + (size_t)t * cos_token;
-  const u16* s = sine + b * sin_batch + (size_t)t * sin_token;
-  const Eight x1 = *(const Eight*)(from + one), x2 = *(const Eight*)(from + two);
-  const Eight c1 = *(const Eight*)(c + one), c2 = *(const Eight*)(c + two);
-  const Eight s1 = *(const Eight*)(s + one), s2 = *(const Eight*)(s + two);
-  Eight y1, y2;
+  const unsigned pairs = turned / 16, units = pairs + (across - turned) / 8, heads = q_heads + k_heads;
+  for (unsigned row = blockIdx.x; row < (unsigned)batch * tokens; row += gridDim.x) {
+    const unsigned b = row / tokens, t = row % tokens;
+    for (unsigned unit = threadIdx.x; unit < heads * units; unit += blockDim.x) {
+      const unsigned h = unit / units, u = unit % units;
+      const bool is_key = h >= q_heads;
+      const u16* from = is_key ? k + (size_t)b * k_batch + (size_t)(h - q_heads) * k_head + (size_t)t * k_token
+                               : q + (size_t)b * q_batch + (size_t)h * q_head + (size_t)t * q_token;
+      u16* to = is_key ? k_out + ((size_t)row * k_heads + h - q_heads) * across : q_out + ((size_t)row * q_heads + h) * across;
+      if (u >= pairs) {
+        const unsigned at = turned + (u - pairs) * 8;
+        *(Eight*)(to + at) = *(const Eight*)(from + at);
+        continue;
+      }
+      const unsigned one = u * 8, two = one + turned / 2;
+      const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
+      const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
+      const Eight x1 = *(const Eight*)(from + one), x2 = *(const Eight*)(from + two);
+      const Eight c1 = *(const Eight*)(c + one), c2 = *(const Eight*)(c + two);
+      const Eight s1 = *(const Eight*)(s + one), s2 = *(const Eight*)(s + two);
+      Eight y1, y2;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float a = widened(x1.x[i], half), z = widened(x2.x[i], half);
-    y1.x[i] = rounded(product(a, widened(c1.x[i], half), half) + product(-z, widened(s1.x[i], half), half), half);
-    y2.x[i] = rounded(product(z, widened(c2.x[i], half), half) + product(a, widened(s2.x[i], half), half), half);
+      for (int i = 0; i < 8; ++i) {
+        const float a = widened(x1.x[i], half), z = widened(x2.x[i], half);
+        y1.x[i] = rounded(product(a, widened(c1.x[i], half), half) + product(-z, widened(s1.x[i], half), half), half);
+        y2.x[i] = rounded(product(z, widened(c2.x[i], half), half) + product(a, widened(s2.x[i], half), half), half);
+      }
+      *(Eight*)(to + one) = y1;
+      *(Eight*)(to + two) = y2;
+    }
   }
-  *(Eight*)(to + one) = y1;
-  *(Eight*)(to + two) = y2;
 }
 """
 )
@@ -142,15 +143,19 @@ def _shapes_fit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
 
 
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries (B, heads, T, across) and keys, turned by angles (B or 1, T, turned)."""
+    """Queries (B, heads, T, across) and keys, turned by angles (B or 1, T, turned).
+
+    In memory, the heads of a token are side by side: what attention makes of them is then laid out as the next product needs it.
+    """
     batch, heads, tokens, across = q.shape
     turned = cos.shape[-1]
-    out = q.new_empty(q.shape), k.new_empty(k.shape)
+    out = [one.new_empty((batch, tokens, one.shape[1], across)) for one in (q, k)]
     angles = [step for one in (cos, sin) for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))]
     sizes = [batch, heads, k.shape[1], tokens, across, turned, *q.stride()[:3], *k.stride()[:3], *angles]
-    units = batch * (heads + k.shape[1]) * tokens * (turned // (2 * _EIGHT) + (across - turned) // _EIGHT)
-    launch(SOURCE, "rotate", -(-units // _THREADS), _THREADS, 0, [q, k, cos, sin, *out, *sizes, int(q.dtype == torch.float16)])
-    return out
+    units = (heads + k.shape[1]) * (turned // (2 * _EIGHT) + (across - turned) // _EIGHT)
+    threads = min(_THREADS, -(-units // 32) * 32)
+    launch(SOURCE, "rotate", batch * tokens, threads, 0, [q, k, cos, sin, *out, *sizes, int(q.dtype == torch.float16)])
+    return out[0].transpose(1, 2), out[1].transpose(1, 2)
 
 
 @cache

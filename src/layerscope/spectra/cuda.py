@@ -140,6 +140,7 @@ def _compile(source: str, architecture: str) -> bytes:
     return code.raw
 
 
+_ONE = c_uint(1)
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -181,8 +182,8 @@ def launch(source: str, name: str, blocks: int, threads: int, shared: int, argum
     with torch.cuda.device(device):
         function = _function(source, name, device.index)
         values = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int(a) for a in arguments]  # alive until the launch
-        pointers = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        grid = [c_uint(x) for x in (blocks, 1, 1, threads, 1, 1, shared)]
+        pointers = (c_void_p * len(values))(*map(ctypes.addressof, values))
+        grid = c_uint(blocks), _ONE, _ONE, c_uint(threads), _ONE, _ONE, c_uint(shared)
         _driver("cuLaunchKernel", function, *grid, stream_of(device), pointers, None)
 
 
