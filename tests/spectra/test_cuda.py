@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_nothing_behind(made: list[tuple[str, str]], monkeypa
 
 def test_kernels_are_compiled_at_the_same_time_and_once(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     again("a")
-    barrier, one = threading.Barrier(2, timeout=20), cuda._compile
+    barrier, one = threading.Barrier(2, timeout=60), cuda._compile
 
     def compile_beside_the_other(source: str, architecture: str) -> bytes:
         barrier.wait()  # breaks unless both are under way at once

@@ -24,7 +24,13 @@ _MOST = 4096  # a lane keeps a 32nd of a row in registers
 
 # PARTS: how often 128 threads that take four numbers each go through a row; FULL: the last time is like the others
 _SOURCE = r"""
-struct __align__(8) Four { u16 x[4]; };
+// four numbers, read and written as 8 bytes at once
+struct Four {
+  uint2 x;
+  __device__ __forceinline__ float get(int i, int half) const {
+    return widened((u16)((i < 2 ? x.x : x.y) >> (i % 2 * 16)), half);
+  }
+};
 struct Moments { float mean, squares, count; };
 
 // moments of two sets of numbers together; the products are added as the compiler of torch fuses them
@@ -38,7 +44,8 @@ __device__ __forceinline__ Moments joined(Moments one, Moments two) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int rows, int width, int epsilon, int half) {
+layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int rows, int width, int epsilon) {
+  const int half = HALF;
   const int lane = threadIdx.x & 31, row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= rows) return;
   const Four* x = (const Four*)(from + (size_t)row * width);
@@ -61,7 +68,7 @@ layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int row
       if (FULL || part * 128 + warp * 32 + lane < fours) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float value = widened(held[part][warp].x[i], half), delta = value - mean;
+          const float value = held[part][warp].get(i, half), delta = value - mean;
           mean = fmaf(delta, 1.f / (float)(part * 4 + i + 1), mean);
           squares = fmaf(delta, value - mean, squares);
         }
@@ -88,12 +95,11 @@ layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int row
       const int at = part * 128 + warp * 32 + lane;
       if (FULL || at < fours) {
         const Four w = ((const Four*)weight)[at], b = ((const Four*)bias)[at];
-        Four out;
+        u16 out[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          out.x[i] = rounded(
-              fmaf(widened(w.x[i], half), scale * (widened(held[part][warp].x[i], half) - mean), widened(b.x[i], half)), half);
-        y[at] = out;
+          out[i] = rounded(fmaf(w.get(i, half), scale * (held[part][warp].get(i, half) - mean), b.get(i, half)), half);
+        y[at] = {make_uint2(out[0] | (unsigned)out[1] << 16, out[2] | (unsigned)out[3] << 16)};
       }
     }
 }
@@ -101,10 +107,10 @@ layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int row
 
 
 @cache
-def source(width: int) -> str:
-    """The kernel for rows of this many numbers."""
-    parts = -(-width // 512)
-    return f"#define PARTS {parts}\n#define FULL {int(width % 512 == 0)}\n" + HALVES + _SOURCE
+def source(width: int, dtype: torch.dtype) -> str:
+    """The kernel for rows of this many numbers of this kind."""
+    known = {"PARTS": -(-width // 512), "FULL": int(width % 512 == 0), "HALF": int(dtype == torch.float16)}
+    return "".join(f"#define {name} {value}\n" for name, value in known.items()) + HALVES + _SOURCE
 
 
 @contextmanager
@@ -162,8 +168,8 @@ def layer_norm(states: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> 
     rows = states.numel() // width
     out = torch.empty_like(states)
     bits = struct.unpack("i", struct.pack("f", epsilon))[0]
-    sizes = [rows, width, bits, int(states.dtype == torch.float16)]
-    launch(source(width), "layer_norm", -(-rows // _ROWS), 32 * _ROWS, 0, [states, weight, bias, out, *sizes])
+    given = [states, weight, bias, out, rows, width, bits]
+    launch(source(width, states.dtype), "layer_norm", -(-rows // _ROWS), 32 * _ROWS, 0, given)
     return out
 
 

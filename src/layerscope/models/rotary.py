@@ -28,13 +28,26 @@ _EIGHT = 8  # numbers that a thread reads at once: 16 bytes
 
 _homes: WeakKeyDictionary[nn.Module, list[ModuleType]] = WeakKeyDictionary()
 
-SOURCE = (
+_SOURCE = (
     HALVES
     + r"""
 // a product as a step of its own stores it
 __device__ __forceinline__ float product(float a, float b, int half) { return widened(rounded(a * b, half), half); }
 
-struct __align__(16) Eight { u16 x[8]; };
+// eight numbers, read and written as 16 bytes at once: a struct of them would be copied number by number
+struct Eight {
+  unsigned x[4];
+  __device__ __forceinline__ Eight() {}
+  __device__ __forceinline__ Eight(const u16* at) {
+    const uint4 v = *(const uint4*)at;
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+  }
+  __device__ __forceinline__ float get(int i, int half) const { return widened((u16)(x[i / 2] >> (i % 2 * 16)), half); }
+  __device__ __forceinline__ void set(int i, u16 value) {
+    x[i / 2] = i % 2 ? x[i / 2] | (unsigned)value << 16 : (unsigned)value;
+  }
+  __device__ __forceinline__ void put(u16* at) const { *(uint4*)at = make_uint4(x[0], x[1], x[2], x[3]); }
+};
 
 // Queries, then keys: (batch, heads, tokens, across) with these strides in, and out with the heads of a token side by side. The
 // first `turned` numbers of a head are turned, in pairs half of that apart; the others are copied. A block takes one token after
@@ -42,7 +55,8 @@ struct __align__(16) Eight { u16 x[8]; };
 extern "C" __global__ void __launch_bounds__(256)
 rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_out, u16* k_out, int batch, int q_heads,
        int k_heads, int tokens, int across, int turned, int q_batch, int q_head, int q_token, int k_batch, int k_head,
-       int k_token, int cos_batch, int cos_token, int sin_batch, int sin_token, int half) {
+       int k_token, int cos_batch, int cos_token, int sin_batch, int sin_token) {
+  const int half = HALF;
   const unsigned pairs = turned / 16, units = pairs + (across - turned) / 8, heads = q_heads + k_heads;
   for (unsigned row = blockIdx.x; row < (unsigned)batch * tokens; row += gridDim.x) {
     const unsigned b = row / tokens, t = row % tokens;
@@ -54,29 +68,33 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
       u16* to = is_key ? k_out + ((size_t)row * k_heads + h - q_heads) * across : q_out + ((size_t)row * q_heads + h) * across;
       if (u >= pairs) {
         const unsigned at = turned + (u - pairs) * 8;
-        *(Eight*)(to + at) = *(const Eight*)(from + at);
+        Eight(from + at).put(to + at);
         continue;
       }
       const unsigned one = u * 8, two = one + turned / 2;
       const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
       const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
-      const Eight x1 = *(const Eight*)(from + one), x2 = *(const Eight*)(from + two);
-      const Eight c1 = *(const Eight*)(c + one), c2 = *(const Eight*)(c + two);
-      const Eight s1 = *(const Eight*)(s + one), s2 = *(const Eight*)(s + two);
+      const Eight x1(from + one), x2(from + two), c1(c + one), c2(c + two), s1(s + one), s2(s + two);
       Eight y1, y2;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const float a = widened(x1.x[i], half), z = widened(x2.x[i], half);
-        y1.x[i] = rounded(product(a, widened(c1.x[i], half), half) + product(-z, widened(s1.x[i], half), half), half);
-        y2.x[i] = rounded(product(z, widened(c2.x[i], half), half) + product(a, widened(s2.x[i], half), half), half);
+        const float a = x1.get(i, half), z = x2.get(i, half);
+        y1.set(i, rounded(product(a, c1.get(i, half), half) + product(-z, s1.get(i, half), half), half));
+        y2.set(i, rounded(product(z, c2.get(i, half), half) + product(a, s2.get(i, half), half), half));
       }
-      *(Eight*)(to + one) = y1;
-      *(Eight*)(to + two) = y2;
+      y1.put(to + one);
+      y2.put(to + two);
     }
   }
 }
 """
 )
+
+
+@cache
+def source(dtype: torch.dtype) -> str:
+    """The kernel for numbers of this kind."""
+    return f"#define HALF {int(dtype == torch.float16)}\n" + _SOURCE
 
 
 @contextmanager
@@ -154,7 +172,7 @@ def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     sizes = [batch, heads, k.shape[1], tokens, across, turned, *q.stride()[:3], *k.stride()[:3], *angles]
     units = (heads + k.shape[1]) * (turned // (2 * _EIGHT) + (across - turned) // _EIGHT)
     threads = min(_THREADS, -(-units // 32) * 32)
-    launch(SOURCE, "rotate", batch * tokens, threads, 0, [q, k, cos, sin, *out, *sizes, int(q.dtype == torch.float16)])
+    launch(source(q.dtype), "rotate", batch * tokens, threads, 0, [q, k, cos, sin, *out, *sizes])
     return out[0].transpose(1, 2), out[1].transpose(1, 2)
 
 

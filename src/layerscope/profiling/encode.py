@@ -134,11 +134,12 @@ def compile_kernels(task: ProfileTask) -> None:
     """Start compiling the kernels that a profile needs on this GPU, where a machine has none of them yet."""
     index = task.model.device.index or 0
     tokens, prompts, width = task.config.max_length or task.model.max_length or 512, len(task.items), task.model.width
+    dtype = next((p.dtype for p in task.model.module.parameters() if p.is_floating_point()), torch.float32)
     sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [kernel_source(n, index) for n in sizes]
-        models = [rotary.SOURCE, norms.source(width), source_for(width)]
-        compile_ahead([*models, gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index))
+        passes = [rotary.source(dtype), norms.source(width, dtype)] if dtype.itemsize == 2 else []
+        compile_ahead([*passes, source_for(width), gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index))
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:
