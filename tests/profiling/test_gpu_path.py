@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -145,4 +147,8 @@ def test_kernels_that_a_profile_needs_are_compiled_ahead(model: LoadedModel, mon
     assert all("__global__" in source for source in asked)
     assert sum("small_eigenvalues" in source for source in asked) >= 1
     assert any("token_gram" in source for source in asked)
-    assert any(" rotate(" in source or "\nrotate(" in source for source in asked)
+    of_passes = ("\nrotate(", "\nlayer_norm(")
+    assert not any(name in source for name in of_passes for source in asked)  # these are for half precision
+    halves = replace(model, module=copy.deepcopy(model.module).to(torch.bfloat16))
+    encode_module.compile_kernels(job(halves))
+    assert all(any(name in source for source in asked) for name in of_passes)

@@ -61,13 +61,16 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
   for (unsigned row = blockIdx.x; row < (unsigned)batch * tokens; row += gridDim.x) {
     const unsigned b = row / tokens, t = row % tokens;
     for (unsigned unit = threadIdx.x; unit < heads * units; unit += blockDim.x) {
-      const unsigned h = unit / units, u = unit % units;
+      // what is turned comes first, then what is copied: the threads of a warp do the same
+      const bool turns = unit < heads * pairs;
+      const unsigned rest = turns ? unit : unit - heads * pairs, each = turns ? pairs : units - pairs;
+      const unsigned h = rest / each, u = rest % each;
       const bool is_key = h >= q_heads;
       const u16* from = is_key ? k + (size_t)b * k_batch + (size_t)(h - q_heads) * k_head + (size_t)t * k_token
                                : q + (size_t)b * q_batch + (size_t)h * q_head + (size_t)t * q_token;
       u16* to = is_key ? k_out + ((size_t)row * k_heads + h - q_heads) * across : q_out + ((size_t)row * q_heads + h) * across;
-      if (u >= pairs) {
-        const unsigned at = turned + (u - pairs) * 8;
+      if (!turns) {
+        const unsigned at = turned + u * 8;
         Eight(from + at).put(to + at);
         continue;
       }
