@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,15 @@ def folders(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple
     return root / "profile", root / "scores", root / "other"
 
 
-def test_on_the_atlas(cli: Cli, tmp_path: Path) -> None:
-    ended = cli("correlate", "--atlas", "bert-base", "--surrogates", "199", "--measure", "dcor", "-o", "c.png")
+def test_on_the_atlas(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ended = cli("correlate", "--atlas", "bert-base", "--surrogates", "199", "--measure", "dcor,spearman", "-o", "c.png")
     assert ended.code == 0, ended.err
     assert "distance correlation  one point per layer (13 layers" in ended.out
+    rows = [line.split() for line in ended.out.splitlines() if line.strip().startswith("entropy_dataset")]  # nothing is cut off
+    assert [len(row) for row in rows] == [9, 9]
+    assert all(re.fullmatch(r"0\.\d\d<0\.\d\d", row[4]) and row[-1].endswith("%") for row in rows)
+    assert ended.out.count(" beyond ") == 2
     assert "undefined" in ended.out
     assert (tmp_path / "c.png").stat().st_size > 5_000
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from layerscope.cli.select import _then
 from tests.cli.support import Cli, assert_refused
 from tests.selection.support import profile, valley_curve
 
@@ -52,3 +56,18 @@ def test_why_prompt_entropy_behind_the_final_norm_is_not_enough(cli: Cli, tmp_pa
     assert "neither prompt entropy" not in reason
     assert "hides its valley" in reason
     assert "--metrics prompt_entropy,sink_ratio" in reason
+
+
+@pytest.mark.parametrize(
+    ("readout", "center_on", "then"),
+    [
+        (None, None, "layerscope export m --layer 7"),
+        ("plain/last/raw/keep/none", None, "layerscope export m --layer 7 --readout plain/last/raw/keep/none"),
+        ("one-word/last/raw/keep/corpus", None, "--readout one-word/last/raw/keep/corpus --center-on YOUR_TEXTS"),
+        ("plain/mean/raw/keep/corpus", "runs/scores", "--readout plain/mean/raw/keep/corpus --center-on runs/scores"),
+        ("echo/mean/raw/drop/none", None, "--readout plain/mean/raw/keep/none"),  # the nearest that can be exported
+    ],
+)
+def test_the_next_command_is_one_that_export_takes(readout: str | None, center_on: str | None, then: str) -> None:
+    choice = SimpleNamespace(model="m", layer=7, readout=readout, center_on=center_on)
+    assert _then(choice, ["runs/m"]).endswith(then)

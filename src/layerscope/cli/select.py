@@ -88,5 +88,13 @@ def _then(choice: Any, runs: list[str]) -> str:
     """The export of this choice; of a published model there is nothing to export yet, but a profile can be made."""
     if not runs:
         return "layerscope profile MODEL --data YOUR_TEXTS"
-    readout = f" --readout {shared.shown(choice.readout)}" if choice.readout else ""
-    return f"layerscope export {shared.shown(choice.model or 'MODEL')} --layer {choice.layer}{readout}"
+    from layerscope.core.readout import Readout
+    from layerscope.exporting.draft import nearest
+
+    then = f"layerscope export {shared.shown(choice.model or 'MODEL')} --layer {choice.layer}"
+    if choice.readout:
+        readout = nearest(Readout.parse(choice.readout))  # export takes no other, and says why
+        then += f" --readout {shared.shown(readout.name)}"
+        if readout.centering != "none":
+            then += f" --center-on {shared.shown(choice.center_on or 'YOUR_TEXTS')}"
+    return then

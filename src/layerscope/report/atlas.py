@@ -193,7 +193,7 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         mine = correlations.layers[correlations.layers["measure"] == measure].sort_values("value", key=abs, ascending=False)
         layers, most = int(mine["layers"].max()), int(mine["tasks"].max())
         console.print(f"\n{NAMES[measure]}  one point per layer ({layers} layers, mean over up to {most} tasks)")
-        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "over tasks", "beyond")
+        table = numeric_table("metric", "value [95 %]", "by chance", "Holm p", "tasks", "over\ntasks", "beyond")
         for row in mine.to_dict(orient="records"):
             table.add_row(*_cells(row, within, correlations.over_tasks, measure))
         console.print(table)
@@ -239,7 +239,7 @@ def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> l
     known = row["ci_low"] is not None and row["ci_low"] == row["ci_low"]
     interval = f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else ""
     value = escape(f"{row['value']:.2f}{interval}")
-    cells = [escape(str(row["metric"])), value, f"{row['null_mean']:.2f} < {row['null_95']:.2f}", _p(row["p_adjusted"])]
+    cells = [escape(str(row["metric"])), value, f"{row['null_mean']:.2f}<{row['null_95']:.2f}", _p(row["p_adjusted"])]
     single = within[(within["metric"] == row["metric"]) & (within["measure"] == measure)]
     if single.empty:
         return [*cells, "–", "–", "–"]
