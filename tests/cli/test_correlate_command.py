@@ -69,6 +69,21 @@ def test_two_runs_of_four_layers_are_too_short_and_said_so(cli: Cli, folders: tu
     assert "different vector" in found["notes"][0]
 
 
+def test_runs_of_several_models_are_told_apart(
+    cli: Cli, folders: tuple[Path, Path, Path], texts: list[str], tmp_path: Path
+) -> None:
+    run, scores, other = folders
+    settings = {"metrics": ["prompt_entropy", "curvature"], "max_length": 24, "final_norm": "raw"}
+    profile(tiny_model("llama"), Corpus.of(texts), out=tmp_path / "profile", **settings)
+    places = {"data_dir": run.parent / "data", "scoring_workers": 0, "store": run.parent / "store"}
+    evaluate(tiny_model("llama"), ["Pairs"], out=tmp_path / "scores", max_length=32, **places)
+    ended = cli("correlate", run, tmp_path / "scores", scores, tmp_path / "profile", "--json")
+    assert ended.code == 0, ended.err
+    assert set(json.loads(ended.out)["families"]) == {"tiny-gpt2", "tiny-llama"}
+    left = cli("correlate", run, tmp_path / "scores", scores, tmp_path / "profile", other)
+    assert_refused(left, "no evaluation of tiny-gpt2 among the folders")
+
+
 def test_mistakes_are_one_line(cli: Cli, folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     run, scores, other = folders
     assert_refused(cli("correlate"), "--atlas MODEL")

@@ -1,10 +1,10 @@
 """The fenced blocks of the documentation: where they are, and how each kind is checked.
 
-- `python`: run, block after block of a page in one namespace, in a sandbox with tiny models (`sandbox.py`). A block after a
-  comment `<!-- not run: reason -->` is compiled instead, and the names that it takes from layerscope must exist. A block with a
-  title is a file: `test_extend.py` installs those.
-- `bash` and `console`: every command is parsed by the app itself (options, arguments, names of commands); scripts, make targets
-  and extras must exist. Blocks after `<!-- run -->` are run as well, in the sandbox.
+- `python`, and commands of layerscope in `bash` and `console`: run, block after block of a page, in one folder and one namespace,
+  in a sandbox with tiny models (`sandbox.py`). A block after a comment `<!-- not run: reason -->` is compiled or parsed
+  instead; the names that it takes from layerscope must exist. A Python block with a title is a file (`test_extend.py`).
+- Every command is also parsed by the app itself (options, arguments, names of commands); scripts, make targets and extras must
+  exist. Commands of other programs are not run, nor are those that `beyond` gives a reason for.
 - `toml` and `yaml`: parsed; plans of sweeps and recipes are read as such.
 - `text`, `csv`, `json`: output or data, not code.
 """
@@ -20,18 +20,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("python", "bash", "console", "toml", "yaml", "text", "csv", "json")
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)(?P<more>.*)$")
-_MARK = re.compile(r"<!-- (?P<what>not run|run)(?:: (?P<reason>.+))? -->")
+_MARK = re.compile(r"<!-- not run: (?P<reason>.+) -->")
+_HUB = ("EleutherAI", "McGill-NLP", "Qwen", "apple", "facebook", "intfloat", "meta-llama", "openai")
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `mark` is `run` or `not run` where a comment before it says so."""
+    """One fenced block. `reason` says why it is not run, where a comment before it does."""
 
     page: str
     line: int
     language: str
     text: str
-    mark: str | None = None
     reason: str = ""
     title: str = ""
 
@@ -59,9 +59,9 @@ def blocks_of(page: Path) -> list[Block]:
         elif fence is not None and match and not match["language"]:
             width = len(fence["indent"])
             text = "\n".join(text[width:] for text in lines[start : number - 1])
-            said = (mark["what"], mark["reason"] or "") if mark else (None, "")
+            reason = mark["reason"] if mark else ""
             title = re.search(r'title="([^"]+)"', fence["more"])
-            found.append(Block(str(page.relative_to(ROOT)), start, fence["language"], text, *said, title[1] if title else ""))
+            found.append(Block(str(page.relative_to(ROOT)), start, fence["language"], text, reason, title[1] if title else ""))
             fence = None
     if fence is not None:
         raise ValueError(f"{page}:{start}: a block without an end")
@@ -89,3 +89,19 @@ def commands(block: Block) -> Iterator[list[str]]:
 def text_glued(text: str, match: re.Match[str]) -> bool:
     """Whether a word goes on in the next line: no blank before the backslash and none after it."""
     return not text[match.start() - 1].isspace() and match.group().endswith("\n")
+
+
+def beyond(words: list[str]) -> str | None:
+    """Why a command cannot be run in the sandbox, or None."""
+    if words[0] != "layerscope":
+        return "a program of others, or a script that takes minutes"
+    if words[1] == "open":
+        return "it serves a page until it is stopped"
+    for word in words[1:]:
+        if re.fullmatch(r"[A-Z]{2,}…?|…", word):
+            return f"{word} is to be filled in"
+        if word.split("/")[0] in _HUB:
+            return f"{word} is on the hub"
+        if word == "ray":
+            return "it starts a cluster"
+    return None

@@ -6,6 +6,7 @@ Nothing here is real: what is checked is that the code runs, not what it prints.
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from dataclasses import dataclass, replace
 from functools import cache
@@ -82,12 +83,26 @@ def _pairs(_folder: Path) -> dict[str, list[dict[str, Any]]]:
     return {"test": [{"sentence1": a, "sentence2": b, "score": float(len(set(a) & set(b)))} for a, b in pairs]}
 
 
-def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def deep(family: str, blocks: int) -> Any:
+    """A tiny model with so many blocks."""
+    tiny = build_tiny(family)
+    settings = {key: value for key, value in tiny.config.to_dict().items() if key != "layer_types"}
+    torch.manual_seed(0)
+    return type(tiny)(type(tiny.config)(**{**settings, "num_hidden_layers": blocks})).eval()
+
+
+def deepest(page: str) -> int:
+    """The highest layer that a page names in a command, or 3."""
+    named = re.findall(r"--layer (\d+)|layers=([\d,]+)", page)
+    return max([3, *(int(layer) for pair in named for part in pair for layer in part.split(",") if layer)])
+
+
+def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, blocks: int = 3) -> None:
     """Tiny models, a small corpus, tasks and pictures under the catalogue's names, for the length of a test."""
     for name, family in _FAMILIES.items():
         place = folder / name
         words = word_tokenizer(encoder=family == "bert")
-        module = build_tiny(family)
+        module = deep(family, blocks)
         module.resize_token_embeddings(len(words))
         if family != "bert":  # rotary positions know no end
             module.config.max_position_embeddings = 2048
@@ -97,11 +112,13 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     build_images("vit").save_pretrained(folder / "mobile-sam")
     monkeypatch.setitem(MODELS._things, "mobile-sam", replace(MODELS.get("mobile-sam"), origin=StandIn(folder / "mobile-sam")))
     (folder / "lee.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    monkeypatch.setitem(CORPORA._things, "lee", replace(CORPORA.get("lee"), origin=StandIn(folder / "lee.txt")))
-    trec = replace(TASKS.get("TrecQuestions"), origin=StandIn(folder), read=_classified)
+    for name in ("lee", "movie-reviews"):
+        monkeypatch.setitem(CORPORA._things, name, replace(CORPORA.get("lee"), name=name, origin=StandIn(folder / "lee.txt")))
+    for name in ("TrecQuestions", "SentimentSnippets", "SmsSpam"):
+        monkeypatch.setitem(TASKS._things, name, replace(TASKS.get(name), origin=StandIn(folder), read=_classified))
     pairs = TaskEntry(name="STSBenchmark", summary="pairs", license="", origin=StandIn(folder), task_type="STS", read=_pairs)
-    monkeypatch.setitem(TASKS._things, "TrecQuestions", trec)
-    monkeypatch.setitem(TASKS._things, "STSBenchmark", pairs)
+    for name in ("STSBenchmark", "LeeSimilarity"):
+        monkeypatch.setitem(TASKS._things, name, replace(pairs, name=name))
     # scoring processes would not know these tasks
     monkeypatch.setattr(job, "score_all", lambda context, jobs, workers: score_all(context, jobs, 0))
     monkeypatch.setitem(IMAGE_SETS._things, "fashion-mnist", replace(IMAGE_SETS.get("digits"), name="fashion-mnist"))
@@ -115,6 +132,8 @@ def fill_folder(folder: Path) -> None:
         rows.writerows(zip(TEXTS, LABELS, strict=True))
     shutil.copy(folder / "reviews.csv", folder / "examples.csv")
     (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    shutil.copy(folder / "reviews.csv", folder / "articles.csv")
+    shutil.copytree(Path(__file__).parents[2] / "examples", folder / "examples")
     build_tiny("llama").save_pretrained(folder / "my-model")
     tiny_tokenizer().save_pretrained(folder / "my-model")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import itertools
 import re
 import shlex
 import sys
@@ -21,13 +22,13 @@ from layerscope.cli.app import app, load_commands, renamed
 from layerscope.metrics.registry import REGISTRY
 from layerscope.sweeps.plan import read_plan
 from tests.cli.support import run_main
-from tests.docs.blocks import LANGUAGES, ROOT, Block, all_blocks, blocks_of, commands, pages
-from tests.docs.sandbox import fill_folder, given, stand_ins
+from tests.docs.blocks import LANGUAGES, ROOT, Block, all_blocks, beyond, blocks_of, commands, pages
+from tests.docs.sandbox import deepest, fill_folder, given, stand_ins
 
 BLOCKS = all_blocks()
 SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
 PYTHON_PAGES = [page for page in pages() if any(block.language == "python" for block in blocks_of(page))]
-RUN_PAGES = [page for page in pages() if any(block.mark == "run" for block in blocks_of(page))]
+CODE_PAGES = [page for page in pages() if any(block.language in ("python", "bash", "console") for block in blocks_of(page))]
 # Programs of others that the pages name; only their being meant is checked.
 OTHERS = {
     "ray",
@@ -59,17 +60,12 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def slow_beyond_readme(pages: list[Path]) -> list[Any]:
-    """`make test` runs the marked commands of the README alone; `make docs` runs those of all pages."""
-    return [page if page.name == "README.md" else pytest.param(page, marks=pytest.mark.slow) for page in pages]
-
-
 def test_every_block_names_its_language() -> None:
     assert [f"{block} ```{block.language}" for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
 def test_a_block_that_is_not_run_says_why() -> None:
-    assert [str(block) for block in BLOCKS if block.mark == "not run" and len(block.reason) < 10] == []
+    assert [str(block) for block in BLOCKS if block.reason and len(block.reason) < 10] == []
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name)
@@ -79,14 +75,13 @@ def test_python_blocks_are_python_and_name_what_exists(page: Path) -> None:
         check_names(block)
 
 
-@pytest.mark.slow  # quickly: what the blocks name exists
-@pytest.mark.parametrize("page", PYTHON_PAGES, ids=name)
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block for block in blocks_of(page) if block.language == "python"]
-    wanted = [block for block in blocks if block.mark != "not run" and not block.title]
-    if not wanted:
+@pytest.mark.slow  # `make docs`; quickly: what the blocks name exists
+@pytest.mark.parametrize("page", CODE_PAGES, ids=name)
+def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its Python and its commands, one after the other, as a reader would."""
+    if not any(runs(block) for block in blocks_of(page)):
         return
-    stand_ins(monkeypatch, tmp_path / "stand-ins")
+    stand_ins(monkeypatch, tmp_path / "stand-ins", deepest(page.read_text(encoding="utf-8")))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     fill_folder(tmp_path / "work")
@@ -94,10 +89,31 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     prepare = ROOT / "tests" / "docs" / "before" / f"{page.stem}.py"
     if prepare.is_file():  # what a page assumes to be there already, such as a finished run
         exec(compile(prepare.read_text(encoding="utf-8"), str(prepare), "exec"), namespace)
-    for block in wanted:
-        # the line numbers of an error are those of the page
-        tree = ast.increment_lineno(ast.parse(block.text, str(ROOT / block.page)), block.line)
-        exec(compile(tree, str(ROOT / block.page), "exec"), namespace)
+    for block in (block for block in blocks_of(page) if runs(block)):
+        if block.language == "python":
+            # the line numbers of an error are those of the page
+            tree = ast.increment_lineno(ast.parse(block.text, str(ROOT / block.page)), block.line)
+            exec(compile(tree, str(ROOT / block.page), "exec"), namespace)
+            continue
+        for words in (words for words in commands(block) if beyond(without_variables(words)) is None):
+            for variable in words[: words.index("layerscope")]:
+                monkeypatch.setenv(*variable.split("=", 1))
+            ended = run_main(monkeypatch, capsys, *without_variables(words)[1:])
+            assert ended.code == 0, f"{block}: {shlex.join(words)}\n{ended.err}"
+
+
+def runs(block: Block) -> bool:
+    """Whether something of a block is run."""
+    if block.reason or block.title:
+        return False
+    if block.language == "python":
+        return True
+    return block.language in ("bash", "console") and any(beyond(without_variables(words)) is None for words in commands(block))
+
+
+def without_variables(words: list[str]) -> list[str]:
+    """A command without what is set for it alone."""
+    return list(itertools.dropwhile(lambda word: re.fullmatch(r"[A-Z_]+=\S*", word), words)) or words
 
 
 def check_names(block: Block) -> None:
@@ -182,21 +198,6 @@ def check_script(words: list[str], line: str) -> None:
         source = "\n".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
     for option in (word.split("=")[0] for word in words[1:] if word.startswith("--")):
         assert f'"{option}"' in source or source == "", f"{line}: no option {option}"
-
-
-@pytest.mark.parametrize("page", slow_beyond_readme(RUN_PAGES), ids=name)
-def test_marked_commands_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_ins(monkeypatch, tmp_path / "stand-ins")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    fill_folder(tmp_path / "work")
-    for block in (block for block in blocks_of(page) if block.mark == "run" and block.language in ("bash", "console")):
-        for words in commands(block):
-            if words[0] == "layerscope":
-                ended = run_main(monkeypatch, capsys, *words[1:])
-                assert ended.code == 0, f"{block}: {shlex.join(words)}\n{ended.err}"
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in ("toml", "yaml")], ids=str)

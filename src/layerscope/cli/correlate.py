@@ -148,7 +148,7 @@ def _from_folders(runs: list[Path], readout: str, sink: str, store: Path | None)
     for evaluation in evaluations:
         identity = ModelIdentity.of(evaluation.manifest["model"])
         own = [run for run in profiles if ModelIdentity.of(run.manifest["model"]).same_as(identity)]
-        profiles = [run for run in profiles if run not in own]
+        profiles = [run for run in profiles if not any(run is one for one in own)]  # runs hold tables: they have no ==
         if own:
             out.append(from_runs(own, evaluation, readout, sink))
             continue

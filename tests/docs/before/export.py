@@ -1,6 +1,11 @@
-"""The two folders that the page loads: a cut model, and one with an ONNX graph."""
+"""The evaluation that the page exports from: its own command needs a folder of tasks."""
 
 import layerscope
 
-layerscope.export("smollm2-135m", 2, out="better-smollm2", max_length=64)
-layerscope.export("minilm-l6", 2, out="minilm-3", max_length=64, onnx=True)
+layerscope.evaluate(
+    "smollm2-135m",
+    ["STSBenchmark"],
+    readouts=["plain/mean/applied", "one-word/last/raw/keep/corpus"],
+    out="runs/sts",
+    progress=False,
+)

@@ -1,5 +1,6 @@
-"""The profile that the page chooses from."""
+"""The profile and the evaluation that the page chooses from."""
 
 import layerscope
 
 layerscope.profile("smollm2-135m", "texts.txt", out="runs/my-profile", progress=False)
+layerscope.evaluate("smollm2-135m", ["STSBenchmark"], out="runs/my-evaluation", progress=False)
