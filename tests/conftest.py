@@ -5,14 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-# Where no byte code is written, each of the processes that the tests start compiles all files that it imports again: seconds.
-sys.dont_write_bytecode = False
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is first imported: a small SVD is 30 x slower with threads that fight
 
@@ -22,6 +17,25 @@ from hypothesis import HealthCheck, settings
 from tests.forking import start_server
 
 # The process that hands out the tests reads this file too, and runs none: torch and transformers are imported where needed.
+
+# Files of tests lie in memory where there is room: a file that is written again makes ext4 wait for the disk, five milliseconds
+# each time. Those of a test that passed are deleted at once.
+MEMORY = Path("/dev/shm")
+ROOM = 8 * 2**30
+
+
+def roomy(folder: Path) -> bool:
+    """Whether all that the tests write fits into a folder in memory, several times."""
+    try:
+        place, known = os.statvfs(folder), Path("/proc/meminfo").read_text(encoding="ascii")
+    except (OSError, AttributeError):
+        return False
+    free = next((int(line.split()[1]) * 1024 for line in known.splitlines() if line.startswith("MemAvailable:")), 0)
+    return os.access(folder, os.W_OK) and min(place.f_bavail * place.f_frsize, free) > ROOM
+
+
+if roomy(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Until all is imported there is nothing to free, and looking takes half a second each time.
 gc.disable()
@@ -93,6 +107,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     import torch
 
     torch.backends.mkldnn.enabled = item.get_closest_marker("real") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """A cluster is never idle: where its tests run one after the other, it ends with the last of them."""
+    yield
+    grouped = os.environ.get("PYTEST_XDIST_WORKER") and group_of(item.nodeid) == "cluster"
+    if grouped and nextitem is not None and group_of(nextitem.nodeid) != "cluster":
+        from tests.ray_cluster import stop
+
+        stop()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -31,5 +31,12 @@ def two_nodes() -> Any:
         cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": _QUICK})
         cluster.add_node(**NODE)
         cluster.wait_for_nodes()
-    atexit.register(cluster.shutdown)
+    atexit.register(stop)
     return cluster
+
+
+def stop() -> None:
+    """End the cluster, if there is one."""
+    if two_nodes.cache_info().currsize:
+        two_nodes().shutdown()
+        two_nodes.cache_clear()

@@ -360,7 +360,7 @@ def test_keyboard_alone(open_page: Open, full_report: Path) -> None:
     assert outline != "none"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.getElementById('said').textContent !== ''")
+    page.wait_for_function("() => document.getElementById('said').textContent.includes('depth 0.17')")  # said a moment later
     assert "Prompt entropy, depth 0.17" in page.locator("#said").inner_text()
     assert page.locator("#grid .tip").count() == 1
     page.keyboard.press("Escape")

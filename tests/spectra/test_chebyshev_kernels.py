@@ -53,6 +53,8 @@ def test_the_first_check_finds_a_kernel_that_does_nothing(monkeypatch, name):
     def skipping(source: str, which: str, *rest: object) -> None:
         if which != name:
             launch(source, which, *rest)  # type: ignore[arg-type]
+        elif which.startswith("sums"):  # their memory is new, and may hold the answer of the test before
+            rest[-1][1].fill_(torch.nan)  # type: ignore[index]
 
     monkeypatch.setattr(chebyshev_kernels, "launch", skipping)
     assert not chebyshev_kernels.right(torch.device("cpu"))
