@@ -84,6 +84,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log)
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Where a kind of device is missing, torch notes with every seed the lines of code that led to it, in case one is found
+    later: of tests, and of mteb, which seeds each time that it makes a task, they are a hundred."""
+    if session.config.getoption("numprocesses", None) and not os.environ.get("PYTEST_XDIST_WORKER"):
+        return
+    import torch
+
+    for kind in (torch.cuda, torch.xpu, torch.mtia):
+        if not kind.is_available():
+            kind.manual_seed_all = lambda seed: None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where several processes run the tests, the longest groups come first."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
