@@ -20,8 +20,8 @@ from layerscope.atlas.summary import compare, panels, show
 from layerscope.data import Corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
+from layerscope.packages import sha256_of
 from layerscope.profiling import Run, profile
-from layerscope.store.verify import sha256
 from tests.atlas.test_overlay import evaluation, rows
 from tests.tiny import tiny_model
 
@@ -60,7 +60,7 @@ def rewritten(folder: Path, change: Any) -> Path:
         _write_table(changed, folder / FILE)
     else:
         pq.write_table(changed, folder / FILE)
-    (folder / CARD).write_text(data_card(table, "x", "unknown", sha256(folder / FILE)), encoding="utf-8")
+    (folder / CARD).write_text(data_card(table, "x", "unknown", sha256_of(folder / FILE)), encoding="utf-8")
     return folder
 
 
@@ -91,7 +91,7 @@ def test_the_card_has_the_form_of_a_hub_dataset(folder: Path) -> None:
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == "cc-by-4.0"
     assert front["configs"] == [{"config_name": "default", "data_files": FILE}]
-    assert front["results_sha256"] == sha256(folder / FILE)
+    assert front["results_sha256"] == sha256_of(folder / FILE)
     assert "| tiny-gpt_neox | profile | lee.txt | 0–3 |" in card
     assert all(f"| `{name}` |" in card for name in COLUMNS)
 
@@ -189,7 +189,7 @@ def test_a_hostile_table_is_refused_although_its_digest_is_right(folder: Path, c
 
 def test_what_is_no_parquet_file_is_refused(folder: Path) -> None:
     (folder / FILE).write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-    (folder / CARD).write_text(f"---\nresults_sha256: {sha256(folder / FILE)}\n---\n", encoding="utf-8")
+    (folder / CARD).write_text(f"---\nresults_sha256: {sha256_of(folder / FILE)}\n---\n", encoding="utf-8")
     with pytest.raises(DataError, match="not a readable parquet"):
         read_results(folder)
 

@@ -27,8 +27,8 @@ from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.untrusted import exists
 from layerscope.errors import DataError, clean_name, one_line
+from layerscope.packages import sha256_of
 from layerscope.store import atomic
-from layerscope.store.verify import sha256
 from layerscope.version import VERSION
 
 FILE, CARD = "results.parquet", "README.md"
@@ -106,7 +106,7 @@ def export_results(
         folder.mkdir(parents=True, exist_ok=True)
         _write_table(table, folder / FILE)
         name = one_line(title or folder.resolve().name)
-        atomic.write_text(folder / CARD, data_card(table, name, license, sha256(folder / FILE)))
+        atomic.write_text(folder / CARD, data_card(table, name, license, sha256_of(folder / FILE)))
     read_results(folder)  # what was written is what an import takes
     return folder
 
@@ -303,7 +303,7 @@ def read_results(folder: str | Path) -> pd.DataFrame:
     with atomic.explained(file):
         if file.stat().st_size > _MOST_BYTES:
             raise DataError(f"{file} has {file.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are read.")
-        if sha256(file) != digest:
+        if sha256_of(file) != digest:
             raise DataError(f"{file} is not what its card describes: the digest differs. Download the folder again.")
         table = _read_table(file)
     return _checked(table, file)

@@ -10,9 +10,9 @@ from pathlib import Path
 from layerscope.catalogue import MARKER
 from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json
 from layerscope.errors import ExportError
-from layerscope.packages import file_sha256
+from layerscope.packages import file_sha256, sha256_of
 from layerscope.store import checked
-from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check, sha256
+from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
 FILES = "files"
 _EDITED = (".md", ".csv")
@@ -22,7 +22,7 @@ def seal(folder: Path) -> None:
     """Write the sha256 of every file into the folder's layerscope.json."""
     facts = read_json(folder / MARKER, error=ExportError)
     files = {
-        path.relative_to(folder).as_posix(): sha256(path)
+        path.relative_to(folder).as_posix(): sha256_of(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MARKER and path.suffix not in _EDITED
     }

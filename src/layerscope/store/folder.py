@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import is_plain_name
 from layerscope.errors import RunFolderError, clean_name
+from layerscope.packages import sha256_of
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
-from layerscope.store.verify import DAMAGED, TABLES, Check, check_run, check_table, sha256
+from layerscope.store.verify import DAMAGED, TABLES, Check, check_run, check_table
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class RunFolder:
         """Write a table's parquet file through `fill(stream)`; the manifest of the finished run will hold its sha256."""
         file = self.path / f"{name}.parquet"
         atomic.write(file, fill)
-        self._digests[file.name] = sha256(file)
+        self._digests[file.name] = sha256_of(file)
 
     def read_table(self, name: str) -> pd.DataFrame:
         """Read a table back, checked against the manifest."""

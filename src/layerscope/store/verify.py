@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import CHECKSUM, is_plain_name, read_json
 from layerscope.errors import RunFolderError
+from layerscope.packages import sha256_of
 from layerscope.store import checked
 from layerscope.store.checked import DamagedFileError, UnreadableFileError
 
@@ -36,17 +36,11 @@ class Check:
         return DamagedFileError(self.path, self.reason)
 
 
-def sha256(file: Path) -> str:
-    """The sha256 of a file, as `sha256sum` prints it."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def check_table(file: Path, manifest: dict[str, Any]) -> None:
     """Raise `DamagedFileError` where a table is not the one that its run's manifest was written for."""
     told = manifest.get(TABLES)
     expected = told.get(file.name) if isinstance(told, dict) else None
-    if expected is not None and sha256(file) != expected:
+    if expected is not None and sha256_of(file) != expected:
         raise DamagedFileError(file, "its checksum is not the one in the manifest")
 
 
