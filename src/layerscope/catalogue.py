@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 
 from layerscope.cache import cache_dir
 from layerscope.core.plugins import PluginError, Registry
-from layerscope.core.untrusted import read_json
+from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope.packages import (
     Package,
@@ -31,7 +31,6 @@ from layerscope.packages import (
     file_sha256,
     join_files,
     publish,
-    sha256_of,
 )
 
 log = logging.getLogger("layerscope")

@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from layerscope.cache import cache_dir
+from layerscope.core.untrusted import sha256_of
 from layerscope.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -55,12 +56,6 @@ class Package:
     def requirement(self) -> str:
         """`name==version`."""
         return f"{self.name}=={self.version}"
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, as hex."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def file_sha256(path: Path) -> str:

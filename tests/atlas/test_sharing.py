@@ -17,10 +17,10 @@ from layerscope import atlas
 from layerscope.atlas.imports import imported_runs
 from layerscope.atlas.sharing import CARD, COLUMNS, FILE, _write_table, data_card, read_results
 from layerscope.atlas.summary import compare, panels, show
+from layerscope.core.untrusted import sha256_of
 from layerscope.data import Corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
-from layerscope.packages import sha256_of
 from layerscope.profiling import Run, profile
 from tests.atlas.test_overlay import evaluation, rows
 from tests.tiny import tiny_model

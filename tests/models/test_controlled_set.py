@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from layerscope.catalogue import MARKER
+from layerscope.core.untrusted import sha256_of
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import catalogue, fetch, is_cached, load
 from layerscope.models.catalogue import MODELS, ModelEntry, installed_model
 from layerscope.models.modules import sees_ahead
-from layerscope.packages import sha256_of
 
 SHIPPED = [name for name, entry in catalogue().items() if entry.package is None and name.startswith("controlled-")]
 TEXT = (

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from layerscope.catalogue import MARKER
+from layerscope.core.untrusted import sha256_of
 from layerscope.models import catalogue, fetch, is_cached, load
-from layerscope.packages import sha256_of
 
 NAMES = ["vision-supervised", "vision-mae", "vision-ar"]
 FAMILIES = {"vision-supervised": "vit", "vision-mae": "vit_mae", "vision-ar": "aim"}

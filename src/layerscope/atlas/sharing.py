@@ -25,9 +25,8 @@ from layerscope.core.reading import Reading
 from layerscope.core.readout import READOUT_COLUMNS
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
-from layerscope.core.untrusted import exists
+from layerscope.core.untrusted import exists, sha256_of
 from layerscope.errors import DataError, clean_name, one_line
-from layerscope.packages import sha256_of
 from layerscope.store import atomic
 from layerscope.version import VERSION
 

@@ -88,3 +88,9 @@ def matches_checksum(value: dict[str, Any]) -> bool | None:
 
 def _named(value: Any) -> str:
     return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), type(value).__name__)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, as `sha256sum` prints it."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

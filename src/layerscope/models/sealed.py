@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from layerscope.catalogue import MARKER
-from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json
+from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json, sha256_of
 from layerscope.errors import ExportError
-from layerscope.packages import file_sha256, sha256_of
+from layerscope.packages import file_sha256
 from layerscope.store import checked
 from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from layerscope.core.runs import MANIFEST, read_manifest
-from layerscope.core.untrusted import is_plain_name
+from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name
-from layerscope.packages import sha256_of
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
 from layerscope.store.verify import DAMAGED, TABLES, Check, check_run, check_table

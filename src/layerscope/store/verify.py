@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.runs import MANIFEST, read_manifest
-from layerscope.core.untrusted import CHECKSUM, is_plain_name, read_json
+from layerscope.core.untrusted import CHECKSUM, is_plain_name, read_json, sha256_of
 from layerscope.errors import RunFolderError
-from layerscope.packages import sha256_of
 from layerscope.store import checked
 from layerscope.store.checked import DamagedFileError, UnreadableFileError
 

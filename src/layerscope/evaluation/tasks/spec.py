@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from layerscope.core.untrusted import sha256_of
 from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, load_published, set_patience
 from layerscope.errors import DataError, DownloadError, LayerscopeError, OfflineError
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
 from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
 from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_class, task_info
-from layerscope.packages import sha256_of
 
 MIN_LIMIT = 4
 """With fewer items some scores (correlations, average precision) do not exist."""
