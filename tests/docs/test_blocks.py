@@ -225,6 +225,23 @@ def test_a_broken_block_is_found(tmp_path: Path) -> None:
         test_commands_are_understood(Block("page.md", 1, "bash", "python benchmarks/none.py"))
 
 
+def test_what_the_sandbox_has_is_run() -> None:
+    page = {
+        "layerscope profile smollm2-135m --data texts.txt": None,
+        "layerscope report runs/a --out report.html": None,
+        "layerscope profile EleutherAI/pythia-410m": "on the hub",
+        "layerscope probe MODEL --data DATA": "filled in",
+        "layerscope profile smollm2-135m --engine ray": "a cluster",
+        "layerscope recipe paper --small": "half an hour",
+        "hf auth login": "others",
+    }
+    for line, reason in page.items():
+        found = beyond(shlex.split(line))
+        assert found is None if reason is None else reason in str(found), line
+    assert without_variables(["A=1", "layerscope", "doctor"]) == ["layerscope", "doctor"]
+    assert not runs(Block("page.md", 1, "bash", "layerscope doctor", reason="it takes hours"))
+
+
 @pytest.fixture(autouse=True)
 def no_leftovers() -> Any:
     """Modules of the pages' own do not stay for other tests."""
