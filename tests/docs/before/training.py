@@ -10,6 +10,6 @@ args = TrainingArguments(
 )  # fmt: skip
 data = [{key: value[0] for key, value in batches[0].items() if key != "token_type_ids"} for _ in range(16)]  # noqa: F821
 # a few steps are too short for a measurement, so the file to draw is there already
-watch = LayerWatch(model, held_out_texts, tokenizer, share=1.0, at_start=True, out="layers.csv")  # noqa: F821
+watch = LayerWatch(model, held_out_texts, tokenizer, share=0.9, at_start=True, out="layers.csv")  # noqa: F821
 watch.step(0)
 watch.close()
