@@ -25,9 +25,9 @@ from layerscope.version import VERSION
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
 STORY = {
     "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
-    "Look at results": ("atlas", "correlate", "plot", "open"),
-    "Experiments": ("study", "probe", "sweep", "recipe"),
-    "Lists and maintenance": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
+    "Look": ("atlas", "correlate", "plot", "open"),
+    "Study": ("study", "probe", "sweep", "recipe"),
+    "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
 # Old spellings: (command, old option) -> new option. They work for one release and say so.
 RENAMED = {
