@@ -58,6 +58,7 @@ docs: $(STAMP) docs-site ## check every code block and tutorial, and build the d
 
 docs-site: $(STAMP) $(DOCS_STAMP) ## build the documentation alone; it needs no network
 	$(BIN)/python docs/site/cli_reference.py build/docs/cli.md
+	$(BIN)/python docs/site/pictures.py build/docs/images
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
 	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site 8000, then http://localhost:8000"
 

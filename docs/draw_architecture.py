@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-OUT = Path(__file__).parent / "images" / "architecture.png"
+IMAGES = Path(__file__).parent / "images"
 
 # floor by floor from the top; each room with what it is for
 FLOORS = [
@@ -27,7 +27,7 @@ FLOORS = [
 ]  # fmt: skip
 
 
-def draw() -> None:
+def draw(into: Path = IMAGES) -> None:
     """Write the picture."""
     height = len(FLOORS)
     figure, axes = plt.subplots(figsize=(11, 0.92 * height + 0.4), dpi=150)
@@ -49,7 +49,7 @@ def draw() -> None:
             axes.text(middle, bottom + 0.3, says, ha="center", va="center", fontsize=8, color="#444444")
     axes.add_patch(FancyArrowPatch((11.65, height - 0.2), (11.65, 0.1), arrowstyle="-|>", mutation_scale=16, color="#777777"))
     axes.text(11.9, height / 2, "imports run down only", rotation=270, va="center", ha="center", fontsize=10, color="#555555")
-    figure.savefig(OUT, bbox_inches="tight", facecolor="white")
+    figure.savefig(into / "architecture.png", bbox_inches="tight", facecolor="white")
 
 
 if __name__ == "__main__":

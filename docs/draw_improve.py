@@ -17,7 +17,7 @@ COLORS = {"today": "#9aa0a6", "one pass": "#1f6feb", "eight passes": "#0b2e6f"}
 SHORT = {"Classification": "", "Clustering": "", "_reranking": "", "2015": ""}
 
 
-def draw() -> Path:
+def draw(into: Path = ROOT / "docs/images") -> Path:
     """One panel per model, one row per task: today, the choice without labels, and the best that labels know of."""
     table = pd.read_csv(ROOT / "benchmarks/results/improve.csv")
     table = table[~table["task"].isin(OTHERS)]
@@ -42,7 +42,7 @@ def draw() -> Path:
     best = plt.Line2D([], [], color="#d97706", lw=1.6)
     labels = ["today (last layer, mean)", "improve, one pass", "improve --max-cost 8", "best of all, known to labels alone"]
     figure.legend([*marks, best], labels, loc="outside lower center", ncols=4, frameon=False)
-    path = ROOT / "docs/images/improve.png"
+    path = into / "improve.png"
     figure.savefig(path, dpi=130)
     return path
 

@@ -78,7 +78,7 @@ def measure_all() -> None:
             print(name, token, flush=True)
 
 
-def draw() -> None:
+def draw(into: Path = HERE / "images") -> None:
     """One column per model: the largest token above, prompt entropy below."""
     from matplotlib.ticker import MaxNLocator
 
@@ -115,7 +115,7 @@ def draw() -> None:
         f"One token, two models: {TEXTS} news texts, the same {TOKENS} tokens of each with and without a token in front",
         fontsize=9,
     )
-    figure.savefig(HERE / "images/study-one-token.png", dpi=130)
+    figure.savefig(into / "study-one-token.png", dpi=130)
 
 
 if __name__ == "__main__":

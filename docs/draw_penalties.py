@@ -14,6 +14,7 @@ import pandas as pd
 from layerscope.report.drawing import COLORS, new_figure, quiet
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "benchmarks/results/interventions"
 COLOR = {
     "none": "#000000", "compress": COLORS[0], "compress-strong": COLORS[0], "spread": COLORS[1], "spread-strong": COLORS[1],
     "decorrelate": COLORS[2],
@@ -23,7 +24,7 @@ PROBES = ("TrecQuestions", "SmsSpam", "SentimentSnippets")
 TITLES = {"ar": "autoregressive", "mlm": "masked-language"}
 
 
-def main(folder: Path) -> None:
+def draw(into: Path = HERE / "images", folder: Path = RESULTS) -> None:
     """One row per objective: entropy, probes and being found again, over layers."""
     layers = pd.read_csv(folder / "layers.csv")
     probes = layers[layers["quantity"].isin(PROBES)]
@@ -58,8 +59,8 @@ def main(folder: Path) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
     seeds = layers["seed"].nunique()
     figure.suptitle(f"Mean of {seeds} seeds, bands from lowest to highest; the penalty acts on the shaded layers", fontsize=9)
-    figure.savefig(HERE / "images/study-penalties.png", dpi=130)
+    figure.savefig(into / "study-penalties.png", dpi=130)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "benchmarks/results/interventions")
+    draw(folder=Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)

@@ -70,6 +70,12 @@ def on_files(files: Files, config: Any) -> Files:
     for notebook in sorted((DOCS / "tutorials").glob("*.ipynb")):
         name = f"tutorials/{notebook.stem}"
         files.append(File.generated(config, f"{name}.md", content=tutorial(notebook)))
+    for picture in sorted((WRITTEN / "images").glob("*.png")):  # in place of the one in the repository
+        uri = f"images/{picture.name}"
+        before = files.get_file_from_path(uri)
+        if before is not None:
+            files.remove(before)
+        files.append(File.generated(config, uri, abs_src_path=str(picture)))
     files.append(File.generated(config, "reference/cli.md", content=(WRITTEN / "cli.md").read_text(encoding="utf-8")))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=changes))

@@ -114,3 +114,31 @@ def test_every_picture_is_shown_and_has_a_source() -> None:
         Path(name).name for page in pages for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
     }
     assert pictures - shown == set()
+
+
+def test_pictures_that_the_build_draws_are_drawn_as_their_list_says() -> None:
+    made = load("pictures")
+    drawn = {*made.SCRIPTS.values(), *made.COMMANDS, *made.STUDIES}
+    assert drawn <= {path.name for path in (DOCS / "images").glob("*.png")}
+    told = dict(line.split(": ", 1) for line in (DOCS / "images" / "sources.txt").read_text(encoding="utf-8").splitlines()[2:])
+    for script, name in made.SCRIPTS.items():
+        assert told[name] == f"python docs/{script}"
+    for name, words in (made.COMMANDS | made.STUDIES).items():
+        assert " ".join(words) in told[name]
+
+
+def test_a_script_draws_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = load("pictures")
+    monkeypatch.setattr(made, "SCRIPTS", {"draw_improve.py": "improve.png"})
+    monkeypatch.setattr(made, "STUDIES", {"study-x.png": ["x"]})
+    asked = []
+
+    def run(words: list[str]) -> None:
+        asked.append(words[:2])
+        Path(words[-1]).mkdir() if words[0] == "study" else Path(words[-1]).write_bytes(b"")
+        (Path(words[-1]) / "figure.png").write_bytes(b"png") if words[0] == "study" else None
+
+    monkeypatch.setattr(made, "_run", run)
+    assert [path.name for path in made.draw(tmp_path / "images")] == ["improve.png", "atlas-correlation.png", "study-x.png"]
+    assert (tmp_path / "images" / "improve.png").read_bytes()[:4] == b"\x89PNG"
+    assert asked == [["correlate", "--atlas"], ["study", "x"]]

@@ -1,0 +1,58 @@
+"""Draw the documentation's pictures that need no download and no training: `python docs/site/pictures.py build/docs/images`.
+
+Every build shows these as the present code draws them. docs/images holds them too, for readers of the repository, and the others;
+docs/images/sources.txt says how each is made.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[1]
+# scripts with a function `draw(into)`, and what each draws
+SCRIPTS = {
+    "draw_architecture.py": "architecture.png",
+    "draw_improve.py": "improve.png",
+    "draw_one_token.py": "study-one-token.png",
+    "draw_penalties.py": "study-penalties.png",
+}
+# commands that draw a file, and studies whose figure is in their folder
+COMMANDS = {"atlas-correlation.png": ["correlate", "--atlas", "Pythia-410m"]}
+STUDIES = {
+    "study-theory.png": ["theory"],
+    "study-compare-controlled.png": [
+        "compare", "controlled-ar", "controlled-mlm", "controlled-mamba", "-n", "100", "--max-length", "128",
+    ],
+}  # fmt: skip
+
+
+def draw(into: Path) -> list[Path]:
+    """Draw them all; a script or command that fails stops the build."""
+    into.mkdir(parents=True, exist_ok=True)
+    for name in SCRIPTS:
+        spec = importlib.util.spec_from_file_location(Path(name).stem, DOCS / name)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.draw(into)
+    for name, words in COMMANDS.items():
+        _run([*words, "-o", str(into / name)])
+    for name, words in STUDIES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            _run(["study", *words, "--out", folder + "/study"])
+            shutil.copyfile(Path(folder) / "study" / "figure.png", into / name)
+    return [into / name for name in (*SCRIPTS.values(), *COMMANDS, *STUDIES)]
+
+
+def _run(words: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", "layerscope", *words, "--quiet"], check=True)  # noqa: S603 - own words
+
+
+if __name__ == "__main__":
+    print(*draw(Path(sys.argv[1])), sep="\n")
