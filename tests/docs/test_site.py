@@ -135,8 +135,9 @@ def test_a_script_draws_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.
 
     def run(words: list[str]) -> None:
         asked.append(words[:2])
-        Path(words[-1]).mkdir() if words[0] == "study" else Path(words[-1]).write_bytes(b"")
-        (Path(words[-1]) / "figure.png").write_bytes(b"png") if words[0] == "study" else None
+        file = Path(words[-1]) / "figure.png" if words[0] == "study" else Path(words[-1])
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"png")
 
     monkeypatch.setattr(made, "_run", run)
     assert [path.name for path in made.draw(tmp_path / "images")] == ["improve.png", "atlas-correlation.png", "study-x.png"]
