@@ -132,7 +132,7 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     """The batches that the profile forms of prompts and views, on the GPU."""
     config = make_config(max_length=length, **settings)
     job = Job(model, corpus, config)
-    with EarlyPlanner(job.reader, job._shard_size()) as planner:
+    with EarlyPlanner(job.reader, job._shard_size(), views=config.n_views) as planner:
         plan = planner.plan()
     tokens, batches = token_budget(model.device, model.width), []
     with Prefetcher(job.reader, plan, plan.shards, config.view_settings) as reading:

@@ -58,7 +58,7 @@ def token_states(texts: int, tokens: int, width: int) -> None:
     print(f"norm is read as: {normed._kind_of(norm, states)}; no norm as: {normed._kind_of(None, states)}")
     line("token_sums", milliseconds(lambda: norms.token_sums(states, None)), 2 * one)
     line("LayerNorm of torch, for comparison", milliseconds(lambda: norm(states)), 4 * one)
-    line("normed_sums", milliseconds(lambda: normed.normed_sums(states, None, norm)), 2 * one)
+    line("normed_means", milliseconds(lambda: normed.normed_means(states, None, norm)), 2 * one)
     line("centered_states (read twice)", milliseconds(lambda: normed.centered_states(states, None, norm)), 8 * one)
     found = normed.centered_states(states, None, norm)
     if found is None:

@@ -85,6 +85,7 @@ def read_states(
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 _FIRST_TOKENS = 32768  # of the first shard: a GPU has to do longer than the host takes to give it the work and go on
 _FIRST_ITEMS = (16, 256)  # at least, at most
+_FIRST_WITH_VIEWS = 64  # the views of this many are there before the items of the other shards have been run
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ class EarlyPlanner:
     does not depend on their order.
     """
 
-    def __init__(self, reader: ItemReader, shard_size: int, early: bool = True) -> None:
-        self.reader, self.shard_size = reader, shard_size
+    def __init__(self, reader: ItemReader, shard_size: int, early: bool = True, views: int = 0) -> None:
+        self.reader, self.shard_size, self.views = reader, shard_size, views
         self._first = self._survey_largest() if early else None
         others = np.arange(len(reader.items))
         if self._first is not None:
@@ -175,7 +176,7 @@ class EarlyPlanner:
         self._rest: Future[Part] = self._thread.submit(reader.survey, others, self._proceed)
 
     def _survey_largest(self) -> Part | None:
-        fewest, most = _FIRST_ITEMS
+        fewest, most = _FIRST_ITEMS if not self.views else (_FIRST_ITEMS[0], _FIRST_WITH_VIEWS)
         limit = self.reader.max_length or _FIRST_TOKENS
         count = min(self.shard_size, max(fewest, min(most, _FIRST_TOKENS // limit)))
         largest = self.reader.largest(count) if len(self.reader.items) > 2 * count else None

@@ -46,16 +46,45 @@ def test_the_kind_of_a_norm_is_found_and_its_sums_are_right(name: str, dtype: to
         norm = norms(width)[name].to(dtype).eval()
         states = (torch.randn(2, tokens, width, generator=torch.Generator().manual_seed(2)) * 3 + 1).to(dtype)
         mask = torch.rand(2, tokens, generator=torch.Generator().manual_seed(3)) < 0.7
+        mask[:, 0] = True
         with torch.inference_mode():
             kind = normed._kind_of(norm, states)
             assert kind is not None
             assert kind.split("-")[0] == name.split("-")[0].split()[0]
             for padding in (None, mask):
                 kept = norm(states) if padding is None else torch.where(padding.unsqueeze(-1), norm(states), 0)
-                got = normed._sums(states, padding, norm, kind)
-                want = kept.sum(1, dtype=torch.float64)
+                got = normed._means(states, padding, norm, kind).double()
+                want = kept.sum(1, dtype=torch.float64) / (tokens if padding is None else padding.sum(-1, keepdim=True))
                 unit = float(want.abs().mean()) * torch.finfo(dtype).eps
                 assert float((got - want).abs().mean()) < 0.1 * unit
+
+
+@pytest.mark.parametrize("width", [2052, 4100])  # two warps share a token, four do
+def test_wide_states(width: int) -> None:
+    norm = norms(width)["layer"].bfloat16().eval()
+    states = (torch.randn(1, 19, width, generator=torch.Generator().manual_seed(2)) * 3 + 1).bfloat16()
+    mask = torch.arange(19)[None] != 7
+    with torch.inference_mode():
+        after = norm(states).double()
+        want = after[:, mask[0]].mean(1)
+        seen = normed._centered(states, mask, norm, "layer")
+        for got in (normed._means(states, mask, norm, "layer").double(), seen.total / 18):
+            assert float((got - want).abs().mean()) < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
+        lengths = [torch.linalg.vector_norm(x, dim=-1)[mask] for x in (states.double(), after)]
+        torch.testing.assert_close(seen.before[mask], lengths[0], rtol=1e-6, atol=0)
+        torch.testing.assert_close(seen.norms[mask], lengths[1], rtol=1e-3, atol=0)
+
+
+def test_a_long_text_is_the_work_of_several_blocks() -> None:
+    norm = norms(64)["rms"].bfloat16().eval()
+    states = torch.randn(2, 131, 64, generator=torch.Generator().manual_seed(2)).bfloat16()
+    mask = torch.rand(2, 131, generator=torch.Generator().manual_seed(3)) < 0.7
+    with torch.inference_mode():
+        for real in (torch.ones_like(mask), mask):
+            want = torch.where(real.unsqueeze(-1), norm(states), 0).sum(1, dtype=torch.float64) / real.sum(-1, keepdim=True)
+            got = normed._means(states, None if real.all() else real, norm, "rms")
+            assert got.dtype == torch.float32
+            assert float((got - want).abs().mean()) < 0.1 * float(want.abs().mean()) * torch.finfo(torch.bfloat16).eps
 
 
 def test_norms_that_do_something_else_are_left_alone() -> None:
@@ -135,7 +164,7 @@ def test_not_a_number_stays_one() -> None:
     states = torch.randn(2, 5, 64).bfloat16()
     states[1, 3, 7] = torch.nan
     with torch.inference_mode():
-        found = normed._sums(states, None, norm, "layer")
+        found = normed._means(states, None, norm, "layer")
     assert torch.isfinite(found[0]).all()
     assert found[1].isnan().all()
 
@@ -179,15 +208,15 @@ def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> N
     batch = make_batch([[3, 4, 5, 6], [7, 8]], model.pad_id, model.device)
     plain, used = [], []
 
-    def sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor | None:
+    def means(states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.Held) -> Tensor | None:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._sums(states, mask, norm, kind)
+        return normed._means(states, mask, norm, kind, held=held)
 
     for on in (False, True):
         if on:
-            monkeypatch.setattr("layerscope.capture.reduce.normed_sums", sums)
+            monkeypatch.setattr("layerscope.capture.reduce.normed_means", means)
         with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
             plain.append(reducer.reduce(batch, model.run, token_level=False).pooled)
     assert len(used) == len(sites)
@@ -202,11 +231,11 @@ def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.
     batch = make_batch([[3, 4, 5, 6, 9, 11, 4], [7, 8, 3, 10]], model.pad_id, model.device)
     kept, used = [], []
 
-    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CenteredStates:
+    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held) -> normed.CenteredStates:
         kind = normed._kind_of(norm, states)
         assert kind is not None
         used.append(kind)
-        return normed._centered(states, mask, norm, kind)
+        return normed._centered(states, mask, norm, kind, held=held)
 
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
     for on in (False, True):

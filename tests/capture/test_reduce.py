@@ -101,7 +101,7 @@ def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, mon
     want = reduce_states(batch, [states, 2 * states + 1])
     used = []
 
-    def centered(given: Tensor, mask: Tensor | None, norm: nn.Module | None) -> normed.CenteredStates:
+    def centered(given: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held) -> normed.CenteredStates:
         used.append(given.shape)
         return normed._centered(given, mask, norm, "none")
 

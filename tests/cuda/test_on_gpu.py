@@ -266,16 +266,17 @@ def test_sums_without_folds(kind):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("norm", [torch.nn.LayerNorm, torch.nn.RMSNorm])
 @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (33, 1024), (130, 4096)])
-def test_sums_of_normed_states(tokens, width, norm, dtype):
+def test_means_of_normed_states(tokens, width, norm, dtype):
     module = with_random_weights(norm(width, eps=1e-5)).to("cuda", dtype)
     given = (3 * states("random", 5, tokens, width) + 1).to("cuda", dtype)
     mask = torch.rand(5, tokens, device="cuda") < 0.7
+    mask[:, 0] = True
     with torch.inference_mode():
         for padding in (None, mask):
             kept = module(given) if padding is None else torch.where(padding.unsqueeze(-1), module(given), 0)
-            got = normed.normed_sums(given, padding, module)
+            got = normed.normed_means(given, padding, module)
             assert got is not None
-            want = kept.sum(1, dtype=torch.float64)
+            want = kept.sum(1, dtype=torch.float64) / (tokens if padding is None else padding.sum(-1, keepdim=True))
             assert (got - want).abs().mean() < 0.1 * torch.finfo(dtype).eps * want.abs().mean() + 1e-12
 
 

@@ -83,7 +83,7 @@ def test_own_kernels_read_half_precision_states_as_the_steps_they_replace(
 ) -> None:
     model = on("cuda", build_tiny(family), family, dtype)
     kernels = table_of(model)
-    monkeypatch.setattr(reduce, "normed_sums", lambda *given: None)
+    monkeypatch.setattr(reduce, "normed_means", lambda *given: None)
     monkeypatch.setattr(reduce, "centered_states", lambda *given: None)
     same(kernels, table_of(model))
 

@@ -299,6 +299,11 @@ inline void cvt_rn_f16_f32(unsigned short& out, float x) {
   const half_t h = (half_t)x;
   __builtin_memcpy(&out, &h, 2);
 }
+inline unsigned bf16_of(float x) {
+  const unsigned bits = (unsigned)packed(x);
+  return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+inline void cvt_rn_bf16x2_f32(unsigned& out, float high, float low) { out = bf16_of(high) << 16 | bf16_of(low); }
 // a GPU's fast functions are right to a unit in the last place or two: so it is here, one up or down
 inline float rough(float x) {
   const unsigned bits = (unsigned)packed(x);

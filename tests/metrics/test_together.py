@@ -59,7 +59,10 @@ def test_lidar_through_inverse_factors(monkeypatch):
     metric = get_metric("lidar")()
     want = [metric.estimate(pair[1]) for pair in alone]
     monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
-    monkeypatch.setattr("layerscope.metrics.lidar._solver", lambda noise: partial(torch.matmul, inverse_factor(noise.clone())))
+    monkeypatch.setattr(
+        "layerscope.metrics.lidar._solvers",
+        lambda noise, sizes: [partial(torch.matmul, factor) for factor in inverse_factor(noise.clone()).split(sizes)],
+    )
     metric.prepare([pair[1] for pair in together])
     for one, pair in zip(want, together, strict=True):
         got = metric.estimate(pair[1])

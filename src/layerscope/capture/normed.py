@@ -28,6 +28,9 @@ _NO_NORM = nn.Identity()
 _known: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Kind | None]] = WeakKeyDictionary()
 
 Weights = dict[str, Tensor]
+Settings = tuple[Tensor, Tensor, int]
+Held = dict[nn.Module, Settings]
+"""Norms as the kernels read them, for as long as their weights cannot change: during one pass, say."""
 
 
 class CenteredStates(NamedTuple):
@@ -43,20 +46,22 @@ class CenteredStates(NamedTuple):
     centered: Tensor
 
 
-def normed_sums(states: Tensor, mask: Tensor | None, norm: nn.Module) -> Tensor | None:
-    """Sums over the real tokens (B, D), float64, of norm(states); None where it must be done step by step."""
+def normed_means(states: Tensor, mask: Tensor | None, norm: nn.Module, held: Held | None = None) -> Tensor | None:
+    """Means over the real tokens (B, D), float32, of norm(states); None where it must be done step by step."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _sums(states, mask, norm, kind)
+    return None if kind is None else _means(states, mask, norm, kind, held=held)
 
 
-def centered_states(states: Tensor, mask: Tensor | None, norm: nn.Module | None) -> CenteredStates | None:
+def centered_states(
+    states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: Held | None = None
+) -> CenteredStates | None:
     """What token measures need of norm(states), or of the states themselves; None where it must be done step by step."""
     if not _fits(states, mask):
         return None
     kind = _kind_of(norm, states)
-    return None if kind is None else _centered(states, mask, norm, kind)
+    return None if kind is None else _centered(states, mask, norm, kind, held=held)
 
 
 def _fits(states: Tensor, mask: Tensor | None) -> bool:
@@ -68,16 +73,34 @@ def _fits(states: Tensor, mask: Tensor | None) -> bool:
     return states.is_contiguous() and states.data_ptr() % 8 == 0 and width % 4 == 0 and width <= _WIDEST
 
 
-def _sums(states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None) -> Tensor:
-    given = _given(states, mask, norm, weights)
-    return _sum_chunks(states, given, mask is not None, kind, [states] * 4, full=False)
+def _means(
+    states: Tensor,
+    mask: Tensor | None,
+    norm: nn.Module | None,
+    kind: Kind,
+    weights: Weights | None = None,
+    held: Held | None = None,
+) -> Tensor:
+    texts, tokens, width = states.shape
+    given = _given(states, mask, norm, weights, held)
+    if tokens <= _shape(width)["CHUNK"]:  # a text is one block's: it divides too
+        out = states.new_empty(texts, width, dtype=torch.float32)
+        _run_sums(states, [*given[0], out, *[states] * 4, given[1]], mask is not None, kind, full=False, means=True)
+        return out
+    total = _sum_chunks(states, given, mask is not None, kind, [states] * 4, full=False)
+    return (total / (tokens if mask is None else mask.sum(-1, keepdim=True))).float()
 
 
 def _centered(
-    states: Tensor, mask: Tensor | None, norm: nn.Module | None, kind: Kind, weights: Weights | None = None
+    states: Tensor,
+    mask: Tensor | None,
+    norm: nn.Module | None,
+    kind: Kind,
+    weights: Weights | None = None,
+    held: Held | None = None,
 ) -> CenteredStates:
     texts, tokens, width = states.shape
-    given = _given(states, mask, norm, weights)
+    given = _given(states, mask, norm, weights, held)
     means, scales = (states.new_empty(texts, tokens, dtype=torch.float32) for _ in range(2))
     before, norms = (states.new_empty(texts, tokens, dtype=torch.float64) for _ in range(2))
     total = _sum_chunks(states, given, mask is not None, kind, [means, scales, before, norms], full=True)
@@ -93,45 +116,78 @@ def _sum_chunks(
 ) -> Tensor:
     """Sums over tokens (B, D); with `full`, each token's results go to the tensors given for them."""
     texts, tokens, width = states.shape
-    out = states.new_empty(texts, -(-tokens // CHUNK), width, dtype=torch.float64)
-    _run("normed_sums", states, [*given[0], out, *sums, given[1], *_numbers(states, masked, kind), int(full)])
+    out = states.new_empty(texts, -(-tokens // _shape(width)["CHUNK"]), width, dtype=torch.float64)
+    _run_sums(states, [*given[0], out, *sums, given[1]], masked, kind, full)
     return out.sum(1) if out.shape[1] > 1 else out.squeeze(1)
 
 
-def _run(name: str, states: Tensor, arguments: list[Tensor | int]) -> None:
+def _run_sums(states: Tensor, given: list[Tensor | int], masked: bool, kind: Kind, full: bool, means: bool = False) -> None:
+    known = _shape(states.shape[-1])
+    arguments = [*given, *_numbers(states, masked, kind), int(full), int(means)]
+    _run("normed_sums", states, arguments, known["THREADS"], 4 * known["ROWS"] * states.shape[-1])
+
+
+def _run(name: str, states: Tensor, arguments: list[Tensor | int], threads: int = _THREADS, shared: int = 0) -> None:
     texts, tokens, width = states.shape
-    launch(source_for(width), name, texts * -(-tokens // CHUNK), _THREADS, 0, arguments)
+    launch(source_for(width, states.dtype), name, texts * -(-tokens // _shape(width)["CHUNK"]), threads, shared, arguments)
 
 
-def _given(states: Tensor, mask: Tensor | None, norm: nn.Module | None, weights: Weights | None) -> tuple[list[Tensor], int]:
-    weight, bias, epsilon = _settings(norm, states, weights)
+def _given(
+    states: Tensor, mask: Tensor | None, norm: nn.Module | None, weights: Weights | None, held: Held | None
+) -> tuple[list[Tensor], int]:
+    weight, bias, epsilon = _settings(norm, states, weights, held)
     return [states, states if mask is None else mask.contiguous(), weight, bias], epsilon
 
 
 def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
     _, tokens, width = states.shape
-    return [tokens, width, int(states.dtype == torch.float16), int(masked), _KINDS[kind]]
+    return [tokens, width, int(masked), _KINDS[kind]]
 
 
 @cache
-def source_for(width: int) -> str:
-    """The kernels for states of a width."""
-    columns = -(-width // (4 * _THREADS))  # groups of four that a thread owns
-    return f"#define COLUMNS {columns}\n{SOURCE}"
+def _shape(width: int) -> dict[str, int]:
+    """How the kernels are compiled for states of a width.
+
+    TEAM warps share a token, ROWS tokens are worked on at once, a thread holds FOURS × 4 numbers of one (or COLUMNS × 4 columns),
+    and a block has CHUNK tokens of a text: no more than sixteen for a team, which adds them up in float32.
+    """
+    team = 1 if width <= 2048 else 2 if width <= 4096 else 4
+    threads = 256 if team < 4 else 512
+    rows = threads // 32 // team
+    fours, columns = -(-width // (128 * team)), -(-width // (4 * _THREADS))
+    return {"TEAM": team, "THREADS": threads, "ROWS": rows, "CHUNK": 16 * rows, "FOURS": fours, "COLUMNS": columns}
 
 
-def _settings(norm: nn.Module | None, states: Tensor, weights: Weights | None) -> tuple[Tensor, Tensor, int]:
+@cache
+def source_for(width: int, dtype: torch.dtype) -> str:
+    """The kernels for states of a width and a type."""
+    known = {**_shape(width), "HALF": int(dtype == torch.float16), "BLOCKS": 3 if _shape(width)["FOURS"] <= 8 else 1}
+    return "".join(f"#define {name} {value}\n" for name, value in known.items()) + SOURCE
+
+
+def _settings(norm: nn.Module | None, states: Tensor, weights: Weights | None, held: Held | None) -> Settings:
     """Weight and bias of a norm, or those to try it with, float32, and the bits of its ε."""
     if norm is None:
-        nothing = states.new_zeros(states.shape[-1], dtype=torch.float32)
-        return nothing, nothing, 0
+        return *_no_weights(states.shape[-1], states.device), 0
+    if held is not None and norm in held and held[norm][0].device == states.device:
+        return held[norm]
     names = [name for name in ("eps", "variance_epsilon", "epsilon") if isinstance(getattr(norm, name, None), float)]
     if not names:
         raise UnusableError("a norm without an epsilon")
     (bits,) = struct.unpack("i", struct.pack("f", getattr(norm, names[0])))
     given = _weights(norm) if weights is None else weights
     scale = _as_floats(given["weight"])
-    return scale, _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale), bits
+    settings = scale, _as_floats(given["bias"]) if "bias" in given else torch.zeros_like(scale), bits
+    if held is not None:
+        held[norm] = settings
+    return settings
+
+
+@cache
+def _no_weights(width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A weight and a bias that change nothing."""
+    with torch.inference_mode(False):
+        return torch.ones(width, device=device), torch.zeros(width, device=device)
 
 
 def _weights(norm: nn.Module) -> Weights:
@@ -186,7 +242,8 @@ def _find_kind(norm: nn.Module | None, states: Tensor) -> Kind | None:
         # at most a few elements may be rounded the other way: a sum of rows rounded once more often is further off than that
         unit = want.abs().mean(-1) * torch.finfo(states.dtype).eps
         kinds = [kind for kind in _KINDS if (kind == "none") == (norm is None)]
-        errors = {kind: _off_by(_sums(given, mask, norm, kind, weights), want, unit) for kind in kinds}
+        count = mask.sum(-1, keepdim=True)
+        errors = {kind: _off_by(count * _means(given, mask, norm, kind, weights).double(), want, unit) for kind in kinds}
         best = min(errors, key=errors.__getitem__)
         seen = _centered(given, mask, norm, best, weights)
         right = max(errors[best], _off_by(seen.total, want, unit)) < _NEAR and _is_centered(seen, given, mask, after)
@@ -214,139 +271,165 @@ def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tenso
 
 
 # CUDA source. A norm's result is rounded as the model would store it, so that what is summed is what the model has. Sums run
-# over sixteen tokens in float32, then in float64. A block has CHUNK tokens of a text: long texts alone would leave most of
-# the chip idle.
-CHUNK = 64
+# over up to sixteen tokens in float32, then in float64. A block has a part of a text: long texts alone would leave most of the
+# chip idle.
 
 SOURCE = (
     HALVES
     + WARP_SUM
-    + f"#define CHUNK {CHUNK}\n"
     + r"""
 #define LAYER 0
 #define ROUNDED 2  // an RMS norm that stores the state before it is scaled; 1 is one that does not
-#define NONE 3
+#define NONE 3     // mean 0, scale 1: the state as it is
 
-// to the nearest value of the states' type, as the model itself would store it
-__device__ __forceinline__ float stored(float x, int half) {
-  if (!half) {
-    const unsigned int u = __float_as_uint(x);
-    return x == x ? __uint_as_float((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u) : x;
-  }
-  return widened(narrowed(x), 1);
+// to the nearest values of the states' type, as the model itself would store them
+__device__ __forceinline__ void store(float& x, float& y) {
+#if HALF
+  x = widened(narrowed(x), 1), y = widened(narrowed(y), 1);
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  unsigned both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+  x = __uint_as_float(both << 16), y = __uint_as_float(both & 0xffff0000u);
+#else
+  x = widened(rounded(x, 0), 0), y = widened(rounded(y, 0), 0);
+#endif
 }
 
-// the sum of a row's squares, and its mean and scale under a norm of some kind; a warp's work
-__device__ __forceinline__ void statistics(const u16* row, int width, int half, int kind, float eps, float* squares, float* mean,
-                                           float* scale) {
-  const int lane = threadIdx.x & 31;
-  float sum = 0.f, square = 0.f;
-  for (int k = lane * 4; k < width; k += 128) {
-    const ushort4 x = *(const ushort4*)(row + k);
-    const float a = widened(x.x, half), b = widened(x.y, half), c = widened(x.z, half), d = widened(x.w, half);
-    sum += (a + b) + (c + d);
-    square += (a * a + b * b) + (c * c + d * d);
-  }
-  sum = kind == LAYER ? warp_sum(sum) / width : 0.f;
-  square = warp_sum(square);
-  *squares = square;
-  if (kind == LAYER) {  // around the mean: the difference of two large sums would have no digits left
-    square = 0.f;
-    for (int k = lane * 4; k < width; k += 128) {
-      const ushort4 x = *(const ushort4*)(row + k);
-      const float a = widened(x.x, half) - sum, b = widened(x.y, half) - sum;
-      const float c = widened(x.z, half) - sum, d = widened(x.w, half) - sum;
-      square += (a * a + b * b) + (c * c + d * d);
-    }
-    square = warp_sum(square);
-  }
-  *mean = sum;
-  *scale = 1.f / sqrtf(square / width + eps);
+// four numbers of a state
+__device__ __forceinline__ float4 wide(uint2 x) {
+  return make_float4(widened((u16)x.x, HALF), widened((u16)(x.x >> 16), HALF), widened((u16)x.y, HALF),
+                     widened((u16)(x.y >> 16), HALF));
 }
 
 // four columns of a state under the norm, as the model would store them
-__device__ __forceinline__ float4 normed(ushort4 x, float4 weight, float4 bias, float mean, float scale, int half, int kind) {
-  float4 y = make_float4(widened(x.x, half), widened(x.y, half), widened(x.z, half), widened(x.w, half));
-  if (kind == NONE) return y;
+__device__ __forceinline__ float4 normed(uint2 x, float4 weight, float4 bias, float mean, float scale, int kind) {
+  float4 y = wide(x);
   y.x = (y.x - mean) * scale, y.y = (y.y - mean) * scale, y.z = (y.z - mean) * scale, y.w = (y.w - mean) * scale;
-  if (kind == ROUNDED) y.x = stored(y.x, half), y.y = stored(y.y, half), y.z = stored(y.z, half), y.w = stored(y.w, half);
-  y.x = stored(y.x * weight.x + bias.x, half), y.y = stored(y.y * weight.y + bias.y, half);
-  y.z = stored(y.z * weight.z + bias.z, half), y.w = stored(y.w * weight.w + bias.w, half);
+  if (kind == ROUNDED) store(y.x, y.y), store(y.z, y.w);
+  y.x = y.x * weight.x + bias.x, y.y = y.y * weight.y + bias.y, y.z = y.z * weight.z + bias.z, y.w = y.w * weight.w + bias.w;
+  store(y.x, y.y), store(y.z, y.w);
   return y;
 }
 
-// sums of CHUNK tokens of a text, sixteen at a time: a warp finds a token's mean and scale, then every thread sums its columns.
-// With `full`, what is found of each token is kept, and its norms: as it came, and under the norm.
-extern "C" __global__ void __launch_bounds__(256)
+// the sum over the warps that share a token, in each of their threads
+__device__ __forceinline__ float team_sum(float x, float* part, int warp) {
+  x = warp_sum(x);
+#if TEAM > 1
+  __syncthreads();
+  part[warp] = x;
+  __syncthreads();
+  x = 0.f;
+#pragma unroll
+  for (int i = 0; i < TEAM; ++i) x += part[warp / TEAM * TEAM + i];
+#endif
+  return x;
+}
+
+// Sums of CHUNK tokens of a text, or with `single` the mean of a text. A token is read once, by TEAM warps that keep it in
+// registers while they find its mean and scale, and add it to their own sums under the norm. With `full`, what is found of each
+// token is kept, and its norms: as it came, and under the norm.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, float* means,
-            float* scales, double* before, double* after, int epsilon, int tokens, int width, int half, int masked, int kind,
-            int full) {
-  __shared__ float mean[16], scale[16], size[16], part[16 * 8];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+            float* scales, double* before, double* after, int epsilon, int tokens, int width, int masked, int kind, int full,
+            int single) {
+  extern __shared__ __align__(16) float sums[];  // ROWS x width
+  __shared__ float part[THREADS / 32];
+  __shared__ int counts[THREADS / 32];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, team = warp / TEAM, member = warp % TEAM;
   const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
-  const int end = min(begin + CHUNK, tokens);
+  const int end = min(begin + CHUNK, tokens), column = (member * 32 + lane) * 4;
   const u16* at = states + (size_t)text * tokens * width;
   const unsigned char* real = mask + (size_t)text * tokens;
   const float eps = __int_as_float(epsilon);
-  double total[COLUMNS * 4];
+  float4 sum[FOURS];
 #pragma unroll
-  for (int c = 0; c < COLUMNS * 4; ++c) total[c] = 0.;
-  for (int start = begin; start < end; start += 16) {
-    const int many = min(16, end - start);
-    for (int i = warp; i < many; i += 8) {
-      float squares, centre, by;
-      statistics(at + (size_t)(start + i) * width, width, half, kind, eps, &squares, &centre, &by);
-      if (lane == 0) {
-        mean[i] = centre;
-        scale[i] = by;
-        size[i] = sqrtf(squares);
+  for (int f = 0; f < FOURS; ++f) sum[f] = make_float4(0.f, 0.f, 0.f, 0.f);
+  int count = 0;
+  for (int start = begin; start < end; start += ROWS) {
+    const int token = start + team;
+    const bool there = token < end, counts_here = there && (!masked || real[token]);
+    if (!full && TEAM == 1 && !counts_here) continue;  // no barrier is missed: none are here
+    uint2 held[FOURS];
+#pragma unroll
+    for (int f = 0; f < FOURS; ++f) {
+      const int k = f * 128 * TEAM + column;
+      held[f] = there && k < width ? *(const uint2*)(at + (size_t)token * width + k) : make_uint2(0u, 0u);
+    }
+    float mean = 0.f, square = 0.f, squares = 0.f, scale = 1.f;
+    if (kind == LAYER) {
+#pragma unroll
+      for (int f = 0; f < FOURS; ++f) {
+        const float4 x = wide(held[f]);
+        mean += (x.x + x.y) + (x.z + x.w);
+      }
+      mean = team_sum(mean, part, warp) / width;
+    }
+    if (kind != NONE || full) {
+#pragma unroll
+      for (int f = 0; f < FOURS; ++f) {  // around the mean: the difference of two large sums would have no digits left
+        if (f * 128 * TEAM + column >= width) continue;
+        const float4 x = wide(held[f]);
+        const float a = x.x - mean, b = x.y - mean, c = x.z - mean, d = x.w - mean;
+        square += (a * a + b * b) + (c * c + d * d);
+      }
+      square = team_sum(square, part, warp);
+    }
+    if (kind != NONE) scale = 1.f / sqrtf(square / width + eps);
+    if (full) {
+      squares = square;
+      if (kind == LAYER) {
+        squares = 0.f;
+#pragma unroll
+        for (int f = 0; f < FOURS; ++f) {
+          const float4 x = wide(held[f]);
+          squares += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
+        }
+        squares = team_sum(squares, part, warp);
       }
     }
-    __syncthreads();
-    float square[16];
+    float size = 0.f;
+    if (counts_here) {
+      ++count;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) square[i] = 0.f;
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      const int k = (c * 256 + tid) * 4;
-      if (k < width) {
+      for (int f = 0; f < FOURS; ++f) {
+        const int k = f * 128 * TEAM + column;
+        if (k >= width) continue;
         const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
-        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-          if (i >= many || (masked && !real[start + i])) continue;
-          const ushort4 x = *(const ushort4*)(at + (size_t)(start + i) * width + k);
-          const float4 y = normed(x, w, b, mean[i], scale[i], half, kind);
-          sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
-          if (full) square[i] += (y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w);
-        }
-        total[c * 4] += sum.x, total[c * 4 + 1] += sum.y, total[c * 4 + 2] += sum.z, total[c * 4 + 3] += sum.w;
+        const float4 y = normed(held[f], w, b, mean, scale, kind);
+        sum[f].x += y.x, sum[f].y += y.y, sum[f].z += y.z, sum[f].w += y.w;
+        if (full) size += (y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w);
       }
     }
     if (full) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float s = warp_sum(square[i]);
-        if (lane == 0) part[i * 8 + warp] = s;
+      size = team_sum(size, part, warp);
+      if (there && member == 0 && lane == 0) {
+        const size_t place = (size_t)text * tokens + token;
+        means[place] = mean;
+        scales[place] = scale;
+        before[place] = sqrtf(squares);
+        after[place] = sqrtf(size);
       }
     }
-    __syncthreads();
-    if (full && tid < many) {
-      float s = 0.f;
-      for (int i = 0; i < 8; ++i) s += part[tid * 8 + i];
-      const size_t token = (size_t)text * tokens + start + tid;
-      means[token] = mean[tid];
-      scales[token] = scale[tid];
-      before[token] = size[tid];
-      after[token] = sqrtf(s);
-    }
-    __syncthreads();
   }
 #pragma unroll
-  for (int c = 0; c < COLUMNS; ++c) {
-    const int k = (c * 256 + tid) * 4;
-    if (k < width)
-      for (int e = 0; e < 4; ++e) out[(size_t)blockIdx.x * width + k + e] = total[c * 4 + e];
+  for (int f = 0; f < FOURS; ++f) {
+    const int k = f * 128 * TEAM + column;
+    if (k < width) *(float4*)(sums + (size_t)team * width + k) = sum[f];
+  }
+  counts[warp] = count;
+  __syncthreads();
+  count = 0;
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) count += counts[r * TEAM];
+  for (int k = tid; k < width; k += THREADS) {
+    double total = 0.;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) total += sums[(size_t)r * width + k];
+    if (single) {
+      ((float*)out)[(size_t)blockIdx.x * width + k] = (float)(total / count);
+    } else {
+      out[(size_t)blockIdx.x * width + k] = total;
+    }
   }
 }
 
@@ -354,7 +437,7 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 extern "C" __global__ void __launch_bounds__(256)
 centered_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, const double* total,
                 const float* means, const float* scales, const long long* largest, float* centered, int tokens, int width,
-                int half, int masked, int kind) {
+                int masked, int kind) {
   __shared__ int counted[8];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
@@ -376,7 +459,7 @@ centered_states(const u16* states, const unsigned char* mask, const float* weigh
     const int k = (c * 256 + tid) * 4;
     if (k < width) {
       const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
-      const float4 far = normed(*(const ushort4*)(at + (size_t)sink * width + k), w, b, mean[sink], scale[sink], half, kind);
+      const float4 far = normed(*(const uint2*)(at + (size_t)sink * width + k), w, b, mean[sink], scale[sink], kind);
       const double* sum = total + (size_t)text * width + k;
       const float4 m = make_float4((float)((sum[0] - far.x) / others), (float)((sum[1] - far.y) / others),
                                    (float)((sum[2] - far.z) / others), (float)((sum[3] - far.w) / others));
@@ -384,7 +467,7 @@ centered_states(const u16* states, const unsigned char* mask, const float* weigh
       for (int i = begin; i < end; ++i) {
         float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
         if (!masked || real[i]) {
-          y = normed(*(const ushort4*)(at + (size_t)i * width + k), w, b, mean[i], scale[i], half, kind);
+          y = normed(*(const uint2*)(at + (size_t)i * width + k), w, b, mean[i], scale[i], kind);
           y.x -= m.x, y.y -= m.y, y.z -= m.z, y.w -= m.w;
         }
         *(float4*)(centered + ((size_t)text * tokens + i) * width + k) = y;

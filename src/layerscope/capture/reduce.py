@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, is_out_of_memory
 from layerscope.capture.hooks import Capture, FinalNorm, apply_norm
-from layerscope.capture.normed import centered_states, normed_sums
+from layerscope.capture.normed import Held, centered_states, normed_means
 from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
@@ -110,6 +110,7 @@ class Reducer:
         self._lengths: Tensor | None = None
         self._waiting: list[_Waiting] = []
         self._room_left: Tensor | None = None
+        self._norms: Held = {}
 
     def __enter__(self) -> Reducer:
         self._capture.__enter__()
@@ -177,10 +178,10 @@ class Reducer:
             if done and self.measured:
                 self._measure_own(index, raw, apply_norm(norm, raw), mask)
             return done
-        total = normed_sums(raw, mask, norm)
-        if total is None:
+        mean = normed_means(raw, mask, norm, self._norms)
+        if mean is None:
             return False
-        self._keep_mean(index, raw, mask, total)
+        self._dtype, self._pooled[index] = raw.dtype, mean
         return True
 
     def _measure_at_once(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
@@ -190,7 +191,7 @@ class Reducer:
             return False
         long = tokens > width  # the D×D side is smaller
         able = usable_for_rows(raw.device, self.options) if long else usable_for(raw.device, tokens, self.options)
-        centered = centered_states(raw, mask, norm) if able else None
+        centered = centered_states(raw, mask, norm, self._norms) if able else None
         if centered is None:
             return False
         facts = TokenFacts(centered.norms, mask, centered.largest, raw.dtype)

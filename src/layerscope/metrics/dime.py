@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 
 import numpy as np
@@ -18,6 +19,7 @@ from layerscope.metrics.folds import (
     entropy_of_sums,
     equal_folds,
     equal_folds_error,
+    prepare_views,
     prepared_view,
 )
 from layerscope.metrics.samples import ViewRows
@@ -58,10 +60,10 @@ def _products(a: Tensor, b: Tensor, permutations: int, seed: int, feature_side: 
         yield k_a * k_b[p][:, p]
 
 
-def _orders(n: int, permutations: int, seed: int, device: torch.device) -> Iterator[Tensor]:
+@lru_cache(maxsize=4)  # the same for all sites: a GPU would wait for each of them
+def _orders(n: int, permutations: int, seed: int, device: torch.device) -> list[Tensor]:
     rng = np.random.default_rng([seed, n])
-    for _ in range(permutations):
-        yield torch.from_numpy(rng.permutation(n)).to(device)
+    return [torch.from_numpy(rng.permutation(n)).to(device) for _ in range(permutations)]
 
 
 # --- how far other prompts would move it ---------------------------------------------------------------------------------------
@@ -180,6 +182,8 @@ class DiME(Metric[ViewRows]):
         there = [data for data in there if ("dime", o) not in data._memo]
         if not there or o.alpha < 1:
             return
+        if len({len(data) for data in there}) == 1:
+            prepare_views(there, o.view_rows, o.group)
         if len({min(len(data), o.dime_samples) for data in there}) == 1:
             self._prepare_errors([data for data in there if not self._feature_side(data)])
         sets = [list(_products(*self._views(data), o.permutations, o.seed, self._feature_side(data))) for data in there]
@@ -216,11 +220,12 @@ class DiME(Metric[ViewRows]):
         data.need_views(2, self.info.name)
         o = self.options
         n = min(len(data), o.dime_samples)
-        values, views, feature_side = data._memo.get(("dime", o)), self._views(data), self._feature_side(data)
+        values, over_prompts = data._memo.get(("dime", o)), data._memo.get(("dime error", o))
+        feature_side = self._feature_side(data)
+        views = self._views(data) if values is None or over_prompts is None else ()
         if values is None:
             values = dime_values(*views, o.alpha, o.permutations, o.seed, feature_side)
         over_permutations = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-        over_prompts = data._memo.get(("dime error", o))
         if over_prompts is None:
             over_prompts = prompt_error(*views, o.alpha, o.permutations, o.seed, feature_side)
         se = math.hypot(over_permutations, over_prompts)

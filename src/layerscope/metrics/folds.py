@@ -39,7 +39,27 @@ def prepare_grouped(z: Tensor, rows: RowPreparation, mean: Tensor | None, group:
 
 
 def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
-    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival."""
+    """One view's vectors, prepared, in canonical order; groups are taken in order of arrival. On a GPU they are remembered."""
+    key = ("view", index, rows, group)
+    if key in data._memo:
+        return data._memo[key]
+    prepared = _prepare_view(data, index, rows, group)
+    if data.on_gpu:
+        data._memo[key] = prepared
+    return prepared
+
+
+def prepare_views(many: Sequence[ViewRows], rows: RowPreparation, group: int | None) -> None:
+    """The first two views of several data of as many prompts each, together: a GPU waits longer for many small steps."""
+    left = [data for data in many if ("view", 0, rows, group) not in data._memo]
+    if group is not None or not left:
+        return
+    for index in (0, 1):
+        for data, prepared in zip(left, prepare_rows(stacked(left, index), rows), strict=True):
+            data._memo["view", index, rows, group] = prepared
+
+
+def _prepare_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
     if group is None:
         return prepare_rows(data.view(index), rows)
     prepared = prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)

@@ -3,47 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
-from layerscope.metrics.folds import prepared_view
+from layerscope.metrics.folds import prepare_views, prepared_view
 from layerscope.metrics.options import Options
 from layerscope.metrics.samples import ViewRows
 
 _BLOCK = 1024
+_MOST_ENTRIES = 2**25  # of similarities held at once for several data: 256 MB
 
 
 def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = False) -> tuple[Tensor, Tensor]:
-    """Loss of each prompt, and what each prompt adds to the others' losses as a negative; views (N, D), already prepared.
+    """Loss of each prompt, and what each prompt adds to the others' losses as a negative; views (…, N, D), already prepared.
 
     NT-Xent: every one of the 2N rows is told from the 2N − 2 rows of other prompts. `one_way`: rows of `a` against rows
     of `b` only. Computed in blocks of rows.
     """
-    n = len(a)
-    z = a if one_way else torch.cat([a, b])
+    n = a.shape[-2]
+    z = a if one_way else torch.cat([a, b], dim=-2)
     others = b if one_way else z
-    losses, columns = [], torch.zeros(len(others), dtype=z.dtype, device=z.device)
-    for start in range(0, len(z), _BLOCK):
-        block = z[start : start + _BLOCK]
-        here = torch.arange(start, start + len(block), device=z.device)
+    losses, columns = [], torch.zeros_like(others[..., 0])
+    for start in range(0, z.shape[-2], _BLOCK):
+        block = z[..., start : start + _BLOCK, :]
+        row = torch.arange(block.shape[-2], device=z.device)
+        here = row + start
         partner = here if one_way else (here + n) % (2 * n)
-        logits = block @ others.T / temperature
-        row = torch.arange(len(block), device=z.device)
+        logits = block @ others.mT / temperature
         if not one_way:
-            logits[row, here] = -math.inf
-        positive = logits[row, partner]
+            logits[..., row, here] = -math.inf
+        positive = logits[..., row, partner]
         total = torch.logsumexp(logits, -1)
         losses.append(total - positive)
         share = (logits - total.unsqueeze(-1)).exp_()
-        share[row, partner] = 0  # a partner is no negative
-        columns += share.sum(0)
-    per_row = torch.cat(losses)
+        share[..., row, partner] = 0  # a partner is no negative
+        columns += share.sum(-2)
+    per_row = torch.cat(losses, dim=-1)
     if one_way:
         return per_row, columns
-    return per_row.view(2, n).mean(0), columns.view(2, n).sum(0) / 2
+    return per_row.unflatten(-1, (2, n)).mean(-2), columns.unflatten(-1, (2, n)).sum(-2) / 2
 
 
 def _bound(n: int, d: int, o: Options) -> tuple[float, float]:
@@ -76,12 +78,27 @@ class InfoNCE(Metric[ViewRows]):
         order=50,
     )
 
+    def prepare(self, many: Sequence[ViewRows]) -> None:
+        """On a GPU, the losses of all data, for which the host waits once."""
+        there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
+        there = [data for data in there if ("infonce", self.options) not in data._memo]
+        if not there or len({len(data) for data in there}) > 1:
+            return
+        prepare_views(there, self.options.view_rows, self.options.group)
+        at_once = max(1, _MOST_ENTRIES // (2 * len(there[0]) * _BLOCK))
+        found = [self._losses(there[i : i + at_once]) for i in range(0, len(there), at_once)]
+        for data, losses, as_negative in zip(there, *(torch.cat(part).cpu() for part in zip(*found, strict=True)), strict=True):
+            data._memo["infonce", self.options] = losses, as_negative
+
+    def _losses(self, many: Sequence[ViewRows]) -> tuple[Tensor, Tensor]:
+        o = self.options
+        a, b = (torch.stack([prepared_view(data, i, o.view_rows, o.group) for data in many]) for i in (0, 1))
+        return info_nce(a, b, o.temperature, o.infonce_one_way)
+
     def estimate(self, data: ViewRows) -> Estimate:
         """The mean loss over prompts."""
         data.need_views(2, self.info.name)
-        o = self.options
-        a, b = (prepared_view(data, i, o.view_rows, o.group) for i in (0, 1))
-        losses, as_negative = info_nce(a, b, o.temperature, o.infonce_one_way)
+        losses, as_negative = data._memo.get(("infonce", self.options)) or (part[0] for part in self._losses([data]))
         n = len(losses)
         value = float(losses.mean())
         influence = (losses - value + as_negative - as_negative.mean()) / n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,14 +64,21 @@ class LiDAR(Metric[ViewRows]):
         there = [data for data in there if ("lidar", self.options) not in data._memo]
         if not there or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
             return
-        tried = [(data, whitened_together(data, self.options)) for data in there]
-        there, made = [data for data, site in tried if site], [site for _, site in tried if site]
+        made, safe = zip(*(whitened_together(data, self.options) for data in there), strict=True)
+        sure = torch.stack(safe).tolist()  # the host waits once, not for every site
+        there = [data for data, fine in zip(there, sure, strict=True) if fine]
+        made = [site for site, fine in zip(made, sure, strict=True) if fine]
         if not made:
             return
         wholes = torch.stack([site[0] for site in made])
-        folds = [torch.cat([site[k].float() for site in made]) for k in range(1, len(made[0]))]
-        del made
-        near, *left_out = solve_together([wholes.float(), *folds])
+        folds = []
+        for k in range(1, len(made[0])):
+            folds.append(torch.cat([site[k] for site in made]))
+            for site in made:
+                site[k] = site[0]  # let go of what has been copied
+        del made, site
+        near, *left_out = solve_together([wholes.float(), *folds], overwrite=True)
+        del folds
         values, moved = self._entropy(near), moved_by_rounding(self._entropy, near.double().clamp(min=0)).tolist()
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1).tolist()
         rough = values.tolist()
@@ -207,10 +215,10 @@ class _Scatter:
         return _seen_from(z.mean(1), self.mean)
 
 
-def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
-    """What `_Scatter.whitened` gives, of all prompts and (stacked by size) without each fold, in few large steps for a GPU.
+def whitened_together(data: ViewRows, options: Options) -> tuple[list[Tensor], Tensor]:
+    """What `_Scatter.whitened` gives, of all prompts and (float32, stacked by size) without each fold, in few steps for a GPU.
 
-    Nothing where δ could be lost in rounding: that is for `_Scatter`.
+    Then whether that can be used: not where δ could be lost in rounding, which is for `_Scatter`.
     """
     z = data.all() if options.lidar_rows == "raw" else _prepared(data, options)
     n, q, d = z.shape
@@ -220,26 +228,27 @@ def whitened_together(data: ViewRows, options: Options) -> list[Tensor]:
     members = fold_members(n, z.device)
     within_of = [_products(inner[some].flatten(1, 2)) for some in members]
     within = torch.stack([part.sum(0) for part in within_of]).sum(0) if members else _products(inner.flatten(0, 1)[None])[0]
-    if options.delta < _PIVOT_UNITS * torch.finfo(z.dtype).eps * float(within.diagonal().max()) / (n * q):
-        return []
+    safe = within.diagonal().max() <= options.delta * n * q / (_PIVOT_UNITS * torch.finfo(z.dtype).eps)
     delta = options.delta * torch.eye(d, dtype=z.dtype, device=z.device)
     by_prompts = n <= d
     between = torch.zeros(0) if by_prompts else off.T @ off
-    out = [
-        _whiten(
-            _solver((within / (n * q) + delta)[None]), (off if by_prompts else between)[None] / _share(n, by_prompts), by_prompts
-        )[0]
-    ]
-    for some, part in zip(members, within_of, strict=True):
+    # one factorization for the noise of all prompts and without each fold: a few large matrices take as long as one
+    noises = [(within / (n * q) + delta)[None]]
+    noises += [(within - part) / ((n - some.shape[1]) * q) + delta for some, part in zip(members, within_of, strict=True)]
+    del within_of
+    sizes = [len(noise) for noise in noises]
+    solvers = _solvers(torch.cat(noises), sizes)
+    del noises
+    out = [_whiten(solvers[0], (off if by_prompts else between)[None] / _share(n, by_prompts), by_prompts)[0]]
+    for some, solve in zip(members, solvers[1:], strict=True):
         left = n - some.shape[1]
         shift = -off[some].sum(1) / left
-        noise = (within - part) / (left * q) + delta
         if by_prompts:
             rest = off[left_in(some, n)] - shift.unsqueeze(1)
         else:
             rest = between - _products(off[some]) - left * shift.unsqueeze(2) * shift.unsqueeze(1)
-        out.append(_whiten(_solver(noise), rest / _share(left, by_prompts), by_prompts))
-    return out
+        out.append(_whiten(solve, rest / _share(left, by_prompts), by_prompts).float())
+    return out, safe
 
 
 def _share(n: int, by_prompts: bool) -> float:
@@ -263,12 +272,14 @@ def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -
     return (whitened + whitened.mT) / 2
 
 
-def _solver(noise: Tensor) -> Callable[[Tensor], Tensor]:
-    """Multiplication by L⁻¹, noise = L Lᵀ: by products of matrices where a GPU is fast at them (its triangular solver is not)."""
-    if noise.is_cuda and noise.ndim == 3 and fast_doubles(noise.device):
-        factor = inverse_factor(noise.clone(memory_format=torch.contiguous_format))
-        return lambda what: factor @ what
-    return _by_factor(torch.linalg.cholesky(noise))
+def _solvers(noise: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """Multiplication by L⁻¹, noise = L Lᵀ (B, D, D), for so many of the matrices each; `noise` is overwritten.
+
+    By products of matrices where a GPU is fast at them (its triangular solver is not).
+    """
+    if noise.is_cuda and fast_doubles(noise.device):
+        return [partial(torch.matmul, factor) for factor in inverse_factor(noise).split(list(sizes))]
+    return [_by_factor(factor) for factor in torch.linalg.cholesky_ex(noise).L.split(list(sizes))]
 
 
 def _by_factor(factor: Tensor) -> Callable[[Tensor], Tensor]:

@@ -282,14 +282,16 @@ class PooledRows(_Vectors):
     ndim = 2
 
 
-def stacked(many: Sequence[PooledRows]) -> Tensor:
-    """The vectors of several data of as many rows each (B, N, D), float64, in canonical order."""
+def stacked(many: Sequence[_Vectors], view: int | None = None) -> Tensor:
+    """The vectors of several data of as many rows each (B, N, D), float64, in canonical order; of views, those of one of them."""
     first = many[0]
     if not first.on_gpu or any(data._by_keys is not first._by_keys for data in many):
-        return torch.stack([data.all() for data in many])
+        return torch.stack(
+            [data._in_order([block if view is None else block[:, view] for block, _ in data._blocks]) for data in many]
+        )
     # one order for all (`share_order`): few large copies, where a GPU waits longer for a small one than it takes
     groups = zip(*(data._blocks for data in many), strict=True)
-    blocks = [torch.stack([torch.as_tensor(block) for block, _ in group]) for group in groups]
+    blocks = [torch.stack([torch.as_tensor(b if view is None else b[:, view]) for b, _ in group]) for group in groups]
     return torch.cat(blocks, dim=1)[:, first._order_there()].double()
 
 

@@ -46,6 +46,7 @@ class LoadedModel:
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
         self.shares_prefixes: bool | None = None  # not tried yet: see `models.prefix`
+        self._maskless: modules.Maskless | None = None  # nor this: see `find_shortcuts`
 
     @property
     def kind(self) -> str:
@@ -133,8 +134,16 @@ class LoadedModel:
         """Rows of token ids as one batch on the model's device, padded on the right."""
         return make_batch(rows, self.pad_id, self.device)
 
+    def find_shortcuts(self) -> None:
+        """Try, once, whether a model on a GPU can do without attention masks (docs/decisions/passes-without-masks.md)."""
+        if self._maskless is None and self.kind == "texts" and self.device.type == "cuda" and "attention_mask" in self._accepts:
+            self._maskless = modules.maskless(self.module)
+
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""
+        known = self._maskless
+        if known is not None and (known.full if batch.mask is None else known.padded and not batch.left):
+            return modules.run(self.module, batch.input_ids)
         mask = torch.ones_like(batch.input_ids) if batch.mask is None else batch.mask.long()
         return self.forward(batch.input_ids, mask, padded_left=batch.left)
 

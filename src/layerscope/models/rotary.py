@@ -25,6 +25,7 @@ Rotation = Callable[..., Any]
 _NAME = "apply_rotary_pos_emb"
 _THREADS = 256
 _EIGHT = 8  # numbers that a thread reads at once: 16 bytes
+_ROWS = 4  # tokens of a block
 
 _homes: WeakKeyDictionary[nn.Module, list[ModuleType]] = WeakKeyDictionary()
 
@@ -50,43 +51,63 @@ struct Eight {
 };
 
 // Queries, then keys: (batch, heads, tokens, across) with these strides in, and out with the heads of a token side by side. The
-// first `turned` numbers of a head are turned, in pairs half of that apart; the others are copied. A block takes one token after
-// the other; one of its threads takes eight numbers, or eight pairs.
+// first `turned` numbers of a head are turned, in pairs half of that apart; the others are copied. A block takes ROWS tokens; one
+// of its threads takes eight numbers of each, or eight pairs, and reads them all before it writes any.
 extern "C" __global__ void __launch_bounds__(256)
 rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_out, u16* k_out, int batch, int q_heads,
        int k_heads, int tokens, int across, int turned, int q_batch, int q_head, int q_token, int k_batch, int k_head,
        int k_token, int cos_batch, int cos_token, int sin_batch, int sin_token) {
   const int half = HALF;
   const unsigned pairs = turned / 16, units = pairs + (across - turned) / 8, heads = q_heads + k_heads;
-  for (unsigned row = blockIdx.x; row < (unsigned)batch * tokens; row += gridDim.x) {
-    const unsigned b = row / tokens, t = row % tokens;
-    for (unsigned unit = threadIdx.x; unit < heads * units; unit += blockDim.x) {
-      // what is turned comes first, then what is copied: the threads of a warp do the same
-      const bool turns = unit < heads * pairs;
-      const unsigned rest = turns ? unit : unit - heads * pairs, each = turns ? pairs : units - pairs;
-      const unsigned h = rest / each, u = rest % each;
-      const bool is_key = h >= q_heads;
-      const u16* from = is_key ? k + (size_t)b * k_batch + (size_t)(h - q_heads) * k_head + (size_t)t * k_token
-                               : q + (size_t)b * q_batch + (size_t)h * q_head + (size_t)t * q_token;
-      u16* to = is_key ? k_out + ((size_t)row * k_heads + h - q_heads) * across : q_out + ((size_t)row * q_heads + h) * across;
-      if (!turns) {
-        const unsigned at = turned + u * 8;
-        Eight(from + at).put(to + at);
-        continue;
-      }
-      const unsigned one = u * 8, two = one + turned / 2;
-      const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
-      const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
-      const Eight x1(from + one), x2(from + two), c1(c + one), c2(c + two), s1(s + one), s2(s + two);
-      Eight y1, y2;
+  const unsigned first = blockIdx.x * ROWS, rows = batch * tokens, many = min((unsigned)ROWS, rows - first);
+  for (unsigned unit = threadIdx.x; unit < heads * units; unit += blockDim.x) {
+    // what is turned comes first, then what is copied: the threads of a warp do the same
+    const bool turns = unit < heads * pairs;
+    const unsigned rest = turns ? unit : unit - heads * pairs, each = turns ? pairs : units - pairs;
+    const unsigned h = rest / each, one = turns ? rest % each * 8 : turned + rest % each * 8, two = one + turned / 2;
+    const bool is_key = h >= q_heads;
+    const u16* from = is_key ? k + (size_t)(h - q_heads) * k_head : q + (size_t)h * q_head;
+    const int of_batch = is_key ? k_batch : q_batch, of_token = is_key ? k_token : q_token;
+    const unsigned step = (is_key ? k_heads : q_heads) * across;
+    u16* to = is_key ? k_out + (size_t)(h - q_heads) * across : q_out + (size_t)h * across;
+    unsigned b = first / tokens, t = first % tokens;
+    if (!turns) {
+      Eight x[ROWS];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float a = x1.get(i, half), z = x2.get(i, half);
-        y1.set(i, rounded(product(a, c1.get(i, half), half) + product(-z, s1.get(i, half), half), half));
-        y2.set(i, rounded(product(z, c2.get(i, half), half) + product(a, s2.get(i, half), half), half));
+      for (unsigned r = 0; r < ROWS; ++r) {
+        if (r < many) x[r] = Eight(from + (size_t)b * of_batch + (size_t)t * of_token + one);
+        if (++t == tokens) t = 0, ++b;
       }
-      y1.put(to + one);
-      y2.put(to + two);
+#pragma unroll
+      for (unsigned r = 0; r < ROWS; ++r)
+        if (r < many) x[r].put(to + (size_t)(first + r) * step + one);
+      continue;
+    }
+    Eight x1[ROWS], x2[ROWS];
+#pragma unroll
+    for (unsigned r = 0; r < ROWS; ++r) {
+      const u16* at = from + (size_t)b * of_batch + (size_t)t * of_token;
+      if (r < many) x1[r] = Eight(at + one), x2[r] = Eight(at + two);
+      if (++t == tokens) t = 0, ++b;
+    }
+    b = first / tokens, t = first % tokens;
+#pragma unroll
+    for (unsigned r = 0; r < ROWS; ++r) {
+      if (r < many) {
+        const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
+        const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
+        const Eight c1(c + one), c2(c + two), s1(s + one), s2(s + two);
+        Eight y1, y2;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float a = x1[r].get(i, half), z = x2[r].get(i, half);
+          y1.set(i, rounded(product(a, c1.get(i, half), half) + product(-z, s1.get(i, half), half), half));
+          y2.set(i, rounded(product(z, c2.get(i, half), half) + product(a, s2.get(i, half), half), half));
+        }
+        y1.put(to + (size_t)(first + r) * step + one);
+        y2.put(to + (size_t)(first + r) * step + two);
+      }
+      if (++t == tokens) t = 0, ++b;
     }
   }
 }
@@ -97,7 +118,7 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
 @cache
 def source(dtype: torch.dtype) -> str:
     """The kernel for numbers of this kind."""
-    return f"#define HALF {int(dtype == torch.float16)}\n" + _SOURCE
+    return f"#define HALF {int(dtype == torch.float16)}\n#define ROWS {_ROWS}\n" + _SOURCE
 
 
 @contextmanager
@@ -175,7 +196,7 @@ def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     sizes = [batch, heads, k.shape[1], tokens, across, turned, *q.stride()[:3], *k.stride()[:3], *angles]
     units = (heads + k.shape[1]) * (turned // (2 * _EIGHT) + (across - turned) // _EIGHT)
     threads = min(_THREADS, -(-units // 32) * 32)
-    launch(source(q.dtype), "rotate", batch * tokens, threads, 0, [q, k, cos, sin, *out, *sizes])
+    launch(source(q.dtype), "rotate", -(-batch * tokens // _ROWS), threads, 0, [q, k, cos, sin, *out, *sizes])
     return out[0].transpose(1, 2), out[1].transpose(1, 2)
 
 

@@ -138,8 +138,8 @@ def compile_kernels(task: ProfileTask) -> None:
     sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [kernel_source(n, index) for n in sizes]
-        passes = [rotary.source(dtype), norms.source(width, dtype)] if dtype.itemsize == 2 else []
-        compile_ahead([*passes, source_for(width), gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index))
+        passes = [rotary.source(dtype), norms.source(width, dtype), source_for(width, dtype)] if dtype.itemsize == 2 else []
+        compile_ahead([*passes, gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index))
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
         reader.start_views(config.view_settings, len(task.items))  # its processes start up meanwhile
         stack.callback(reader.stop_views)
         inside = any(site.part for site in task.sites)
-        planner = stack.enter_context(EarlyPlanner(reader, shard_size, early=not inside))
+        planner = stack.enter_context(EarlyPlanner(reader, shard_size, early=not inside, views=config.n_views))
         if inside:  # before there are other hooks
             facts["residual_error"] = _residual_error(task, planner.plan())
         reducer = stack.enter_context(make_reducer(model, task.sites, config))

@@ -320,6 +320,7 @@ class Job(ProfileTask):
         clock = time.perf_counter()
         if self.recipe is None and self.model.device.type == "cuda":
             compile_kernels(self)
+            self.model.find_shortcuts()  # before there are hooks
         size = shard_size or self._shard_size()
         if isinstance(store, MemoryStore) and self.recipe is None:
             plan, facts = encode_in_memory(self, store, bar, size)

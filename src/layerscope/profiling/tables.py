@@ -270,19 +270,23 @@ class TableBuilder:
     def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites one after the other, what is costly for as many of them together as memory allows.
 
-        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has been given: not in a
-        thread, since two that want Python at once hold each other up.
+        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has been given for the pooled
+        vectors: not in a thread, since two that want Python at once hold each other up.
         """
         group = self._sites_together(sum(len(shard.prompts) for shard in shards))
         for start in range(0, len(self.sites), group):
             indices = range(start, min(start + group, len(self.sites)))
             data = deque(self._site_data(i, shards) for i in indices)
-            for metric in self._metrics:
-                if metric.info.level != "tokens":
-                    metric.prepare([site[metric.info.level == "views"] for site in data])
+            self._prepare("pooled", data)
             means = self._means(indices)
+            self._prepare("views", data)
             vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
             yield from ({**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means, vectors, strict=True))
+
+    def _prepare(self, level: str, data: Sequence[tuple[PooledRows, ViewRows]]) -> None:
+        for metric in self._metrics:
+            if metric.info.level == level:
+                metric.prepare([site[level == "views"] for site in data])
 
     def _sites_together(self, prompts: int) -> int:
         free, _ = torch.cuda.mem_get_info(self.device)

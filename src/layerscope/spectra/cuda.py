@@ -9,10 +9,10 @@ import ctypes
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -140,7 +140,6 @@ def _compile(source: str, architecture: str) -> bytes:
     return code.raw
 
 
-_ONE = c_uint(1)
 _STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -177,14 +176,36 @@ def _function(source: str, name: str, index: int) -> c_void_p:
 
 def launch(source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]) -> None:
     """Run a kernel on the current stream of the tensors' device: `blocks` × `threads`, with `shared` bytes of shared memory."""
-    device = next(a.device for a in arguments if isinstance(a, Tensor))
-    assert device.index is not None
-    with torch.cuda.device(device):
-        function = _function(source, name, device.index)
-        values = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int(a) for a in arguments]  # alive until the launch
-        pointers = (c_void_p * len(values))(*map(ctypes.addressof, values))
-        grid = c_uint(blocks), _ONE, _ONE, c_uint(threads), _ONE, _ONE, c_uint(shared)
-        _driver("cuLaunchKernel", function, *grid, stream_of(device), pointers, None)
+    index = next(a.device.index for a in arguments if isinstance(a, Tensor))
+    assert index is not None
+    if torch.cuda.current_device() != index:
+        with torch.cuda.device(index):
+            launch(source, name, blocks, threads, shared, arguments)
+        return
+    # Called tens of thousands of times per profile, while the GPU may wait: no object for every argument. A kernel reads as many
+    # of the eight bytes as its parameter has, the lowest first.
+    count = len(arguments)
+    values = (c_uint64 * count)(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments])
+    at = addressof(values)
+    pointers = (c_uint64 * count)(*range(at, at + 8 * count, 8))
+    function, stream = _function(source, name, index), _raw_stream(index)
+    status = _launcher()(function, blocks, 1, 1, threads, 1, 1, shared, stream, addressof(pointers), None)
+    if status != 0:
+        raise UnusableError(f"cuLaunchKernel returned status {status}")
+
+
+@cache
+def _launcher() -> Callable[..., int]:
+    """The driver's own function, told once what it takes."""
+    function = load_library("libcuda.so").cuLaunchKernel
+    function.argtypes = [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p]
+    return function  # type: ignore[no-any-return]
+
+
+def _raw_stream(index: int) -> int:
+    """torch's current stream on a device, as a number: through what compiled code uses, where this torch has it."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(raw(index)) if raw is not None else int(torch.cuda.current_stream(index).cuda_stream)
 
 
 # sums over the 32 threads of a warp, in each of them

@@ -75,16 +75,16 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 
-def solve_together(batches: Sequence[Tensor]) -> list[Tensor]:
+def solve_together(batches: Sequence[Tensor], overwrite: bool = False) -> list[Tensor]:
     """Eigenvalues of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle."""
     if not batches or not batches[0].is_cuda:
-        return [eigvalsh(batch) for batch in batches]
+        return [eigvalsh(batch, overwrite) for batch in batches]
     main = torch.cuda.current_stream(batches[0].device)
     beside, solved = [torch.cuda.Stream(batches[0].device) for _ in batches], []
     for stream, batch in zip(beside, batches, strict=True):
         stream.wait_stream(main)
         with torch.cuda.stream(stream):
-            solved.append(eigvalsh(batch))
+            solved.append(eigvalsh(batch, overwrite))
     for stream, values in zip(beside, solved, strict=True):
         main.wait_stream(stream)
         values.record_stream(main)

@@ -21,7 +21,7 @@ from torch import Tensor
 from layerscope.spectra.cuda import WARP_SUM, UnusableError, launch, shared_memory
 from layerscope.spectra.solvers.pieces import BISECTION, UPPER, halvings
 
-_COPY_BYTES = 8 * 2**30
+_COPY_BYTES = 2**30
 _LARGEST_CHECKED = 2e-5
 
 
@@ -93,6 +93,9 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None
     how = how or _chosen(matrices.device.index, n)
     out = matrices.new_empty(matrices.shape[:-1])
     step = max(1, _COPY_BYTES // (4 * n * n))
+    if matrices.is_cuda:  # a block for every multiprocessor, as often as that goes
+        at_once = torch.cuda.get_device_properties(matrices.device).multi_processor_count * how.min_blocks
+        step = max(1, step // at_once) * at_once
     for start in range(0, len(matrices), step):
         _solve(matrices[start : start + step], out[start : start + step], overwrite, how)
     return out
