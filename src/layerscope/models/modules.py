@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.errors import ModelError
+from layerscope.models.activations import fast_activations
 from layerscope.models.norms import fast_norms
 from layerscope.models.rotary import fast_rotation
 
@@ -46,6 +47,7 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
         if ids.is_cuda:
             stack.enter_context(fast_rotation(module))
             stack.enter_context(fast_norms())
+            stack.enter_context(fast_activations(module))
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 

@@ -19,7 +19,7 @@ from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.metrics.samples import FOLDS
 from layerscope.metrics.tokens import gram_kernel
-from layerscope.models import LoadedModel, norms, rotary
+from layerscope.models import LoadedModel, activations, norms, rotary
 from layerscope.models.inputs import ItemReader
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
@@ -138,8 +138,10 @@ def compile_kernels(task: ProfileTask) -> None:
     sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [kernel_source(n, index) for n in sizes]
-        passes = [rotary.source(dtype), norms.source(width, dtype), source_for(width, dtype)] if dtype.itemsize == 2 else []
-        compile_ahead([*passes, gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index))
+        passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype), source_for(width, dtype)]
+        compile_ahead(
+            [*(passes if dtype.itemsize == 2 else []), gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index)
+        )
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:
