@@ -113,6 +113,7 @@ def probe_command(
             keep=keep,
             budget=None if budget is None else size(budget),
             batch_size=running.batch_size,
+            memory=running.memory,
             data_dir=data_dir,
             offline=running.offline,
             overwrite=output.overwrite,

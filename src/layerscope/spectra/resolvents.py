@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.cuda import UnusableError, launch
+from layerscope.spectra.memory import free_memory
 
 LEAF = 64
 _THREADS = 256
@@ -267,5 +268,4 @@ def _at_once(grams: Tensor) -> int:
     """How many factors fit into memory, including what computing them needs."""
     if not grams.is_cuda:
         return 8
-    free, _ = torch.cuda.mem_get_info(grams.device)
-    return max(1, int(_SHARE_OF_MEMORY * free) // (24 * grams.shape[-1] ** 2))
+    return max(1, int(_SHARE_OF_MEMORY * free_memory(grams.device)) // (24 * grams.shape[-1] ** 2))
