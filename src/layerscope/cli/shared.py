@@ -83,7 +83,7 @@ REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub mode
 FAMILY = option(None, "--family", panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
 BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
 ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
-MEMORY = option(None, "--memory", panel=ENGINES, metavar="SIZE", help="Most GPU memory to use, such as 8GB. (default: no limit)")
+MEMORY = option(None, "--memory", panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)")
 BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Maximum items per batch. (default: automatic)")
 OFFLINE = option(False, "--offline", panel=ENGINES, help="Download nothing; fail at once if something is missing.")
 OVERWRITE = option(False, "--overwrite", panel=RESULT, help="Replace a different run in the same folder.")
