@@ -173,14 +173,21 @@ def kernels(work: Callable[[], object], top: int = 14) -> dict[str, float]:
 
 
 def measure(
-    model: LoadedModel, corpus: Corpus, case: str, length: int, repeats: int, show_kernels: bool, peak: float
+    model: LoadedModel,
+    corpus: Corpus,
+    case: str,
+    length: int,
+    repeats: int,
+    show_kernels: bool,
+    peak: float,
+    memory: str | None = None,
 ) -> dict[str, object]:
     """One line of the table."""
     settings = CASES[case]
     batches = bare_batches(model, corpus, length, **settings)
 
     def work() -> object:
-        return layerscope.profile(model, corpus, max_length=length, progress=False, **settings)
+        return layerscope.profile(model, corpus, max_length=length, progress=False, memory=memory, **settings)
 
     run_bare(model, batches[:2])
     torch.cuda.reset_peak_memory_stats()
@@ -233,6 +240,7 @@ def main() -> None:
     parser.add_argument("--texts", nargs="+", help="corpora or files instead of made-up texts; --prompts of them are drawn")
     parser.add_argument("--tokenizer", default="smollm2-135m", help="whose tokenizer reads --texts: a model's name or folder")
     parser.add_argument("--peak", type=float, default=790, help="TFLOP/s that the chip gives; an H200 in bf16: 790")
+    parser.add_argument("--memory", help="a bound for the profile, such as 5GB")
     parser.add_argument("--kernels", action="store_true", help="also say which GPU kernels the time goes to")
     args = parser.parse_args()
     print(
@@ -253,7 +261,7 @@ def main() -> None:
             for case in args.cases:
                 if case == "b approximate" and length < 256:
                     continue
-                line = measure(model, corpus, case, length, args.repeats, args.kernels, args.peak)
+                line = measure(model, corpus, case, length, args.repeats, args.kernels, args.peak, args.memory)
                 print(json.dumps({"shape": shape, **line}), flush=True)
         del model
         torch.cuda.empty_cache()

@@ -54,21 +54,39 @@ def assert_same(one: Run, other: Run) -> None:
         np.testing.assert_allclose(other.table[column], one.table[column], rtol=2e-3, atol=2e-5, err_msg=column)
 
 
-def test_shards_held_and_sites_together(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = job(model).run(ShardStore(tmp_path), Silent())
-    held = MemoryStore()
-    monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
-    monkeypatch.setattr(TableBuilder, "_sites_together", lambda self, prompts: 2)
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = TableBuilder.__init__
 
-    def as_on_gpu(self: TableBuilder, *given: object) -> None:
+    def begin_as_on_gpu(self: TableBuilder, *given: object) -> None:
         begin(self, *given)  # type: ignore[arg-type]
         self.device = torch.device("cpu")
 
-    monkeypatch.setattr(TableBuilder, "__init__", as_on_gpu)
+    monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
+    monkeypatch.setattr(TableBuilder, "_sites_together", lambda self, prompts: 2)
+    monkeypatch.setattr(TableBuilder, "__init__", begin_as_on_gpu)
+
+
+def test_shards_held_and_sites_together(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    plain = job(model).run(ShardStore(tmp_path), Silent())
+    held = MemoryStore()
+    request.getfixturevalue("as_on_gpu")
     together = job(model).run(held, Silent())
     assert isinstance(held.read(0).pooled, torch.Tensor)
     assert_same(plain, together)
+    own, tried = TableBuilder._group_on_gpu, []
+
+    def without_room_for_two(self: TableBuilder, indices: range, shards: list[Shard]) -> list[object]:
+        tried.append(len(indices))
+        if len(indices) > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return own(self, indices, shards)  # type: ignore[return-value]
+
+    monkeypatch.setattr(TableBuilder, "_group_on_gpu", without_room_for_two)
+    assert_same(plain, job(model).run(MemoryStore(), Silent()))
+    assert tried == [2] + [1] * len(plain.table["site"].unique())
 
 
 def open_texts(model: LoadedModel) -> ItemReader:

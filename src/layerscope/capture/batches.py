@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import LayerscopeError
+from layerscope.spectra.memory import free_memory
 
 CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
 GPU_TOKENS = 65536
@@ -111,9 +112,15 @@ def token_budget(device: torch.device, width: int) -> int:
     """Tokens per batch for a device: fixed on a CPU, from the free memory on a GPU."""
     if device.type != "cuda":
         return CPU_TOKENS
-    free, _ = torch.cuda.mem_get_info(device)
     per_token = width * 4 * 48  # one block's activations, the float64 copy of one site, and their temporaries
-    return int(max(512, min(GPU_TOKENS, 0.5 * free / per_token)))
+    return int(max(512, min(GPU_TOKENS, 0.5 * free_memory(device) / per_token)))
+
+
+def release_memory() -> None:
+    """Give back what an attempt that ran out of memory has left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -148,9 +155,7 @@ def run_batches(
                     f"out of memory on a single text of {lengths[batch[0]]} tokens. "
                     "Use a smaller --max-length, a smaller dtype, or another device."
                 ) from error
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_memory()
         half = len(batch) // 2
         tokens = max(1, half) * lengths[batch[0]]
         rest = [i for group in queue for i in group]

@@ -36,6 +36,7 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
+from layerscope.spectra.memory import total_memory
 
 # what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
@@ -320,7 +321,7 @@ def _room(device: torch.device) -> float:
     """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at once."""
     if device.type != "cuda":
         return 0
-    return _SHARE_OF_MEMORY * torch.cuda.get_device_properties(device).total_memory
+    return _SHARE_OF_MEMORY * total_memory(device)
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:

@@ -9,7 +9,8 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, ENGINES, RESULT, default_folder, option, readout_names, size, whole_numbers, words
+from layerscope.cli.shared import DATA, ENGINES, RESULT, default_folder, option, readout_names, whole_numbers, words
+from layerscope.core.options import parse_size
 
 
 @command("evaluate", "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores")
@@ -75,7 +76,8 @@ def evaluate_command(
             seed=seed,
             scoring_workers=scoring_workers,
             batch_size=running.batch_size,
-            store_budget=size(store_budget),
+            memory=running.memory,
+            store_budget=parse_size(store_budget),
             store_dtype=store_dtype,
             normalize=normalize,
             offline=running.offline,

@@ -79,6 +79,7 @@ def improve_command(
             progress=False if output.quiet else None,
             engine=engine,
             batch_size=running.batch_size,
+            memory=running.memory,
             model_options=loading.as_dict(),
         )
     output.show(

@@ -18,10 +18,10 @@ from layerscope.cli.shared import (
     default_folder,
     option,
     real,
-    size,
     whole_numbers,
     words,
 )
+from layerscope.core.options import parse_size
 
 
 @command("probe", "layerscope probe smollm2-135m --data TrecQuestions --heads mean --limit 200 --out runs/probe")
@@ -111,8 +111,9 @@ def probe_command(
             train_batch=train_batch,
             seed=seed,
             keep=keep,
-            budget=None if budget is None else size(budget),
+            budget=None if budget is None else parse_size(budget),
             batch_size=running.batch_size,
+            memory=running.memory,
             data_dir=data_dir,
             offline=running.offline,
             overwrite=output.overwrite,

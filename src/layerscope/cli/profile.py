@@ -128,6 +128,7 @@ def profile_command(
             image_pooling=image_pooling,
             text_filter=text_filter,
             batch_size=running.batch_size,
+            memory=running.memory,
             offline=running.offline,
             overwrite=output.overwrite,
             progress=output.progress,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,19 +57,6 @@ def whole_numbers(text: str | None, name: str) -> list[int] | None:
         raise LayerscopeError(f"--{name} takes whole numbers separated by commas, not {text!r}.") from None
 
 
-def size(text: str) -> int:
-    """Bytes from `500MB`, `10GB` and the like.
-
-    >>> size("2GB")
-    2147483648
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise LayerscopeError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
-    count = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
-    return int(min(count, 2.0**62))  # a number of any length is "all of it"
-
-
 def default_folder(*parts: str, limit: int | None = None) -> Path:
     """Where a run goes when the user names no folder: `runs/` and what it is about; runs of different size do not meet there.
 
@@ -97,6 +83,7 @@ REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub mode
 FAMILY = option(None, "--family", panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
 BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
 ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
+MEMORY = option(None, "--memory", panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)")
 BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Maximum items per batch. (default: automatic)")
 OFFLINE = option(False, "--offline", panel=ENGINES, help="Download nothing; fail at once if something is missing.")
 OVERWRITE = option(False, "--overwrite", panel=RESULT, help="Replace a different run in the same folder.")
@@ -174,9 +161,10 @@ class Cluster(CommandOptions):
 
 
 class Running(Cluster):
-    """Where the model runs, and how many items it reads at once."""
+    """Where the model runs, how many items it reads at once, and how much of a GPU's memory it may use."""
 
     batch_size: int | None = BATCH_SIZE
+    memory: str | None = MEMORY
 
 
 class Output(CommandOptions):

@@ -9,7 +9,8 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import size, words
+from layerscope.cli.shared import words
+from layerscope.core.options import parse_size
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 
@@ -30,7 +31,7 @@ def store_command(
     removed: list[Any] = []
     if prune is not None or older_than is not None:
         days = None if older_than is None else older_than * 86400
-        removed = store.prune(keep_bytes=None if prune is None else size(prune), older_than=days)
+        removed = store.prune(keep_bytes=None if prune is None else parse_size(prune), older_than=days)
     spaces = store.spaces()
     if as_json:
         listed = [{"bytes": s.bytes, "texts": s.texts, "last_used": s.last_used, **s.description} for s in spaces]

@@ -6,9 +6,10 @@ Every command takes them whole (`model_options=ModelOptions(dtype="bfloat16")`),
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -87,6 +88,19 @@ class DataOptions(OptionGroup):
     split: str | None = None
 
 
+def parse_size(text: str | int) -> int:
+    """Bytes from `500MB`, `10GB` and the like.
+
+    >>> parse_size("2GB")
+    2147483648
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", str(text), re.IGNORECASE)
+    if match is None:
+        raise LayerscopeError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
+    count = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+    return int(min(count, 2.0**62))  # a number of any length is "all of it"
+
+
 @dataclass(frozen=True)
 class EngineOptions(OptionGroup):
     """Where the model runs, and the maximum number of items per batch. `engine` is a name (`local`, `ray`) or an `Engine`."""
@@ -96,6 +110,7 @@ class EngineOptions(OptionGroup):
     workers: int | None = None
     gpus_per_worker: float | None = None
     batch_size: int | None = None
+    memory: int | str | None = None  # of a GPU: bytes, or text such as `8GB`
 
     @classmethod
     def of(cls, value: Any = None, **flat: Any) -> Self:
@@ -105,7 +120,11 @@ class EngineOptions(OptionGroup):
         options = super().of(value, **flat)
         if options.batch_size is not None and options.batch_size < 1:
             raise LayerscopeError(f"batch_size must be at least 1, not {options.batch_size}.")
-        return options
+        if options.memory is None:
+            return options
+        if getattr(options.engine, "remote", options.engine == "ray"):
+            raise LayerscopeError("memory bounds this process: leave it out where workers of a cluster run the model.")
+        return replace(options, memory=parse_size(options.memory))
 
 
 T = TypeVar("T", bound=OptionGroup)

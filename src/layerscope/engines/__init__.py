@@ -10,6 +10,7 @@ from layerscope.core.options import EngineOptions
 from layerscope.engines.base import Advance, Engine, LocalEngine, MapWork, ModelRecipe, Work, driver_options, make_recipe
 from layerscope.engines.ray import RayEngine
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.spectra.memory import memory_bound
 
 __all__ = [
     "ENGINES",
@@ -64,7 +65,8 @@ def engine_in_use(engine: str | Engine | EngineOptions, address: str | None = No
     opened = open_engine(engine, address)
     given = engine.engine if isinstance(engine, EngineOptions) else engine
     try:
-        yield opened
+        with memory_bound(engine.memory if isinstance(engine, EngineOptions) else None):  # type: ignore[arg-type]
+            yield opened
     finally:
         if opened is not given:
             opened.close()

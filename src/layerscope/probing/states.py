@@ -21,6 +21,7 @@ from torch import Tensor
 from layerscope.errors import UnknownNameError
 from layerscope.probing.reading import ModelReader, Parts, PooledReader
 from layerscope.progress import Progress
+from layerscope.spectra.memory import free_memory
 from layerscope.store import atomic, checked
 
 _CHUNK = {"cpu": 8 * 2**20, "cuda": 2**30}
@@ -324,7 +325,7 @@ class StateCache:
 
 def default_budget(device: torch.device) -> int:
     """Bytes of states to keep where nothing is said: 4 GiB, or most of a GPU's free memory."""
-    return DEFAULT_BUDGET if device.type != "cuda" else int(_GPU_SHARE * torch.cuda.mem_get_info(device)[0])
+    return DEFAULT_BUDGET if device.type != "cuda" else int(_GPU_SHARE * free_memory(device))
 
 
 def _near(store: Tensor, device: torch.device) -> Tensor:
@@ -335,8 +336,7 @@ def _near(store: Tensor, device: torch.device) -> Tensor:
 
 
 def _fits(shape: tuple[int, ...], dtype: str, device: torch.device) -> bool:
-    free, _ = torch.cuda.mem_get_info(device)
-    return math.prod(shape) * (2 if "16" in dtype else 4) <= _GPU_SHARE * free
+    return math.prod(shape) * (2 if "16" in dtype else 4) <= _GPU_SHARE * free_memory(device)
 
 
 def _on(value: Tensor | None, device: torch.device) -> Tensor | None:

@@ -27,6 +27,7 @@ from layerscope.progress import Progress
 from layerscope.reading import EarlyPlanner, Plan, Prefetcher
 from layerscope.spectra import resolvents
 from layerscope.spectra.cuda import UnusableError, architecture_of, compile_ahead
+from layerscope.spectra.memory import free_memory
 from layerscope.spectra.solve import kernel_source
 from layerscope.store import Shard, ShardStore
 
@@ -88,8 +89,7 @@ def fits_on_device(device: torch.device, vectors: int, width: int) -> bool:
     """Whether so many pooled vectors may stay on a GPU until the run is done."""
     if device.type != "cuda":
         return False
-    free, _ = torch.cuda.mem_get_info(device)
-    return vectors * width * 4 <= _SHARE_OF_MEMORY * free
+    return vectors * width * 4 <= _SHARE_OF_MEMORY * free_memory(device)
 
 
 @dataclass

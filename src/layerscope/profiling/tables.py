@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from layerscope.capture import Site
+from layerscope.capture.batches import is_out_of_memory, release_memory
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
 from layerscope.metrics.base import PromptMean
 from layerscope.metrics.registry import is_plugin
@@ -26,6 +27,7 @@ from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
 from layerscope.reading import Plan
 from layerscope.spectra import side_by_side
+from layerscope.spectra.memory import free_memory
 from layerscope.store import RunFolder, Shard, ShardStore, StoredVectors, atomic
 from layerscope.store.checked import DamagedFileError
 
@@ -274,14 +276,27 @@ class TableBuilder:
         vectors: not in a thread, since two that want Python at once hold each other up.
         """
         group = self._sites_together(sum(len(shard.prompts) for shard in shards))
-        for start in range(0, len(self.sites), group):
+        start = 0
+        while start < len(self.sites):
             indices = range(start, min(start + group, len(self.sites)))
-            data = deque(self._site_data(i, shards) for i in indices)
-            self._prepare("pooled", data)
-            means = self._means(indices)
-            self._prepare("views", data)
-            vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
-            yield from ({**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means, vectors, strict=True))
+            try:
+                found = self._group_on_gpu(indices, shards)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or group == 1:
+                    raise
+                group = (len(indices) + 1) // 2
+                release_memory()
+                continue
+            start += len(indices)
+            yield from found
+
+    def _group_on_gpu(self, indices: range, shards: Sequence[Shard]) -> list[_Site]:
+        data = deque(self._site_data(i, shards) for i in indices)
+        self._prepare("pooled", data)
+        means = self._means(indices)
+        self._prepare("views", data)
+        vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
+        return [{**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means, vectors, strict=True)]
 
     def _prepare(self, level: str, data: Sequence[tuple[PooledRows, ViewRows]]) -> None:
         for metric in self._metrics:
@@ -289,11 +304,10 @@ class TableBuilder:
                 metric.prepare([site[level == "views"] for site in data])
 
     def _sites_together(self, prompts: int) -> int:
-        free, _ = torch.cuda.mem_get_info(self.device)
         side = min(prompts, self.width)
         folds = 3 * 8 * (FOLDS + 1) * side * side  # float64, its float32 copy and the solver's
         views = 3 * 8 * prompts * (1 + self.config.n_views) * self.width
-        return max(1, int(_SHARE_OF_MEMORY * free / (folds + views)))
+        return max(1, int(_SHARE_OF_MEMORY * free_memory(self.device) / (folds + views)))
 
     def _site_data(self, index: int, shards: Sequence[Shard]) -> tuple[PooledRows, ViewRows]:
         pooled, views = PooledRows(), ViewRows()

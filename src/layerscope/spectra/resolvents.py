@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.cuda import UnusableError, launch
+from layerscope.spectra.memory import free_memory
 
 LEAF = 64
 _THREADS = 256
@@ -127,6 +128,7 @@ FINE = Grid(1.0, 100.0)  # to 1e-8: for differences of entropies
 _BELOW = 60  # terms under the first t, where φ goes on as a straight line in u
 _ABOVE = 8  # terms over the last t, where what is integrated falls as t⁻³
 _SHARE_OF_MEMORY = 0.15  # of what is free on a GPU, for factors
+_MOST_BYTES = 3 * 2**30  # of them: more would keep a GPU no busier
 
 
 def power_sums(eigenvalues: Tensor) -> Tensor:
@@ -267,5 +269,5 @@ def _at_once(grams: Tensor) -> int:
     """How many factors fit into memory, including what computing them needs."""
     if not grams.is_cuda:
         return 8
-    free, _ = torch.cuda.mem_get_info(grams.device)
-    return max(1, int(_SHARE_OF_MEMORY * free) // (24 * grams.shape[-1] ** 2))
+    room = min(_MOST_BYTES, int(_SHARE_OF_MEMORY * free_memory(grams.device)))
+    return max(1, room // (24 * grams.shape[-1] ** 2))

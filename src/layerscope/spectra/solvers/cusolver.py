@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.cuda import UnusableError, load_library, stream_of
+from layerscope.spectra.memory import free_memory
 
 _TYPES = {torch.float32: 0, torch.float64: 1}  # CUDA_R_32F, CUDA_R_64F
 _VALUES_ONLY, _LOWER = 0, 0
@@ -72,9 +73,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
 
 
 def _room(device: torch.device) -> float:
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return _SHARE_OF_MEMORY * (free + cached)
+    return _SHARE_OF_MEMORY * free_memory(device, cached=True)
 
 
 def _arguments(handle: c_void_p, params: c_void_p, a: Tensor | None, w: Tensor | None, n: int, kind: int) -> tuple[object, ...]:

@@ -1,0 +1,71 @@
+"""A bound on a GPU's memory: what is left is told by it, torch is held to it, and it ends with its block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from layerscope.capture.batches import token_budget
+from layerscope.core.options import EngineOptions, parse_size
+from layerscope.engines import LocalEngine, engine_in_use
+from layerscope.errors import LayerscopeError
+from layerscope.spectra.memory import free_memory, memory_bound, total_memory
+
+GB = 2**30
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A GPU of 100 GB, 90 of them free: torch holds 8 and uses 5."""
+    found: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (90 * GB, 100 * GB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 5 * GB)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 8 * GB)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: found.append(share))
+    return found
+
+
+def test_what_is_left(shares: list[float]) -> None:
+    assert free_memory(DEVICE) == 90 * GB
+    assert free_memory(DEVICE, cached=True) == 93 * GB
+    before = token_budget(DEVICE, 4096)
+    with memory_bound(9 * GB):
+        assert free_memory(DEVICE) == free_memory(DEVICE, cached=True) == 4 * GB
+        assert total_memory(DEVICE) == 9 * GB
+        assert token_budget(DEVICE, 4096) < before / 10
+        with memory_bound(7 * GB):
+            assert free_memory(DEVICE) == 2 * GB
+        assert free_memory(DEVICE) == 4 * GB
+    assert total_memory(DEVICE) == 100 * GB
+    assert shares == [0.09, 0.07, 0.09, 1.0]
+
+
+def test_the_bound_ends_whatever_happens(shares: list[float]) -> None:
+    with pytest.raises(ValueError, match="anything"), memory_bound(9 * GB):
+        raise ValueError("anything")
+    assert shares[-1] == 1.0
+    assert total_memory(DEVICE) == 100 * GB
+
+
+def test_an_engine_has_it(shares: list[float]) -> None:
+    for engine in (None, "local", LocalEngine()):
+        with engine_in_use(EngineOptions.of(engine, memory="6GB")):
+            assert total_memory(DEVICE) == 6 * GB
+    with engine_in_use("local"):
+        assert total_memory(DEVICE) == 100 * GB
+
+
+def test_what_cannot_be(shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LayerscopeError, match=r"allows 4\.0 GB, and 5\.0 GB are in use"), memory_bound(4 * GB):
+        pass
+    with pytest.raises(LayerscopeError, match="workers of a cluster"):
+        EngineOptions.of("ray", memory="6GB")
+    with pytest.raises(LayerscopeError, match=r"such as 10GB, not 'much'"):
+        EngineOptions.of(memory="much")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(LayerscopeError, match="none can be used here"), memory_bound(9 * GB):
+        pass
+    assert parse_size(5000) == 5000
