@@ -45,6 +45,10 @@ def test_the_same_bits(family: str, turned: int, dtype: torch.dtype) -> None:
         for got, want in zip(rotary.rotate(*tensors), own(family)(*tensors), strict=True):
             assert got.transpose(1, 2).is_contiguous()
             torch.testing.assert_close(got, want, rtol=0, atol=0)
+        wanted = own(family)(*tensors)
+        for got, given_one, want in zip(rotary.rotate_in_place(*tensors), tensors, wanted, strict=False):
+            assert got is given_one
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
 def test_extreme_numbers() -> None:
@@ -101,6 +105,56 @@ def test_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch
         assert own(family) is function
     assert len(calls) >= 2
     torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "llama"])
+def test_in_place_where_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = {"gpt_neox": "GPTNeoX", "llama": "Llama"}[family]
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
+    torch.manual_seed(0)
+    module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).to(torch.bfloat16).eval()
+    ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    calls = []
+    kernel = rotary.rotate_in_place
+    monkeypatch.setattr(rotary, "rotate_in_place", lambda *tensors: calls.append(1) or kernel(*tensors))
+
+    def work() -> Tensor:
+        with torch.inference_mode(), rotary.fast_rotation(module):
+            return modules.run(module, ids).last_hidden_state
+
+    with torch.inference_mode():
+        want = modules.run(module, ids).last_hidden_state
+    rotary._is_same(own(family), torch.bfloat16, torch.device("cpu"), family == "gpt_neox")
+    calls.clear()
+    work()
+    assert not calls  # not before it was tried
+    rotary.try_rotating_in_place(module, work)
+    torch.testing.assert_close(work(), want, rtol=0, atol=0)
+    assert len(calls) == 4
+
+
+def test_a_model_that_needs_its_queries_as_they_were_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            turned, _ = importlib.import_module(type(self).__module__).apply_rotary_pos_emb(q, k, cos, sin)
+            return turned + q
+
+    Attention.__module__ = "transformers.models.llama.modeling_llama"
+    module, tensors = Attention(), given(torch.bfloat16, 48)
+
+    def work() -> Tensor:
+        with torch.no_grad(), rotary.fast_rotation(module):
+            return module(*(one.clone(memory_format=torch.preserve_format) for one in tensors))
+
+    rotary.try_rotating_in_place(module, work)
+    assert rotary._in_place[module] is False
+
+
+def test_queries_that_share_numbers_are_not_turned_in_place() -> None:
+    q, k, _, _ = given(torch.bfloat16, 48)
+    assert rotary._apart(q, k)
+    assert not rotary._apart(q, k[:1].expand(2, -1, -1, -1))
+    assert not rotary._apart(q, q)
 
 
 def test_gradients_take_the_models_own_way() -> None:

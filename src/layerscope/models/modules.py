@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layerscope.errors import ModelError
 from layerscope.models.activations import fast_activations
 from layerscope.models.norms import fast_norms
-from layerscope.models.rotary import fast_rotation
+from layerscope.models.rotary import fast_rotation, try_rotating_in_place
 
 _SAME = 0.05  # of their size: what rounding in half precision makes of the same states
 
@@ -138,6 +138,12 @@ def maskless(module: nn.Module) -> Maskless:
         return Maskless(torch.equal(plain, full), bool(near) and torch.equal(plain[:, :text], changed[:, :text]))
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):  # it needs its mask
         return Maskless(False, False)
+
+
+def try_in_place(module: nn.Module) -> None:
+    """Find out whether a model's queries and keys may be turned where they are (`models.rotary`)."""
+    ids = sample(module, 24)
+    try_rotating_in_place(module, lambda: first(run(module, ids)))
 
 
 def unwrap(module: Any) -> nn.Module:

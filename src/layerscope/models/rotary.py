@@ -28,6 +28,7 @@ _EIGHT = 8  # numbers that a thread reads at once: 16 bytes
 _ROWS = 4  # tokens of a block
 
 _homes: WeakKeyDictionary[nn.Module, list[ModuleType]] = WeakKeyDictionary()
+_in_place: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 _SOURCE = (
     HALVES
@@ -50,6 +51,17 @@ struct Eight {
   __device__ __forceinline__ void put(u16* at) const { *(uint4*)at = make_uint4(x[0], x[1], x[2], x[3]); }
 };
 
+// eight pairs, turned
+__device__ __forceinline__ void turn(const Eight& x1, const Eight& x2, const Eight& c1, const Eight& c2, const Eight& s1,
+                                     const Eight& s2, Eight& y1, Eight& y2) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float a = x1.get(i, HALF), z = x2.get(i, HALF);
+    y1.set(i, rounded(product(a, c1.get(i, HALF), HALF) + product(-z, s1.get(i, HALF), HALF), HALF));
+    y2.set(i, rounded(product(z, c2.get(i, HALF), HALF) + product(a, s2.get(i, HALF), HALF), HALF));
+  }
+}
+
 // Queries, then keys: (batch, heads, tokens, across) with these strides in, and out with the heads of a token side by side. The
 // first `turned` numbers of a head are turned, in pairs half of that apart; the others are copied. A block takes ROWS tokens; one
 // of its threads takes eight numbers of each, or eight pairs, and reads them all before it writes any.
@@ -57,7 +69,6 @@ extern "C" __global__ void __launch_bounds__(256)
 rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_out, u16* k_out, int batch, int q_heads,
        int k_heads, int tokens, int across, int turned, int q_batch, int q_head, int q_token, int k_batch, int k_head,
        int k_token, int cos_batch, int cos_token, int sin_batch, int sin_token) {
-  const int half = HALF;
   const unsigned pairs = turned / 16, units = pairs + (across - turned) / 8, heads = q_heads + k_heads;
   const unsigned first = blockIdx.x * ROWS, rows = batch * tokens, many = min((unsigned)ROWS, rows - first);
   for (unsigned unit = threadIdx.x; unit < heads * units; unit += blockDim.x) {
@@ -98,18 +109,33 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
         const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
         const Eight c1(c + one), c2(c + two), s1(s + one), s2(s + two);
         Eight y1, y2;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float a = x1[r].get(i, half), z = x2[r].get(i, half);
-          y1.set(i, rounded(product(a, c1.get(i, half), half) + product(-z, s1.get(i, half), half), half));
-          y2.set(i, rounded(product(z, c2.get(i, half), half) + product(a, s2.get(i, half), half), half));
-        }
+        turn(x1[r], x2[r], c1, c2, s1, s2, y1, y2);
         y1.put(to + (size_t)(first + r) * step + one);
         y2.put(to + (size_t)(first + r) * step + two);
       }
       if (++t == tokens) t = 0, ++b;
     }
   }
+}
+
+// The same in place: what is copied is left where it is. A thread takes eight pairs of one head of one token.
+extern "C" __global__ void __launch_bounds__(256)
+rotate_in_place(u16* q, u16* k, const u16* cosine, const u16* sine, int batch, int q_heads, int k_heads, int tokens, int turned,
+                int q_batch, int q_head, int q_token, int k_batch, int k_head, int k_token, int cos_batch, int cos_token,
+                int sin_batch, int sin_token) {
+  const unsigned pairs = turned / 16, heads = q_heads + k_heads, unit = blockIdx.x * blockDim.x + threadIdx.x;
+  const unsigned row = unit / (heads * pairs), rest = unit % (heads * pairs), h = rest / pairs, one = rest % pairs * 8;
+  if (row >= (unsigned)batch * tokens) return;
+  const unsigned b = row / tokens, t = row % tokens, two = one + turned / 2;
+  u16* at = h >= q_heads ? k + (size_t)b * k_batch + (size_t)(h - q_heads) * k_head + (size_t)t * k_token
+                         : q + (size_t)b * q_batch + (size_t)h * q_head + (size_t)t * q_token;
+  const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
+  const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
+  const Eight x1(at + one), x2(at + two), c1(c + one), c2(c + two), s1(s + one), s2(s + two);
+  Eight y1, y2;
+  turn(x1, x2, c1, c2, s1, s2, y1, y2);
+  y1.put(at + one);
+  y2.put(at + two);
 }
 """
 )
@@ -129,7 +155,7 @@ def fast_rotation(module: nn.Module) -> Iterator[None]:
         own = getattr(home, _NAME)
         if not isinstance(own, _Fast):  # or another thread has replaced it
             replaced.append((home, own))
-            setattr(home, _NAME, _Fast(own))
+            setattr(home, _NAME, _Fast(own, _in_place.get(module, False)))
     try:
         yield
     finally:
@@ -149,15 +175,41 @@ def _homes_of(module: nn.Module) -> list[ModuleType]:
 class _Fast:
     """A model's function, or the kernel in its place."""
 
-    def __init__(self, own: Rotation) -> None:
-        self.own = own
+    def __init__(self, own: Rotation, in_place: bool = False) -> None:
+        self.own, self.in_place = own, in_place
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         if len(given) == 4 and not named and not torch.is_grad_enabled() and _fits(*given):
-            q, _, cos, _ = given
+            q, k, cos, _ = given
             if _is_same(self.own, q.dtype, q.device, cos.shape[-1] < q.shape[-1]):
-                return rotate(*given)
+                return rotate_in_place(*given) if self.in_place and _apart(q, k) else rotate(*given)
         return self.own(*given, **named)
+
+
+def try_rotating_in_place(module: nn.Module, work: Callable[[], Any]) -> None:
+    """Find out, once, whether queries and keys may be turned where they are: a model could still need them as they were.
+
+    `work` is a pass of the model; it must give the same bits.
+    """
+    if module in _in_place or not _homes_of(module):
+        return
+    try:
+        want = work()
+        _in_place[module] = True
+        got = work()
+        _in_place[module] = isinstance(got, Tensor) and torch.equal(got, want)
+    except (RuntimeError, TypeError, ValueError):
+        _in_place[module] = False
+
+
+def _apart(q: Tensor, k: Tensor) -> bool:
+    """Whether every number of the queries and of the keys is there once, with the heads of a token near each other."""
+    for one in (q, k):
+        _, heads, tokens, across = one.shape
+        of_batch, of_head, of_token = one.stride()[:3]
+        if of_head < across or of_token < heads * of_head or of_batch < tokens * of_token:
+            return False
+    return q.data_ptr() != k.data_ptr()
 
 
 def _fits(q: Any, k: Any, cos: Any, sin: Any) -> bool:
@@ -200,6 +252,17 @@ def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     return out[0].transpose(1, 2), out[1].transpose(1, 2)
 
 
+def rotate_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The same queries and keys, turned where they are: numbers that are not turned are not touched."""
+    batch, heads, tokens, _ = q.shape
+    turned = cos.shape[-1]
+    angles = [step for one in (cos, sin) for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))]
+    sizes = [batch, heads, k.shape[1], tokens, turned, *q.stride()[:3], *k.stride()[:3], *angles]
+    units = batch * tokens * (heads + k.shape[1]) * (turned // (2 * _EIGHT))
+    launch(source(q.dtype), "rotate_in_place", -(-units // _THREADS), _THREADS, 0, [q, k, cos, sin, *sizes])
+    return q, k
+
+
 @cache
 def _is_same(own: Rotation, dtype: torch.dtype, device: torch.device, some: bool) -> bool:
     """Whether a function gives what the kernel gives, bit by bit, tried once; `some`: not all numbers of a head are turned."""
@@ -208,6 +271,9 @@ def _is_same(own: Rotation, dtype: torch.dtype, device: torch.device, some: bool
     given = [(3 * torch.randn(size, generator=generator)).to(device, dtype) for size in sizes]
     try:
         theirs, ours = own(*given), rotate(*given)
-        return len(theirs) == 2 and all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+        moved = rotate_in_place(*given)
+        return len(theirs) == 2 and all(
+            torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(theirs, ours, moved, strict=True)
+        )
     except (UnusableError, OSError, AttributeError, RuntimeError, TypeError, ValueError):
         return False
