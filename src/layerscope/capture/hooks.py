@@ -78,11 +78,21 @@ class Capture:
 
     def _register(self, index: int, site: Site) -> RemovableHandle:
         tap = _tap(self.anatomy, site)
+
+        def read(*found: Any) -> None:
+            self._read(index, _scaled(first_tensor(*found), tap))
+
+        def before(_module: nn.Module, given: Any, named: Any) -> None:
+            read(given, named)
+
+        def after(_module: nn.Module, _given: Any, output: Any) -> None:
+            read(output)
+
+        for hook in (before, after):
+            hook.only_reads = True  # type: ignore[attr-defined]  # what comes after may rely on the states (`models.parallel_blocks`)
         if tap.side == "input":
-            return tap.module.register_forward_pre_hook(
-                lambda _m, args, kwargs: self._read(index, _scaled(first_tensor(args, kwargs), tap)), with_kwargs=True
-            )
-        return tap.module.register_forward_hook(lambda _m, _args, output: self._read(index, _scaled(first_tensor(output), tap)))
+            return tap.module.register_forward_pre_hook(before, with_kwargs=True)
+        return tap.module.register_forward_hook(after)
 
     def _read(self, index: int, raw: Tensor) -> None:
         norm = self._norm_at(self.sites[index])

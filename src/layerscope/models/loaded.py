@@ -135,12 +135,12 @@ class LoadedModel:
         return make_batch(rows, self.pad_id, self.device)
 
     def find_shortcuts(self) -> None:
-        """Try, once, what a model on a GPU can do without: attention masks (docs/decisions/passes-without-masks.md), copies."""
+        """Try, once, what a model on a GPU can do without: attention masks (docs/decisions/passes-without-masks.md), some steps."""
         if self._maskless is None and self.kind == "texts" and self.device.type == "cuda":
             self._maskless = (
                 modules.maskless(self.module) if "attention_mask" in self._accepts else modules.Maskless(False, False)
             )
-            modules.try_in_place(self.module)
+            modules.find_shortcuts(self.module)
 
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""

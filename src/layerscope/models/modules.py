@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from layerscope.errors import ModelError
 from layerscope.models.activations import fast_activations
 from layerscope.models.norms import fast_norms
+from layerscope.models.parallel_blocks import fast_blocks, try_fast_blocks
 from layerscope.models.rotary import fast_rotation, try_rotating_in_place
 
 _SAME = 0.05  # of their size: what rounding in half precision makes of the same states
@@ -48,6 +49,7 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
             stack.enter_context(fast_rotation(module))
             stack.enter_context(fast_norms())
             stack.enter_context(fast_activations(module))
+            stack.enter_context(fast_blocks(module))
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 
@@ -140,10 +142,11 @@ def maskless(module: nn.Module) -> Maskless:
         return Maskless(False, False)
 
 
-def try_in_place(module: nn.Module) -> None:
-    """Find out whether a model's queries and keys may be turned where they are (`models.rotary`)."""
+def find_shortcuts(module: nn.Module) -> None:
+    """Find out, by tiny passes, which steps of a model can be done in fewer (`models.rotary`, `models.parallel_blocks`)."""
     ids = sample(module, 24)
-    try_rotating_in_place(module, lambda: first(run(module, ids)))
+    for tried in (try_rotating_in_place, try_fast_blocks):
+        tried(module, lambda: first(run(module, ids)))
 
 
 def unwrap(module: Any) -> nn.Module:
