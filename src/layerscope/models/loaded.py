@@ -135,7 +135,10 @@ class LoadedModel:
         return make_batch(rows, self.pad_id, self.device)
 
     def find_shortcuts(self) -> None:
-        """Try, once, what a model on a GPU can do without: attention masks (docs/decisions/passes-without-masks.md), some steps."""
+        """Try, once, what a model on a GPU can do without: attention masks, and steps that others can do as well.
+
+        See docs/decisions/passes-without-masks.md and rotary-positions-in-one-kernel.md there.
+        """
         if self._maskless is None and self.kind == "texts" and self.device.type == "cuda":
             self._maskless = (
                 modules.maskless(self.module) if "attention_mask" in self._accepts else modules.Maskless(False, False)
