@@ -222,12 +222,11 @@ class DiME(Metric[ViewRows]):
         n = min(len(data), o.dime_samples)
         values, over_prompts = data._memo.get(("dime", o)), data._memo.get(("dime error", o))
         feature_side = self._feature_side(data)
-        views = self._views(data) if values is None or over_prompts is None else ()
         if values is None:
-            values = dime_values(*views, o.alpha, o.permutations, o.seed, feature_side)
+            values = dime_values(*self._views(data), o.alpha, o.permutations, o.seed, feature_side)
         over_permutations = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
         if over_prompts is None:
-            over_prompts = prompt_error(*views, o.alpha, o.permutations, o.seed, feature_side)
+            over_prompts = prompt_error(*self._views(data), o.alpha, o.permutations, o.seed, feature_side)
         se = math.hypot(over_permutations, over_prompts)
         notes = {"permutations": len(values), "se_permutations": over_permutations, "se_prompts": over_prompts}
         return Estimate(float(values.mean()), n, data.width, se=se, df=max(1, n - 1), notes=notes)

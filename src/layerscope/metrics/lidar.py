@@ -64,10 +64,11 @@ class LiDAR(Metric[ViewRows]):
         there = [data for data in there if ("lidar", self.options) not in data._memo]
         if not there or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
             return
-        made, safe = zip(*(whitened_together(data, self.options) for data in there), strict=True)
-        sure = torch.stack(safe).tolist()  # the host waits once, not for every site
+        tried = [whitened_together(data, self.options) for data in there]
+        sure = torch.stack([safe for _, safe in tried]).tolist()  # the host waits once, not for every site
         there = [data for data, fine in zip(there, sure, strict=True) if fine]
-        made = [site for site, fine in zip(made, sure, strict=True) if fine]
+        made = [site for (site, _), fine in zip(tried, sure, strict=True) if fine]
+        del tried
         if not made:
             return
         wholes = torch.stack([site[0] for site in made])

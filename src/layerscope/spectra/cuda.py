@@ -199,7 +199,7 @@ def _launcher() -> Callable[..., int]:
     """The driver's own function, told once what it takes."""
     function = load_library("libcuda.so").cuLaunchKernel
     function.argtypes = [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p]
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _raw_stream(index: int) -> int:
