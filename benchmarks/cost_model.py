@@ -79,8 +79,9 @@ def elements(p: Point) -> float:
 def launches(p: Point) -> float:
     """Batches times blocks: what starting the work of a block takes, however small it is."""
     shard = min(p.prompts, SHARD_PROMPTS[p.device], max(4, SHARD_BYTES[p.device] // (sites(p) * (1 + p.views) * p.width * 4)))
-    batches = sum(math.ceil(count * shard * p.tokens / BATCH_TOKENS[p.device]) for count in ((1, p.views) if p.views else (1,)))
-    return math.ceil(p.prompts / shard) * batches * p.blocks
+    # prompts and views are in batches of their own; a part of a batch counts as a part, so that curves are smooth
+    batches = sum(max(1.0, count * shard * p.tokens / BATCH_TOKENS[p.device]) for count in ((1, p.views) if p.views else (1,)))
+    return p.prompts / shard * batches * p.blocks
 
 
 def eigen(p: Point) -> float:

@@ -261,6 +261,7 @@ def facts(device: str) -> Line:
     """What was measured on what."""
     return {
         "machine": torch.cuda.get_device_name() if device == "cuda" else cpu_name(),
+        "on": device,
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "layerscope": layerscope.__version__,

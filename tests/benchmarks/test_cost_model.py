@@ -55,8 +55,9 @@ def test_counts_the_batches_that_a_profile_forms() -> None:
         # so few tokens that every shard is one batch of prompts and one of views
         p = cost.Point(prompts=100_000, tokens=1, width=4096, blocks=48, views=3, device=device)
         shard = choose_shard_size(device, cost.sites(p), p.views, p.width)
-        assert cost.launches(p) == -(-p.prompts // shard) * 2 * p.blocks
-    assert cost.launches(cost.Point(prompts=1000, tokens=128, width=1024, blocks=12)) == 2 * 12
+        assert cost.launches(p) == pytest.approx(p.prompts / shard * 2 * p.blocks)
+    assert cost.launches(cost.Point(prompts=1024, tokens=128, width=1024, blocks=12)) == 2 * 12
+    assert cost.launches(cost.Point(prompts=3, tokens=128, width=1024, blocks=12)) == 12
 
 
 def test_a_fit_finds_what_was_put_in() -> None:
