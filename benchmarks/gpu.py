@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,10 +69,10 @@ def words(count: int, rng: np.random.Generator) -> list[str]:
 def make_texts(count: int, length: int, seed: int = 0) -> list[str]:
     """Texts of made-up words, drawn as often as words are in language (Zipf), each of more than `length` tokens."""
     rng = np.random.default_rng(seed)
-    lexicon = np.array(words(5000, rng))
+    lexicon = words(5000, rng)
     weights = 1 / np.arange(1, 5001)
-    drawn = rng.choice(lexicon, size=(count, length), p=weights / weights.sum())
-    return [" ".join(row) for row in drawn]
+    drawn = rng.choice(len(lexicon), size=(count, length), p=weights / weights.sum())
+    return [" ".join([lexicon[i] for i in row.tolist()]) for row in drawn]
 
 
 def make_tokenizer(texts: list[str]):  # type: ignore[no-untyped-def]
@@ -97,22 +98,26 @@ def read_tokenizer(name: str):  # type: ignore[no-untyped-def]
     return AutoTokenizer.from_pretrained(name if Path(name).is_dir() else fetch(name))
 
 
-def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # type: ignore[no-untyped-def]
-    """A model of a known shape with random weights."""
+def build_model(kind: str, sizes: dict[str, int], tokenizer, dtype: torch.dtype, name: str, device: str = "cuda") -> LoadedModel:  # type: ignore[no-untyped-def]
+    """A model of given sizes with random weights."""
     import transformers
 
-    kind, sizes = SHAPES[shape]
-    config = getattr(transformers, f"{kind}Config")(vocab_size=50304, max_position_embeddings=4096, **sizes)
+    config = getattr(transformers, f"{kind}Config")(**{"vocab_size": 50304, "max_position_embeddings": 4096, **sizes})
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device("cuda"):
+        with torch.device(device):
             module = getattr(transformers, f"{kind}Model")(config)
     finally:
         torch.set_default_dtype(before)
-    return layerscope.wrap(module.eval().requires_grad_(False), tokenizer, name=shape)
+    return layerscope.wrap(module.eval().requires_grad_(False), tokenizer, name=name)
+
+
+def make_model(shape: str, tokenizer, dtype: torch.dtype) -> LoadedModel:  # type: ignore[no-untyped-def]
+    """A model of a known shape with random weights."""
+    return build_model(*SHAPES[shape], tokenizer, dtype, shape)
 
 
 def read_texts(sources: list[str]) -> list[str]:
@@ -144,13 +149,14 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     return batches
 
 
-def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """Seconds until the GPU is done, and what came out."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
+def timed(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> tuple[float, Any]:
+    """Seconds until the GPU is done, where there is one, and what came out."""
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
+    start = clock()
     result = work()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start, result
+    wait()
+    return clock() - start, result
 
 
 def run_bare(model: LoadedModel, batches) -> None:  # type: ignore[no-untyped-def]
@@ -200,7 +206,7 @@ def measure(
         floors.append(timed(lambda: run_bare(model, batches))[0])
         seconds, run = timed(work)
         wholes.append(seconds)
-        parts.append(run.manifest["seconds"])  # type: ignore[attr-defined]
+        parts.append(run.manifest["seconds"])
     bare, whole = statistics.median(floors), statistics.median(wholes)
     needed = operations(model, [n for batch in batches for n in batch.lengths])
     padded = sum(batch.input_ids.numel() for batch in batches)

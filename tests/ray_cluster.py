@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import functools
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -33,6 +35,20 @@ def two_nodes() -> Any:
         cluster.wait_for_nodes()
     atexit.register(stop)
     return cluster
+
+
+@contextmanager
+def fake_gpus(cluster: Any, count: int) -> Iterator[None]:
+    """A third node that says it has GPUs. Ray hands them out as it would real ones; torch finds none."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray compares it with the number of GPUs
+        node = cluster.add_node(**{**NODE, "num_cpus": count, "num_gpus": count})
+    cluster.wait_for_nodes()
+    try:
+        yield
+    finally:
+        cluster.remove_node(node)
+        cluster.wait_for_nodes()  # until the node is missed: other tests count on two
 
 
 def stop() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from layerscope.capture import Batch, Reduced, Reducer, expand_sites, make_batch, normed
+from layerscope.capture import Batch, FinalNorm, Reduced, Reducer, expand_sites, make_batch, normed
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics import Options
 from layerscope.metrics.tokens import long_prompts
+from layerscope.metrics.tokens.norms import token_sum
 from layerscope.models import LoadedModel, wrap
 from tests.capture.support import hooks_on, reduce_states
 from tests.cuda_on_cpu import launch, missing
@@ -161,22 +163,21 @@ def _llama(blocks: int) -> LoadedModel:
 
 
 def _most_alive(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """The most tensors of a state's size alive at the end of any hook, and how many hooks' states outlived the next hook."""
+    """The most tensors of a state's size alive when any site's states are summed, and how many outlived the next site's."""
     batch = make_batch([[30 + i] * (19 - i) for i in range(3)], 0)  # 3 x 19 x 24: no other tensor has this size
     size = 3 * 19 * 24
     gc.collect()
     alive: list[int] = []
     seen: list[weakref.ref[Tensor]] = []
     outlived: list[int] = []
-    own = Reducer._on_state
 
-    def watched(self: Reducer, index: int, raw: Tensor, state: Tensor) -> None:
-        outlived.append(sum(ref() is not None for ref in seen[:-2]))
-        own(self, index, raw, state)
+    def watched(state: Tensor, mask: Tensor | None) -> Tensor:
+        outlived.append(sum(ref() is not None for ref in seen[:-1]))
         seen.append(weakref.ref(state))
         alive.append(sum(type(x) is Tensor and x.numel() == size for x in gc.get_objects()))
+        return token_sum(state, mask)
 
-    monkeypatch.setattr(Reducer, "_on_state", watched)
+    monkeypatch.setattr("layerscope.capture.reduce.token_sum", watched)
     with Reducer(model.anatomy, expand_sites(None, model.anatomy), "applied", Options()) as reducer:
         reducer.run(batch, lambda b: model.run(b), token_level=True)
     assert len(alive) == model.n_blocks + 1
@@ -189,6 +190,34 @@ def test_memory_does_not_grow_with_the_number_of_layers(monkeypatch: pytest.Monk
     many, many_old = _most_alive(_llama(16), monkeypatch)
     assert few_old == many_old == 0
     assert 1 <= few == many <= 8
+
+
+@pytest.mark.parametrize("final_norm", ["applied", "raw"])
+@pytest.mark.parametrize("token_level", [True, False], ids=["tokens", "means"])
+def test_each_core_reduces_some_texts(final_norm: FinalNorm, token_level: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, parts = tiny_model("llama"), []
+    own = Reducer._reduce_part
+
+    def watched(self: Reducer, raw: Tensor, *rest: Any) -> Any:
+        parts.append((len(raw), torch.get_num_threads()))
+        return own(self, raw, *rest)
+
+    monkeypatch.setattr(Reducer, "_reduce_part", watched)
+    sites, batch = expand_sites(None, model.anatomy), make_batch([*IDS, *IDS[:3]], 0)
+    found = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
+                found.append(reducer.run(batch, lambda b: model.run(b), token_level=token_level))
+        finally:
+            torch.set_num_threads(1)
+    assert sorted(parts) == sorted([(7, 1)] * len(sites) + [(3, 1), (2, 1), (2, 1)] * len(sites))
+    np.testing.assert_allclose(found[1].pooled, found[0].pooled, rtol=1e-5, atol=1e-6)
+    assert list(found[1].tokens) == list(found[0].tokens)
+    assert bool(found[0].tokens) == token_level
+    for name, values in found[0].tokens.items():
+        np.testing.assert_allclose(found[1].tokens[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_a_reducer_holds_nothing_between_batches() -> None:

@@ -20,7 +20,7 @@ from layerscope.engines import MapWork, RayEngine
 from layerscope.engines.ray import require_ray
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.store import ShardStore
-from tests.engines.works import Deadly, process_of, stumble
+from tests.engines.works import Deadly, process_of, stumble, visible_gpus
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.ray_cluster import NODE
@@ -125,6 +125,10 @@ def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngin
     assert engine.map(stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
     assert bar.units == 7
     assert engine.facts()["workers"] >= 2  # a node that another test has lost may not be missed yet
+
+
+def test_workers_without_a_gpu_of_their_own_see_none(engine: RayEngine) -> None:
+    assert engine.map(visible_gpus, [0]) == [""]  # or all of them would compute on the first one of their machine
 
 
 def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:

@@ -31,7 +31,7 @@ def test_another_error_may_be_tried_again() -> None:
 
 def test_calls_that_overtake_each_other_do_not_bring_back_earlier_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that was still opening one piece of work when that ended is given the next: both calls are on their way."""
-    monkeypatch.setattr("layerscope.engines.dispatch._node", lambda: "here")
+    monkeypatch.setattr("layerscope.engines.dispatch._location", lambda: {"node": "here", "gpus": []})
     worker = Actor()
     assert worker.open(MapWork(str), 7, Expected()).reason is None
     late = worker.open(MapWork(abs), 6, Expected())

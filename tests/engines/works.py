@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 from layerscope.engines import MapWork
@@ -22,6 +24,21 @@ def stumble(item: int) -> int:
 def process_of(_item: int) -> int:
     """Where it is called."""
     return os.getpid()
+
+
+def visible_gpus(_item: int) -> str | None:
+    """What CUDA shows to a worker."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def meet(folder: Path) -> tuple[int, list[Any], str | None]:
+    """A worker's process, the GPUs that Ray gave to it, and those that CUDA shows to it. Waits for a second worker."""
+    import ray
+
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < 2:
+        time.sleep(0.01)
+    return os.getpid(), ray.get_gpu_ids(), visible_gpus(0)
 
 
 class Deadly(MapWork[int, int]):

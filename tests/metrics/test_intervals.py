@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics import Estimate, Options, dime, get_metric, interval, metrics
+from layerscope.metrics import Estimate, Options, ViewRows, dime, get_metric, interval, metrics
 from layerscope.metrics import intervals as intervals_module
 from layerscope.metrics.dime import prompt_error, prompt_errors, two_way_effects
 from layerscope.metrics.folds import entropies_without_each
+from layerscope.metrics.lidar import LiDAR, _Scatter
+from layerscope.metrics.samples import n_folds
 from tests.metrics import reference as ref
 from tests.metrics.support import Samples, accumulate, make_samples
 
@@ -195,6 +197,30 @@ def test_lidar_leaves_folds_out(n, d, alpha):
     assert estimate.se == pytest.approx(expected, rel=1e-6)
     rank = accumulate("lidar_rank", s, options=Options(alpha=alpha)).compute()
     assert rank.se == pytest.approx(expected * math.exp(estimate.value), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 3e3, 3e5], ids=str)
+@pytest.mark.parametrize(("n", "q", "d"), [(23, 3, 40), (30, 4, 200), (48, 2, 48)])
+def test_lidar_without_a_fold_from_the_factor_of_all(n, q, d, scale):
+    """Few digits are lost where views tell a fold's prompts apart in directions of their own; there Σ_w is factored anew."""
+    rng = np.random.default_rng(0)
+    views = rng.normal(size=(n, 1, d)) + 0.3 * rng.normal(size=(n, q, d))
+    data = ViewRows()
+    data.update((scale * views * np.logspace(0, -2, d)).astype(np.float32), np.arange(n))
+    scatter = _Scatter(data, Options())
+    expected = [scatter.entropy(fold) for fold in range(n_folds(n))]
+    assert scatter.entropies_without() == pytest.approx(expected, rel=1e-10)
+
+
+def test_lidar_factors_few_scatter_matrices(monkeypatch):
+    """One for all prompts and one for each size of a fold, not one for each fold."""
+    data = ViewRows()
+    data.update(np.random.default_rng(0).normal(size=(50, 3, 64)), np.arange(50))
+    seen = []
+    own = torch.linalg.cholesky_ex
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda matrix: seen.append(len(matrix)) or own(matrix))
+    LiDAR().estimate(data)
+    assert seen.count(64) == 3
 
 
 def test_folds_follow_the_keys():

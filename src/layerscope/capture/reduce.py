@@ -36,12 +36,14 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
+from layerscope.spectra import side_by_side
 from layerscope.spectra.memory import total_memory
 
 # what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")
 
 _RESUME = "Correct it, or choose other metrics; a run with an output folder goes on where it stopped."
+_TEXTS_PER_THREAD = 2  # of a batch on a CPU, at least, where each thread reduces a part of the texts
 _SHARE_OF_MEMORY = 0.06  # of a GPU's, for Gram matrices that wait for their eigenvalues
 
 
@@ -72,6 +74,14 @@ class _Waiting:
     norms: Tensor
     position: Tensor
     prepared: PreparedTokens
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some texts' share of what is kept of a site: sums over their tokens (texts, D), and the token fields (fields, texts)."""
+
+    total: Tensor
+    fields: Tensor | None
 
 
 class Reducer:
@@ -174,6 +184,8 @@ class Reducer:
         if batch is None or batch.skip or batch.pool_class:
             return False
         mask = None if batch.mask is None else batch.mask.to(raw.device)
+        if raw.device.type == "cpu":
+            return self._in_parts(index, raw, mask, norm)
         if self._token_level:
             done = self._measure_at_once(index, raw, mask, norm)
             if done and self.measured:
@@ -206,6 +218,37 @@ class Reducer:
         self._wait(_Waiting(index, centered.before, centered.largest, prepared))
         return True
 
+    def _in_parts(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
+        """Everything about a site's states on a CPU, a part of the texts on each core; False where that does not pay.
+
+        Inside one text's matrices threads would spend their time waiting for each other (see `spectra.execution`).
+        """
+        threads = torch.get_num_threads()
+        own = self._token_level and self.measured  # these get the states of all texts
+        if raw.device.type != "cpu" or own or len(raw) < _TEXTS_PER_THREAD * threads:
+            return False
+        masks = [None] * threads if mask is None else mask.tensor_split(threads)
+        parts = [(*part, norm) for part in zip(raw.tensor_split(threads), masks, strict=True)]
+        reduce = self._reduce_part
+        done = [reduce(*parts[0])] if threads == 1 else list(side_by_side("states", lambda part: reduce(*part), parts))
+        total = torch.cat([part.total for part in done])
+        self._keep_mean(index, raw, mask, total)
+        pooled = self._pooled[index]
+        if not bool(torch.isfinite(pooled).all()):
+            raise non_finite_error(self.sites[index], pooled, self._dtype)
+        if self._token_level:
+            self._tokens[index] = torch.cat([part.fields for part in done if part.fields is not None], dim=1)
+        return True
+
+    def _reduce_part(self, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> _Part:
+        with torch.inference_mode():
+            state = raw if norm is None else apply_norm(norm, raw)
+            total = token_sum(state, mask)
+            if not self._token_level or not bool(torch.isfinite(total).all()):  # which is an error, told by the caller
+                return _Part(total, None)
+            waiting = self._prepare(-1, raw, state, mask, total)
+            return _Part(total, self._token_fields([waiting], mask)[0])
+
     def _keep_mean(self, index: int, raw: Tensor, mask: Tensor | None, total: Tensor) -> None:
         self._dtype = raw.dtype
         self._pooled[index] = (total / (raw.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))).float()
@@ -215,12 +258,15 @@ class Reducer:
         assert batch is not None
         if raw.device.type == "mps":  # float64 does not exist there
             raw, state = raw.cpu(), state.cpu()
-        plain = self._token_level and raw is state and not batch.skip and not batch.pool_class
+        bare = raw is state and not batch.pool_class  # without a norm
+        plain = self._token_level and bare and not batch.skip
         whole, raw, state = state, raw[:, batch.skip :], state[:, batch.skip :]  # class and register tokens are not read
         self._dtype = state.dtype
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         if plain and self._measure_at_once(index, raw, mask, None):
             self._measure_own(index, raw, state, mask)
+            return
+        if bare and self._in_parts(index, raw, mask, None):
             return
         total = token_sum(state, mask)
         pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
@@ -230,7 +276,7 @@ class Reducer:
             raise non_finite_error(self.sites[index], pooled, state.dtype)
         self._pooled[index] = pooled.float()
         if self._token_level:
-            self._measure(index, raw, state, mask, total)
+            self._wait(self._prepare(index, raw, state, mask, total))
             self._measure_own(index, raw, state, mask)
 
     def _lengths_on(self, mask: Tensor) -> Tensor:
@@ -238,14 +284,14 @@ class Reducer:
             self._lengths = mask.sum(-1)
         return self._lengths
 
-    def _measure(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor) -> None:
+    def _prepare(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None, total: Tensor) -> _Waiting:
         norms = token_norms(raw)
         position = largest_token(norms, mask)
         dtype = compute_dtype(raw.device, self.options)
         what = {"entropy": self.entropy, "curvature": self.curvature}
         space = self._space if raw.device.type == "cuda" else None
         prepared = prepare_tokens(state, mask, position, self.options, **what, dtype=dtype, total=total, space=space)
-        self._wait(_Waiting(index, norms, position, prepared))
+        return _Waiting(index, norms, position, prepared)
 
     def _measure_own(self, index: int, raw: Tensor, state: Tensor, mask: Tensor | None) -> None:
         """Token metrics that are not fused, by their own `measure`: half-precision states are given to them as float32."""
@@ -292,24 +338,32 @@ class Reducer:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        assert self._batch is not None
+        mask = None if self._batch.mask is None else self._batch.mask.to(waiting[0].norms.device)
+        for site, fields in zip(waiting, self._token_fields(waiting, mask), strict=True):
+            self._tokens[site.index] = fields
+
+    def _token_fields(self, waiting: Sequence[_Waiting], mask: Tensor | None) -> list[Tensor]:
+        """The values of `TOKEN_FIELDS` (fields, texts) of each of some sites."""
         entropies = solve_tokens([site.prepared for site in waiting], self.options)
         norms, position = (torch.stack([getattr(site, name) for site in waiting]) for name in ("norms", "position"))
-        assert self._batch is not None
-        mask = None if self._batch.mask is None else self._batch.mask.to(norms.device)
         ratio = sink_ratio(norms, position, mask)
         first = 0 if mask is None else mask.to(torch.uint8).argmax(-1)
         nothing = torch.full_like(ratio[0], torch.nan)
-        for i, (site, entropy) in enumerate(zip(waiting, entropies, strict=True)):
-            columns = [
-                entropy.get("keep", nothing),
-                entropy.get("drop", nothing),
-                site.prepared.curvature.get("keep", nothing),
-                site.prepared.curvature.get("drop", nothing),
-                site.prepared.flat.double(),
-                ratio[i],
-                (position[i] - first).double(),
-            ]
-            self._tokens[site.index] = torch.stack(columns)
+        return [
+            torch.stack(
+                [
+                    entropy.get("keep", nothing),
+                    entropy.get("drop", nothing),
+                    site.prepared.curvature.get("keep", nothing),
+                    site.prepared.curvature.get("drop", nothing),
+                    site.prepared.flat.double(),
+                    ratio[i],
+                    (position[i] - first).double(),
+                ]
+            )
+            for i, (site, entropy) in enumerate(zip(waiting, entropies, strict=True))
+        ]
 
 
 def compute_dtype(device: torch.device, options: Options) -> torch.dtype:

@@ -39,6 +39,7 @@ class Work(ABC, Generic[Item, Result]):
 
     under_way: int = 1  # items that a worker has at a time; 2 where `prepare` does something: one runs while the next is prepared
     memory: int = 0  # bytes that one worker needs, if known: limits how many workers are started by default
+    device: str | None = None  # the kind of device that it computes on (cuda, cpu), once it is open, where it has a model
 
     def open(self) -> Any:
         """Get ready, once per worker. What the first worker returns is passed to every `run` as `common`."""

@@ -63,7 +63,9 @@ class Actor:
 
     Two items at most are inside at a time: one is run, the next is prepared meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, hide_gpus: bool = False) -> None:
+        if hide_gpus:  # Ray leaves all of a machine's GPUs visible to a worker that asked for none
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         self.work: Any = None
         self.number = -1  # of the work
         self.changing = threading.Lock()  # calls may overtake each other
@@ -90,7 +92,8 @@ class Actor:
         self._drop()
         self.work, self.number = work, number
         common = work.open()
-        return {"node": _node(), "pid": os.getpid(), "torch": torch.__version__, "common": common}
+        facts = {"pid": os.getpid(), "torch": torch.__version__, "device": work.device, "common": common}
+        return {**_location(), "cuda": torch.cuda.is_available(), **facts}
 
     def release(self, number: int) -> None:
         """Let go of a piece of work and of the memory that it took, unless there is another already."""
@@ -134,11 +137,11 @@ class Actor:
         return dict(self.done)
 
 
-def _node() -> str:
-    """This machine; several nodes of a cluster may run on one."""
+def _location() -> dict[str, Any]:
+    """This worker's machine (several nodes of a cluster may run on one), and the numbers of the GPUs that it was given."""
     import ray
 
-    return f"{platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})"
+    return {"node": f"{platform.node()} ({ray.get_runtime_context().get_node_id()[:8]})", "gpus": ray.get_gpu_ids()}
 
 
 log = logging.getLogger("layerscope")
@@ -174,7 +177,8 @@ class Placement:
 def place(machines: Sequence[Machine], items: int, workers: int | None, gpus: float | None, memory: int = 0) -> Placement:
     """Divide a cluster among workers. By default a worker gets a GPU where there are any, else one core, within memory.
 
-    With fewer workers than cores the cores are divided: `threads` is how many of them a worker may use.
+    With fewer workers than cores the cores are divided: `threads` is how many of them a worker may use. GPUs are not shared
+    unless a share of one was asked for: there are no more workers than GPUs for them.
 
     >>> place([Machine(4, 0, 64e9), Machine(4, 0, 64e9)], items=100, workers=4, gpus=None)
     Placement(workers=4, cpus=2, gpus=0.0, threads=2)
@@ -190,7 +194,7 @@ def place(machines: Sequence[Machine], items: int, workers: int | None, gpus: fl
         )
     if gpus:
         room = sum(_fits(machine.gpus, gpus) for machine in machines)
-        count = min(workers or room, max(1, items))
+        count = min(workers or room, room, max(1, items))
         each = min((machine.cpus * gpus / machine.gpus for machine in machines if machine.gpus), default=1.0)
         return Placement(count, 1 if each >= 1 else 0, gpus, max(1, int(each)))
     most_cores = int(max((machine.cpus for machine in machines), default=1))
@@ -236,6 +240,7 @@ class IdleWorkers:
 
     def __init__(self) -> None:
         self._actors: list[tuple[Shape, Any]] = []
+        self.without_cuda: set[str] = set()  # nodes whose workers found no CUDA: it is said once
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -284,7 +289,7 @@ class Dispatch:
         self.given_up: list[tuple[int, Any]] = []
         self.finished = self.units = self.shown = 0
         self.deaths = 0  # since the last result: a cluster on which nothing survives is given up
-        self.facts: dict[str, Any] = {"nodes": set(), "replaced": 0, "torch": set()}
+        self.facts: dict[str, Any] = {"nodes": set(), "replaced": 0, "torch": set(), "devices": set()}
         self.common: Any = None
         self.heard = time.monotonic()
 
@@ -317,7 +322,7 @@ class Dispatch:
         cpus, gpus, items = self.shape
         remote = self.ray.remote(concurrency_groups={"watch": 1})(Actor)
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": items, "max_restarts": 0}
-        return remote.options(**options, scheduling_strategy="SPREAD").remote()
+        return remote.options(**options, scheduling_strategy="SPREAD").remote(hide_gpus=not gpus)
 
     def _assign(self) -> None:
         """Give items to the workers that have the fewest: near the end nobody waits for a worker that has two."""
@@ -345,7 +350,8 @@ class Dispatch:
             place = self.placement
             raise LayerscopeError(
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
-                f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. {_RESUME}"
+                f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. End what uses the rest, add a "
+                f"machine, or lower --workers or --gpus-per-worker. {_RESUME}"
             )
         return list(ready)
 
@@ -385,6 +391,16 @@ class Dispatch:
         self.common = facts["common"] if self.common is None else self.common
         self.facts["nodes"].add(facts["node"])
         self.facts["torch"].add(facts["torch"])
+        if facts["device"] is not None:
+            self.facts["devices"].add(facts["device"])
+        if facts["gpus"] and not facts["cuda"] and facts["node"] not in self.idle.without_cuda:
+            self.idle.without_cuda.add(facts["node"])
+            log.warning(
+                "a worker on %s was given a GPU, but its torch (%s) finds none: it uses the CPU. Install a torch built for CUDA "
+                "there (`layerscope doctor` says what it finds), or give --gpus-per-worker 0.",
+                facts["node"],
+                facts["torch"],
+            )
 
     def _replace_worker(self, member: Member, reason: str) -> None:
         """Replace a worker that died. Its items go back to the front of the queue."""
@@ -436,8 +452,8 @@ class Dispatch:
             else:
                 self.ray.kill(member.actor)
         self.members.clear()
-        self.facts["nodes"] = sorted(self.facts["nodes"])
-        self.facts["torch"] = sorted(self.facts["torch"])
+        for name in ("nodes", "torch", "devices"):
+            self.facts[name] = sorted(self.facts[name])
 
 
 def _first_line(error: BaseException) -> str:

@@ -60,7 +60,15 @@ class RayEngine(Engine):
         if not items:
             return
         ray = self._connected()
-        placement = place(self._machines(ray), len(items), self.workers, self.gpus_per_worker, work.memory)
+        machines = self._machines(ray)
+        placement = place(machines, len(items), self.workers, self.gpus_per_worker, work.memory)
+        wanted = min(self.workers or 0, len(items))
+        if placement.workers < wanted:
+            log.warning(
+                "%d workers with %g GPUs each were asked for, and the cluster has %g GPUs: %d workers are started. Lower "
+                "--workers, add machines, or let workers share a GPU (--gpus-per-worker 0.5).",
+                *(self.workers, placement.gpus, sum(machine.gpus for machine in machines), placement.workers),
+            )
         self.current = dispatch = Dispatch(ray, work, items, placement, advance, self.attempts, self.start_timeout, self._idle)
         try:
             yield from dispatch.results()

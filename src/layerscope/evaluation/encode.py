@@ -243,6 +243,7 @@ class ChunkWork(Work[Chunk, Vectors]):
     def open(self) -> int:
         """Load the model; returns the tokens per batch, so that batches are the same on every worker."""
         model = self.recipe.open()
+        self.device = model.device.type
         self._encoders = [
             TextEncoder(model, template, self.sites, kinds, self.max_length, self.batch_size)
             for template, kinds, _ in self.passes

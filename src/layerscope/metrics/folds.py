@@ -87,7 +87,7 @@ def left_in(members: Tensor, n: int) -> Tensor:
 
 
 def fold_matrices(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
-    """The matrix of all rows (n, n), then those without each fold (folds, m, m): stacked by size on a GPU, else one by one."""
+    """The matrix of all rows (n, n), then those without each fold (folds, m, m): large ones on a CPU one by one, else by size."""
     made = _grams(data, rows, group) if len(data) <= data.width else _scatters(data, rows, group)
     return [m.clamp(min=0) for m in made] if clamp else made
 
@@ -116,6 +116,9 @@ def _prepared(data: PooledRows, z: Tensor, rows: RowPreparation, group: int | No
     return prepare_grouped(torch.cat(list(data.blocks())), rows, None, group)[order]
 
 
+_FEW_ROWS = 256  # the matrices without each of 20 folds take 10 MB
+
+
 def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Tensor]:
     """N×N."""
     prepared = _prepared(data, data.all(), rows, group)
@@ -123,7 +126,8 @@ def _grams(data: PooledRows, rows: RowPreparation, group: int | None) -> list[Te
     out = [gram]
     for members in fold_members(len(gram), gram.device):
         rest = left_in(members, len(gram))
-        out += [gram[some.unsqueeze(-1), some.unsqueeze(-2)] for some in ([rest] if data.on_gpu else rest.split(1))]
+        together = data.on_gpu or len(gram) <= _FEW_ROWS
+        out += [gram[some.unsqueeze(-1), some.unsqueeze(-2)] for some in ([rest] if together else rest.split(1))]
     return out
 
 

@@ -23,6 +23,8 @@ _CITATION = "Thilak et al. 2024"
 _SHARE_OF_ERROR = 0.25
 # A pivot of Σ_w's factor below so many units of rounding of its largest entry is rounding itself.
 _PIVOT_UNITS = 1024
+# What a fold leaves of Σ_w along its own directions: below this share too few digits would be left, and Σ_w is factored anew.
+_LEAST_LEFT = 1e-5
 
 
 def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
@@ -109,8 +111,7 @@ class LiDAR(Metric[ViewRows]):
         if key not in data._memo:
             scatter = _Scatter(data, self.options)
             value = scatter.entropy()
-            folds = range(n_folds(len(data))) if math.isfinite(value) else ()
-            data._memo[key] = self._result(data, value, [scatter.entropy(without=fold) for fold in folds])
+            data._memo[key] = self._result(data, value, scatter.entropies_without() if math.isfinite(value) else [])
         return data._memo[key]
 
     def _result(self, data: ViewRows, value: float, left_out: list[float]) -> Estimate:
@@ -150,6 +151,54 @@ class _Scatter:
         """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold; NaN where none is defined."""
         whitened = self.whitened([without])[0]
         return math.nan if whitened is None else float(gram_entropy(whitened, self.options.alpha))
+
+    def entropies_without(self) -> list[float]:
+        """`entropy` without each fold of prompts."""
+        folds = n_folds(self.n)
+        if not self.by_prompts:
+            return [self.entropy(fold) for fold in range(folds)]
+        sizes = [len(range(fold, self.n, folds)) for fold in range(folds)]
+        factored = {size: self._factored(self.n - size) for size in set(sizes)}
+        values = []
+        for fold, size in enumerate(sizes):
+            whitened = self._downdated(fold, self.n - size, factored[size])
+            values.append(self.entropy(fold) if whitened is None else float(gram_entropy(whitened, self.options.alpha)))
+        return values
+
+    def _factored(self, n: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Of all prompts' Σ_w, scaled as that of n: its factor L, Z = L⁻¹ times the centers (D, N), and Zᵀ Z.
+
+        None where the factor is not sound.
+        """
+        factor, failed = torch.linalg.cholesky_ex(self._noise(self.within, n))
+        if int(failed) or not _is_sound(factor.diagonal().square()):
+            return None
+        assert self.centers is not None
+        centers = torch.linalg.solve_triangular(factor, self.centers.mT, upper=False)
+        return factor, centers, centers.mT @ centers
+
+    def _downdated(self, fold: int, n: int, factored: tuple[Tensor, Tensor, Tensor] | None) -> Tensor | None:
+        """What `whitened` gives without a fold, which leaves n prompts, from the factor of all; None where digits would be lost.
+
+        With F the fold's rows and Y = L⁻¹ Fᵀ, (L Lᵀ − Fᵀ F)⁻¹ = L⁻ᵀ (1 + Y (1 − Yᵀ Y)⁻¹ Yᵀ) L⁻¹: a matrix of few rows is
+        factored instead of Σ_w.
+        """
+        if factored is None:
+            return None
+        factor, centers, gram = factored
+        inner = torch.cat([_inner(z) for z in self._fold(fold)]) / math.sqrt(n * self.q)
+        own = torch.linalg.solve_triangular(factor, inner.mT, upper=False)
+        left, failed = torch.linalg.cholesky_ex(torch.eye(len(inner), dtype=own.dtype, device=own.device) - own.mT @ own)
+        if int(failed) or not bool(left.diagonal().square().min() > _LEAST_LEFT):
+            return None
+        more = torch.linalg.solve_triangular(left, own.mT @ centers, upper=False)
+        whole = torch.addmm(gram, more.mT, more)
+        away = torch.arange(self.n, device=own.device) % n_folds(self.n) == fold
+        # the others' mean is −1/n times the sum of those left out: seen from there
+        shift = whole[:, away].sum(1) / n
+        moved = shift[~away]
+        rest = whole[~away][:, ~away] + moved + moved.unsqueeze(1) + shift[away].sum() / n
+        return rest / n if bool(rest.isfinite().all()) else None
 
     def whitened(self, without: Sequence[int | None]) -> list[Tensor | None]:
         """Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, or a matrix with the same eigenvalues, of all prompts (None) or without a fold.
@@ -192,7 +241,7 @@ class _Scatter:
                 if not self.by_prompts:
                     between.addmm_(off.T, off, alpha=-1.0)
             shift = -moved / n  # the centers' mean without this fold, seen from the mean of all
-        noise = within / (n * self.q) + self.options.delta * torch.eye(self.d, dtype=torch.float64, device=within.device)
+        noise = self._noise(within, n)
         if self.centers is None:
             return noise, between / n - torch.outer(shift, shift)
         stay = self.centers
@@ -200,6 +249,12 @@ class _Scatter:
             at = torch.arange(self.n, device=stay.device)
             stay = stay[at % n_folds(self.n) != without] - shift
         return noise, stay / math.sqrt(n)
+
+    def _noise(self, within: Tensor, n: int) -> Tensor:
+        """Σ_w of n prompts, with δ on its diagonal."""
+        noise = within / (n * self.q)
+        noise.diagonal().add_(self.options.delta)
+        return noise
 
     def _blocks(self) -> Iterable[Tensor]:
         return self.data.blocks() if self._prepared is None else [self._prepared]

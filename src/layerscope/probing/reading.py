@@ -222,6 +222,7 @@ class ReadWork(Work[np.ndarray, dict[str, np.ndarray]]):
     def open(self) -> None:
         """Load the model and open the items."""
         model = self.recipe.open()
+        self.device = model.device.type
         self._source = ModelItems(model, self.items, self.max_length)
         self._reader = ModelReader(model, self._source, self.sites, self.final_norm, self.poolings, self.batch_size)
         self._reader.__enter__()

@@ -58,6 +58,8 @@ def make_manifest(
         "flat_differences": builder.flat,
         "empty_views": facts["empty_views"],
     }
+    engine = facts.get("engine") or {"name": task.engine.name}
+    devices = engine.get("devices") or [str(task.device)]  # workers say where their models were
     return {
         "kind": "profile",
         "status": "complete",
@@ -76,7 +78,7 @@ def make_manifest(
             "augmenter": config.augmenter if config.n_views else None,
             "seed": config.seed,
             "preset": config.preset,
-            "precision": _precision(task.device, config.options),
+            "precision": _precision(devices, config.options),
             "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
             "metrics": dict(vars(config.options)),
             **({"plugins": plugins} if (plugins := config.as_dict().get("plugins")) else {}),
@@ -88,9 +90,9 @@ def make_manifest(
         "environment": {
             "python": platform.python_version(),
             "machine": platform.machine(),
-            "device": str(task.device),
+            "device": ", ".join(devices),
             "threads": torch.get_num_threads(),
-            "engine": facts.get("engine") or {"name": task.engine.name},
+            "engine": engine,
             "eigenvalues": solver_name(task.metrics_device),
             **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
         },
@@ -121,9 +123,9 @@ def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]
     return out
 
 
-def _precision(device: torch.device, options: Options) -> str:
+def _precision(devices: Sequence[str], options: Options) -> str:
     reduced = "reductions and eigenvalues in float64"
-    if compute_dtype(device, options) == torch.float32:
+    if any(compute_dtype(torch.device(device), options) == torch.float32 for device in devices):
         reduced = (
             "means in float64; Gram matrices of tokens, DiME's and LiDAR's eigenvalues and those of folds left out in float32; "
             "other spectra in float64"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset, DatasetDict
+from datasets.arrow_dataset import Column
 
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
@@ -69,6 +70,22 @@ def test_faster_columns_do_not_change_the_scores(made_up: Path) -> None:
         plain = DatasetDict({split: Dataset.from_dict(data.to_dict()) for split, data in splits.items()})
         task.dataset = {"en": plain} if "en" in task.dataset else plain
         assert fast == score(task)
+
+
+@pytest.mark.parametrize("name", ["TwentyNewsgroupsClustering", "TwentyNewsgroupsClustering.v2"])
+def test_clustering_reads_whole_columns_to_the_same_scores(made_up: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    rows = [{"sentences": text, "labels": topic} for text, topic in topic_texts(60)]
+    write_rows(made_up / "TwentyNewsgroupsClustering.v2" / "test.jsonl", rows)
+    with monkeypatch.context() as patch:
+        patch.setattr("layerscope.evaluation.tasks.columns.list_columns", lambda task: None)
+        expected = score(only(name, made_up).load())
+
+    def one_by_one(column: Column, *_: Any) -> None:
+        raise AssertionError(f"{column.column_name} is read one by one")
+
+    task = only(name, made_up).load()
+    monkeypatch.setattr(Column, "__iter__", one_by_one)
+    assert score(task) == expected
 
 
 def test_two_labels_become_0_and_1(tmp_path: Path) -> None:

@@ -157,6 +157,8 @@ class TaskSpec:
 
     def load(self) -> Any:
         """A new mteb task object with its data; the rows of local data stay in the files' order."""
+        from layerscope.evaluation.tasks.columns import list_columns  # imports datasets, which takes a while
+
         notes: dict[str, Any] = {}
         if self.source == "local":
             task, notes = self._load_local()
@@ -167,8 +169,7 @@ class TaskSpec:
             task = self._load_hub()
         if self.limit is not None:
             apply_limit(task, self.limit, self.seed)
-        if task.metadata.type == "Classification":
-            _list_columns(task)
+        list_columns(task)
         task.data_notes = notes
         return task
 
@@ -287,31 +288,3 @@ def _loaded_anew(task: Any) -> Any:
     task.data_loaded = False
     task.load_data()
     return task.dataset
-
-
-def _list_columns(task: Any) -> None:
-    """Make the datasets of a loaded classification task return columns as plain lists. Rows, order and scores stay the same.
-
-    A column of `datasets` looks each value up in its table anew. mteb reads the labels one by one for every training draw
-    and every metric, which makes these look-ups nearly all of the time that scoring one layer takes.
-    """
-    from datasets import Dataset, DatasetDict
-
-    class ListColumns(Dataset):
-        """A dataset that gives a column as a list."""
-
-        def __getitem__(self, key: Any) -> Any:
-            rows = super().__getitem__(key)
-            return rows[:] if isinstance(key, str) else rows
-
-    def convert(data: Any) -> Any:
-        plain = data.flatten_indices() if data._indices is not None else data
-        return ListColumns(plain.data, info=plain.info, split=plain.split)
-
-    nested = not isinstance(task.dataset, DatasetDict)
-    for subset, splits in task.dataset.items() if nested else [(None, task.dataset)]:
-        replaced = DatasetDict({split: convert(data) for split, data in splits.items()})
-        if subset is None:
-            task.dataset = replaced
-        else:
-            task.dataset[subset] = replaced

@@ -1,0 +1,246 @@
+"""What mteb's scoring of every layer and readout costs against the encoding, and where it goes.
+
+CPU seconds, so that others on the machine do not count. Encoding is timed with one thread on a sample of the texts, at all layers
+and under all readouts. Scoring is timed for some layers and all readouts, on the vectors of the whole task, with one thread as a
+scoring worker has it. Both are scaled up to all texts and to all layers × readouts. Vectors of the whole task are encoded first
+and kept in `--work`; layers near the input are quick, because passes end after the last one.
+
+    python benchmarks/scoring.py --data-dir DIR
+    python benchmarks/scoring.py --data-dir DIR --profile 25     # the functions that take longest, of one more score per task
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import importlib
+import json
+import os
+import pstats
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait must not count as work
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from layerscope.capture import expand_sites
+from layerscope.core.readout import Readout, get_template, kinds_of, parse_readouts
+from layerscope.evaluation import scoring
+from layerscope.evaluation.encode import EncodePass, open_space, space_description
+from layerscope.evaluation.run import gain_table, score_table
+from layerscope.evaluation.scoring import ScoreJob, ScoringContext, collect, quiet_mteb, read_items, run_job
+from layerscope.evaluation.tasks import TaskSpec, resolve_tasks
+from layerscope.models import LoadedModel, load
+from layerscope.progress import progress_bar
+from layerscope.store.embeddings import EmbeddingStore
+
+MAX_LENGTH = 256
+READOUTS = [f"plain/{pooling}/{norm}" for pooling in ("mean", "wmean", "last") for norm in ("applied", "raw")]
+
+# part of the time: functions, as module:name
+PARTS = {
+    "fits": ["sklearn.linear_model:LogisticRegression.fit"],
+    "predictions": ["sklearn.linear_model:LogisticRegression.predict"],
+    "k-means": ["sklearn.cluster:MiniBatchKMeans.fit"],
+    "metrics": [
+        "mteb.abstasks.classification:AbsTaskClassification._calculate_scores",
+        "mteb.abstasks.clustering_legacy:AbsTaskClusteringLegacy._compute_metrics",
+    ],
+    "drawing training texts": ["mteb.abstasks.classification:AbsTaskClassification._undersample_data"],
+    "reading vectors": ["layerscope.evaluation.scoring:_lookup"],
+    "finding texts": ["layerscope.evaluation.mteb_models:LayerView.encode"],
+    "writing results": [
+        "mteb.cache.result_cache:ResultCache.save_to_cache",
+        "mteb.abstasks.abstask:AbsTask._save_task_predictions",
+        "layerscope.evaluation.run:ItemScores.save",
+        "layerscope.store.checked:write_json",
+    ],
+}
+
+
+class Clock:
+    """CPU seconds by part; what is inside another part counts for the inner one alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.calls: dict[str, int] = defaultdict(int)
+        self._stack: list[str] = []
+        self._since = time.process_time()
+
+    def _switch(self) -> None:
+        now = time.process_time()
+        if self._stack:
+            self.seconds[self._stack[-1]] += now - self._since
+        self._since = now
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what runs inside as this part."""
+        self._switch()
+        self._stack.append(name)
+        self.calls[name] += 1
+        try:
+            yield
+        finally:
+            self._switch()
+            self._stack.pop()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count the functions of `PARTS` while inside."""
+        undo: list[Callable[[], None]] = []
+        for part, places in PARTS.items():
+            for place in places:
+                module, _, path = place.partition(":")
+                *owners, name = path.split(".")
+                owner: Any = importlib.import_module(module)
+                for step in owners:
+                    owner = getattr(owner, step)
+                undo.append(self._watch(owner, name, part))
+        try:
+            yield
+        finally:
+            for restore in undo:
+                restore()
+
+    def _watch(self, owner: Any, name: str, part: str) -> Callable[[], None]:
+        original = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.part(part):
+                return original(*args, **kwargs)
+
+        setattr(owner, name, timed)
+        return lambda: setattr(owner, name, original)
+
+
+def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readout], sample: int) -> float:
+    """CPU seconds to encode texts at all layers under all readouts, from a sample of all lengths."""
+    ordered = sorted(texts, key=len)
+    chosen = ordered[:: max(1, len(ordered) // sample)][:sample]
+    total = 0.0
+    sites = expand_sites(None, model.anatomy)
+    for name in dict.fromkeys(readout.template for readout in readouts):
+        template = get_template(name)
+        kinds = kinds_of([readout for readout in readouts if readout.template == name])
+        with tempfile.TemporaryDirectory() as folder:
+            space = open_space(EmbeddingStore(Path(folder), None), model, template, MAX_LENGTH)
+            one = EncodePass(model, template, sites, kinds, space, MAX_LENGTH)
+            start = time.process_time()
+            one.run(one.missing(chosen))
+            total += time.process_time() - start
+    return total * len(texts) / len(chosen)
+
+
+def vectors_of(model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path) -> None:
+    """Encode the texts at some layers, where the store does not have them yet."""
+    sites = [site for site in expand_sites(None, model.anatomy) if site.layer in layers]
+    for name in dict.fromkeys(readout.template for readout in readouts):
+        template = get_template(name)
+        kinds = kinds_of([readout for readout in readouts if readout.template == name])
+        space = open_space(EmbeddingStore(store, None), model, template, MAX_LENGTH)
+        one = EncodePass(model, template, sites, kinds, space, MAX_LENGTH)
+        one.run(one.missing(texts))
+
+
+def context_of(model: LoadedModel, readouts: list[Readout], run: Path, store: Path) -> ScoringContext:
+    """What the scoring workers of an evaluation are given."""
+    names = dict.fromkeys(readout.template for readout in readouts)
+    spaces = tuple((n, json.dumps(space_description(model, get_template(n), MAX_LENGTH)), "float32") for n in names)
+    return ScoringContext(str(run), str(store), model.name, None, model.width, spaces)
+
+
+def score(context: ScoringContext, jobs: list[ScoreJob], clock: Clock, blocks: int) -> list[dict[str, Any]]:
+    """Score jobs with one thread, then compute their gains."""
+    with threadpool_limits(1), clock.watching():
+        results = []
+        for job in jobs:
+            with clock.part("everything else"):
+                results.append(run_job(context, job))
+        with clock.part("gains and intervals"):
+            places = {(job.task.name, job.readout, job.layer): job for job in jobs}
+            gain_table(score_table(results, blocks), lambda place, *part: read_items(context, places[place], *part))
+    bad = [result for result in results if result["status"] != "scored"]
+    assert not bad, bad[0]
+    return results
+
+
+def profiled(context: ScoringContext, job: ScoreJob, lines: int) -> None:
+    """Print the functions of one more score that take longest."""
+    job.file(context).unlink()
+    profile = cProfile.Profile(time.process_time)
+    with threadpool_limits(1):
+        profile.enable()
+        run_job(context, job)
+        profile.disable()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--tasks", default="Banking77Classification,StackExchangeClustering")
+    parser.add_argument("--readouts", default=",".join(READOUTS))
+    parser.add_argument("--layers", default="2,6,10", help="the layers that are scored")
+    parser.add_argument("--limit", type=int, help="items per task (default: all)")
+    parser.add_argument("--sample", type=int, default=300, help="texts per task whose encoding is timed; 0: do not")
+    parser.add_argument("--work", type=Path, help="keep vectors and results here")
+    parser.add_argument("--profile", type=int, default=0, metavar="LINES")
+    args = parser.parse_args()
+    work = args.work or Path(tempfile.mkdtemp(prefix="layerscope-scoring-"))
+    work.mkdir(parents=True, exist_ok=True)
+    names, layers = args.tasks.split(","), [int(layer) for layer in args.layers.split(",")]
+    model = load(args.model, device="cpu")
+    readouts = parse_readouts(args.readouts.split(","), False, True)
+    sites = {site.layer: site.name for site in expand_sites(None, model.anatomy)}
+    specs: list[TaskSpec] = resolve_tasks(names, data_dir=args.data_dir, limit=args.limit, offline=True)
+    quiet_mteb()
+    places = len(sites) * len(readouts)
+    print(f"{args.model}: {len(sites)} layers × {len(readouts)} readouts = {places} scores per task; CPU seconds")
+    for spec in specs:
+        run = Path(tempfile.mkdtemp(prefix="run-", dir=work))
+        scoring.clear_caches()
+        with progress_bar(False) as bar:
+            texts = collect([spec], run, bar).texts[spec.name]
+        vectors_of(model, texts, readouts, layers, work / "store")
+        print(f"\n{spec.name}: {len(texts)} distinct texts", flush=True)
+        encoding = 0.0
+        if args.sample:
+            torch.set_num_threads(1)
+            encoding_seconds(model, texts[:32], readouts, 32)  # warm up
+            encoding = encoding_seconds(model, texts, readouts, args.sample)
+            print(
+                f"  encoding, all layers and readouts      {encoding:8.0f}   (a sample of {args.sample} texts, scaled)",
+                flush=True,
+            )
+        context = context_of(model, readouts, run, work / "store")
+        jobs = [ScoreJob(spec, readout, sites[layer], layer) for readout in readouts for layer in layers]
+        run_job(context, jobs[0])  # warm up: the task and the store's index are loaded once per worker
+        jobs[0].file(context).unlink()
+        clock = Clock()
+        results = score(context, jobs, clock, len(sites) - 1)
+        total = sum(clock.seconds.values())
+        for part, seconds in sorted(clock.seconds.items(), key=lambda item: -item[1]):
+            each = seconds / len(jobs)
+            print(f"    {part:<34}{each * places:10.1f}   {each:8.3f} per score   {seconds / total:6.1%}")
+        whole = total / len(jobs) * places
+        ratio = f" = {whole / encoding:.2f} × the encoding" if encoding else ""
+        print(f"  scoring, all layers and readouts       {whole:8.0f}   ({len(jobs)} scores, scaled){ratio}", flush=True)
+        for result in results:
+            shown = " ".join(repr(entry["score"]) for entry in result["scores"])
+            print(f"    {Readout.from_row(result).name:<34}{result['layer']:>4}  {shown}")
+        if args.profile:
+            profiled(context, jobs[0], args.profile)
+
+
+if __name__ == "__main__":
+    main()

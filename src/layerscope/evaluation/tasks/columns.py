@@ -1,0 +1,61 @@
+"""Tasks whose datasets give columns as plain lists. Rows, order and scores stay the same.
+
+A column of `datasets` looks each value up in its table anew. mteb reads labels and texts one by one, for every training draw,
+every clustering and every metric. These look-ups then take most of the time of scoring one layer on a clustering task, and nearly
+all of it on a classification task, beyond the fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+
+class ListColumns(Dataset):
+    """A dataset that gives a column as a list."""
+
+    def __getitem__(self, key: Any) -> Any:
+        rows = super().__getitem__(key)
+        return rows[:] if isinstance(key, str) else rows
+
+    def select(self, *args: Any, **kwargs: Any) -> ListColumns:
+        """Some of the rows: `datasets` would return its own class."""
+        return self.of(super().select(*args, **kwargs))
+
+    @classmethod
+    def of(cls, data: Dataset) -> ListColumns:
+        """The same rows."""
+        return cls(data.data, info=data.info, split=data.split, indices_table=data._indices, fingerprint=data._fingerprint)
+
+
+def list_columns(task: Any) -> None:
+    """Let a loaded classification or clustering task read its columns as lists."""
+    if task.metadata.type not in ("Classification", "Clustering"):
+        return
+    if isinstance(task.dataset, DatasetDict):
+        task.dataset = _converted(task.dataset)
+    else:
+        task.dataset = {subset: _converted(splits) for subset, splits in task.dataset.items()}
+    if task.metadata.type == "Clustering" and hasattr(task, "evaluator"):  # mteb makes a dataset of every set of texts
+        _list_sets(task)
+
+
+def _converted(splits: Any) -> DatasetDict:
+    """The rows in one piece: those that a limit left are not looked up through their numbers."""
+    flat = {split: data.flatten_indices() if data._indices is not None else data for split, data in splits.items()}
+    return DatasetDict({split: ListColumns.of(data) for split, data in flat.items()})
+
+
+def _list_sets(task: Any) -> None:
+    evaluator, metrics = task.evaluator, getattr(task, "_compute_metrics", None)
+
+    class ListEvaluator(evaluator):  # type: ignore[misc, valid-type]
+        """mteb's evaluator, given each set's columns as lists."""
+
+        def __init__(self, dataset: Dataset, **settings: Any) -> None:
+            super().__init__(ListColumns.of(dataset), **settings)
+
+    task.evaluator = ListEvaluator
+    if metrics is not None:
+        task._compute_metrics = lambda labels, *rest, **settings: metrics(labels[:], *rest, **settings)
