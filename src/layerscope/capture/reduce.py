@@ -184,8 +184,8 @@ class Reducer:
         if batch is None or batch.skip or batch.pool_class:
             return False
         mask = None if batch.mask is None else batch.mask.to(raw.device)
-        if raw.device.type == "cpu":
-            return self._in_parts(index, raw, mask, norm)
+        if self._in_parts(index, raw, mask, norm):
+            return True
         if self._token_level:
             done = self._measure_at_once(index, raw, mask, norm)
             if done and self.measured:
