@@ -21,6 +21,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from layerscope.capture import make_batch, plan_batches, token_budget
 from layerscope.data import Corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import make_config
+from layerscope.profiling.encode import MOST_PENDING
 from layerscope.profiling.job import Job
 from layerscope.reading import EarlyPlanner, Prefetcher
 from layerscope.spectra import solver_name
@@ -138,14 +140,19 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     config = make_config(max_length=length, **settings)
     job = Job(model, corpus, config)
     with EarlyPlanner(job.reader, job._shard_size(), views=config.n_views) as planner:
+        first = planner.first()
         plan = planner.plan()
+    early, at_once = 0 if first is None else len(first.shards), MOST_PENDING if config.n_views else 1
+    starts = [0, *range(early, len(plan.shards), at_once)] if early else range(0, len(plan.shards), at_once)
     tokens, batches = token_budget(model.device, model.width), []
     with Prefetcher(job.reader, plan, plan.shards, config.view_settings) as reading:
-        for shard in plan.shards:
-            sets = [reading.rows(shard)] + ([reading.views(shard).rows] if config.n_views else [])
-            for ids in sets:
-                groups = plan_batches([len(row) for row in ids], tokens)
-                batches += [make_batch([ids[i] for i in group], model.pad_id, model.device) for group in groups]
+        sets = [
+            [row for shard in plan.shards[start:stop] for row in reading.rows(shard)]
+            for start, stop in pairwise([*starts, len(plan.shards)])
+        ]
+        for ids in chain(sets, (reading.views(shard).rows for shard in plan.shards if config.n_views)):
+            groups = plan_batches([len(row) for row in ids], tokens)
+            batches += [make_batch([ids[i] for i in group], model.pad_id, model.device) for group in groups]
     return batches
 
 

@@ -85,7 +85,7 @@ def read_states(
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 _FIRST_TOKENS = 32768  # of the first shard: a GPU has to do longer than the host takes to give it the work and go on
 _FIRST_ITEMS = (16, 256)  # at least, at most
-_FIRST_WITH_VIEWS = 64  # the views of this many are there before the items of the other shards have been run
+_FIRST_VIEWS = 64  # items of a first shard with views: those are there before the items of the other shards have been run
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,14 @@ def read_rows(reader: ItemReader, plan: Plan, shard: np.ndarray) -> Sequence[Row
     return reader.read(shard) if plan.rows is None else [plan.rows[i] for i in shard]
 
 
-def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part]) -> Plan:
-    """The plan of all items: of two parts, the first is a shard of its own."""
+def _first_shards(first: Part, views: int) -> list[np.ndarray]:
+    """The items that are run first: one shard, or with views a small one and the others."""
+    some = first.numbers[first.lengths > 0]
+    return [some[:_FIRST_VIEWS], some[_FIRST_VIEWS:]] if views and len(some) > _FIRST_VIEWS else [some]
+
+
+def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int = 0) -> Plan:
+    """The plan of all items: of two parts, the first has shards of its own."""
     count = len(reader.items)
     lengths, truncated = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
     for part in parts:
@@ -147,7 +153,7 @@ def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part]) -> Plan:
     for part in parts:
         some = part.numbers[part.lengths > 0]
         if part is not parts[-1]:
-            shards.append(some)
+            shards += _first_shards(part, views)
             continue
         # Longest first: memory that does not suffice is found out at once. Ties by key, so that order never matters.
         order = some[np.lexsort((keys[some], -lengths[some]))]
@@ -176,7 +182,7 @@ class EarlyPlanner:
         self._rest: Future[Part] = self._thread.submit(reader.survey, others, self._proceed)
 
     def _survey_largest(self) -> Part | None:
-        fewest, most = _FIRST_ITEMS if not self.views else (_FIRST_ITEMS[0], _FIRST_WITH_VIEWS)
+        fewest, most = _FIRST_ITEMS
         limit = self.reader.max_length or _FIRST_TOKENS
         count = min(self.shard_size, max(fewest, min(most, _FIRST_TOKENS // limit)))
         largest = self.reader.largest(count) if len(self.reader.items) > 2 * count else None
@@ -204,13 +210,13 @@ class EarlyPlanner:
             return None
         nothing = np.empty(0)
         limit = self.reader.max_length or int(first.lengths.max())
-        return Plan(nothing, nothing, nothing, 0, limit, [first.numbers[first.lengths > 0]], PlannedRows([first]))
+        return Plan(nothing, nothing, nothing, 0, limit, _first_shards(first, self.views), PlannedRows([first]))
 
     def plan(self) -> Plan:
         """The whole plan, its first shard as given before."""
         self._proceed.set()  # whoever asks has given the GPU the first shard
         rest = self._rest.result()
-        return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest])
+        return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest], self.views)
 
 
 def choose_shard_size(device_type: str, sites: int, views: int, width: int, item_bytes: int = 0) -> int:

@@ -177,7 +177,9 @@ def test_metrics_of_pooled_vectors(kind, n):
             continue
         metric = get_metric(name)(Options(permutations=4))
         level = int(kind_of.info.level == "views")
-        metric.prepare([pair[level] for pair in many["cuda"]])
+        finish = metric.prepare([pair[level] for pair in many["cuda"]])
+        if finish is not None:
+            finish()
         for here, there in zip(many["cpu"], many["cuda"], strict=True):
             want, got = metric.estimate(here[level]), metric.estimate(there[level])
             close = 1e-4 if kind_of.info.unit == "nats" and name != "dime" else 1e-3 * abs(want.value)

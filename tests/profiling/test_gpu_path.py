@@ -47,7 +47,7 @@ def job(model: LoadedModel, **settings: object) -> Job:
 
 
 def assert_same(one: Run, other: Run) -> None:
-    pd.testing.assert_frame_equal(one.prompts, other.prompts, rtol=1e-9)
+    pd.testing.assert_frame_equal(one.prompts, other.prompts, rtol=1e-7)  # which prompts share a batch decides the last digits
     keys = ["site", "metric", "normalization", "sink", "n"]
     pd.testing.assert_frame_equal(one.table[keys], other.table[keys])
     for column in ("value", "ci_low", "ci_high"):

@@ -126,7 +126,7 @@ def test_each_text_is_tokenized_once(model: LoadedModel, monkeypatch: pytest.Mon
 
 
 def test_the_first_shard_is_run_before_the_others_are_tokenized(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, survey, begun, seen = ShardEncoder.run_items, TextReader.survey, [], []
+    begin, survey, begun, seen = ShardEncoder.run_items_of, TextReader.survey, [], []
 
     def wait_for_the_first(*given: Any) -> Any:
         if seen:  # the others: not before the first shard has gone through the model
@@ -134,15 +134,15 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(model: LoadedMod
         seen.append(given[1])
         return survey(*given)
 
-    def note(self: ShardEncoder, plan: Any, shard: np.ndarray, advance: Any) -> Any:
-        out = begin(self, plan, shard, advance)
-        begun.append(shard)
+    def note(self: ShardEncoder, plan: Any, shards: list[np.ndarray], advance: Any) -> Any:
+        out = begin(self, plan, shards, advance)
+        begun.extend(shards)
         run.set()
         return out
 
     run = threading.Event()
     monkeypatch.setattr(TextReader, "survey", wait_for_the_first)
-    monkeypatch.setattr(ShardEncoder, "run_items", note)
+    monkeypatch.setattr(ShardEncoder, "run_items_of", note)
     make_job(model, metrics=["dataset_entropy"]).run(MemoryStore(), Silent())
     assert [len(part) for part in seen] == [SIZE, len(TEXTS) - SIZE]
     np.testing.assert_array_equal(begun[0], seen[0])
@@ -162,19 +162,21 @@ def test_the_same_tables(model: LoadedModel, tmp_path: Any, sites: list[str] | N
 def test_prompts_are_run_while_views_are_made(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     ready = {"yet": False}
-    begin, run_views = ShardEncoder.run_items, ShardEncoder.run_views
-    monkeypatch.setattr(encode, "_MOST_PENDING", 3)
+    begin, run_views = ShardEncoder.run_items_of, ShardEncoder.run_views
+    monkeypatch.setattr(encode, "MOST_PENDING", 2)
     monkeypatch.setattr(Prefetcher, "has_views", lambda self, shard: ready["yet"])
-    monkeypatch.setattr(ShardEncoder, "run_items", lambda *given: (order.append("prompts"), begin(*given))[1])
+    monkeypatch.setattr(
+        ShardEncoder, "run_items_of", lambda *given: (order.extend(["prompts"] * len(given[2])), begin(*given))[1]
+    )
     monkeypatch.setattr(ShardEncoder, "run_views", lambda *given: (order.append("views"), run_views(*given))[1])
     job = make_job(model, TEXTS[:20], metrics=["infonce"], views=2)
     never = job.run(MemoryStore(), Silent())
-    assert order[:4] == ["prompts"] * 3 + ["views"]
+    assert order[:6] == ["prompts"] * 3 + ["views"] * 2 + ["prompts"]
     assert Counter(order) == {"prompts": 5, "views": 5}
     order.clear()
     ready["yet"] = True
     always = job.run(MemoryStore(), Silent())
-    assert order == ["prompts", "views"] * 5
+    assert order == ["prompts", "views"] + (["prompts"] * 2 + ["views"] * 2) * 2
     np.testing.assert_array_equal(never.table["value"], always.table["value"])
 
 

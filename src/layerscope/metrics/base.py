@@ -136,8 +136,13 @@ class Metric(Generic[Data]):
         """The raw value of this metric on some data, with its influences. Pure."""
         raise NotImplementedError(f"{type(self).__name__} does not define estimate(data), which returns the metric's Estimate.")
 
-    def prepare(self, many: Sequence[Data]) -> None:
-        """Compute together what `estimate` will need of several data, where that is faster (on a GPU). Changes no value."""
+    def prepare(self, many: Sequence[Data]) -> Callable[[], None] | None:
+        """Compute together what `estimate` will need of several data, where that is faster (on a GPU). Changes no value.
+
+        What has to wait for the GPU may be returned: it is called before the first `estimate`, when other metrics have given
+        the GPU their work.
+        """
+        return None
 
     def normalized(self, data: Data, raw: Estimate, normalization: Normalization) -> Estimate:
         """The same under a normalization. Metrics whose N differs by prompt override it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 
@@ -95,6 +95,11 @@ def prompt_error(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: in
 
 def prompt_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int) -> list[float]:
     """`prompt_error` of several pairs of views, all of n ≥ 3 prompts: together, since a GPU would wait for each of them."""
+    return later_errors(pairs, alpha, permutations, seed)()
+
+
+def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutations: int, seed: int) -> Callable[[], list[float]]:
+    """`prompt_errors`, for which a GPU has been given its work; the host waits when they are asked for."""
     n = len(pairs[0][0])
     used, permutations = min(n, _ERROR_PROMPTS), min(permutations, _ERROR_PERMUTATIONS)
     scale = math.sqrt(used / n)  # an error falls with the root of the number of prompts
@@ -105,13 +110,17 @@ def prompt_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutat
         k_a, k_b = (view[:used] @ view[:used].T for view in (a, b))
         products += [k_a * k_b[p][:, p] for p in orders]
     batch = max(1, _BATCH_ENTRIES.get(device.type, _BATCH_ENTRIES["cpu"]) // used**2)
-    without = [entropies_without_each(torch.stack(products[i : i + batch]), alpha).cpu() for i in range(0, len(products), batch)]
-    effects = -torch.cat(without).numpy().reshape(len(pairs), 1 + permutations, used)
-    of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders[1:]])
-    paired = effects[:, 0]
-    influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
-    variance = np.square(influence).sum(1) - 2 * used * noise / permutations
-    return (scale * np.sqrt((used - 1) / used * np.maximum(variance, 0.0))).tolist()
+    without = [entropies_without_each(torch.stack(products[i : i + batch]), alpha) for i in range(0, len(products), batch)]
+
+    def errors() -> list[float]:
+        effects = -torch.cat([some.cpu() for some in without]).numpy().reshape(len(pairs), 1 + permutations, used)
+        of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders[1:]])
+        paired = effects[:, 0]
+        influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
+        variance = np.square(influence).sum(1) - 2 * used * noise / permutations
+        return (scale * np.sqrt((used - 1) / used * np.maximum(variance, 0.0))).tolist()
+
+    return errors
 
 
 def two_way_effects(effects: np.ndarray, orders: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -175,42 +184,59 @@ class DiME(Metric[ViewRows]):
     def _feature_side(self, data: ViewRows) -> bool:
         return self.options.dime_feature_side and min(len(data), self.options.dime_samples) > data.width
 
-    def prepare(self, many: Sequence[ViewRows]) -> None:
+    def prepare(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
         """On a GPU, the entropies of all data and permutations together, in float32 where it gives what float64 gives."""
         o = self.options
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
         there = [data for data in there if ("dime", o) not in data._memo]
         if not there or o.alpha < 1:
-            return
+            return None
         if len({len(data) for data in there}) == 1:
             prepare_views(there, o.view_rows, o.group)
+        errors = None
         if len({min(len(data), o.dime_samples) for data in there}) == 1:
-            self._prepare_errors([data for data in there if not self._feature_side(data)])
+            errors = self._prepare_errors([data for data in there if not self._feature_side(data)])
         sets = [list(_products(*self._views(data), o.permutations, o.seed, self._feature_side(data))) for data in there]
         if len({products[0].shape for products in sets}) > 1:
-            return
+            return errors
         paired = [products[0] for products in sets]
         near = eigvalsh(torch.stack([product.float() for products in sets for product in products]), overwrite=True)
         del sets
         near = near.double().clamp(min=0).view(len(there), -1, near.shape[-1])
-        rough = self._entropy(near).cpu().numpy()
+        found = self._entropy(near), moved_by_rounding(self._entropy, near[:, 0])
+
+        def keep() -> None:
+            if errors is not None:
+                errors()
+            rough, moved = (values.cpu().numpy() for values in found)
+            self._keep(there, paired, rough, moved)
+
+        return keep
+
+    def _keep(self, there: Sequence[ViewRows], paired: Sequence[Tensor], rough: np.ndarray, moved: np.ndarray) -> None:
+        """Remember the values of data of which float32 gives what float64 gives."""
         terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
-        moved = moved_by_rounding(self._entropy, near[:, 0]).cpu().numpy()
+        moved = moved.copy()
         unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist()
         if unsure:  # it may be less than it could be
-            exact = _entropies(torch.stack([paired[i] for i in unsure]), o.alpha).cpu().numpy()
+            exact = _entropies(torch.stack([paired[i] for i in unsure]), self.options.alpha).cpu().numpy()
             moved[unsure] = np.abs(exact - rough[unsure, 0])
         for data, values, far in zip(there, terms, moved, strict=True):
             if far <= _CLOSE * abs(values.mean()):
-                data._memo["dime", o] = values
+                data._memo["dime", self.options] = values
 
-    def _prepare_errors(self, many: Sequence[ViewRows]) -> None:
+    def _prepare_errors(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
         """The standard errors over prompts of several data, all of as many prompts."""
         o = self.options
-        if many and min(len(many[0]), o.dime_samples) >= 3:
-            errors = prompt_errors([self._views(data) for data in many], o.alpha, o.permutations, o.seed)
-            for data, error in zip(many, errors, strict=True):
+        if not many or min(len(many[0]), o.dime_samples) < 3:
+            return None
+        errors = later_errors([self._views(data) for data in many], o.alpha, o.permutations, o.seed)
+
+        def keep() -> None:
+            for data, error in zip(many, errors(), strict=True):
                 data._memo["dime error", o] = error
+
+        return keep
 
     def _entropy(self, eigenvalues: Tensor) -> Tensor:
         return spectrum_entropy(eigenvalues, self.options.alpha)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -78,17 +78,24 @@ class InfoNCE(Metric[ViewRows]):
         order=50,
     )
 
-    def prepare(self, many: Sequence[ViewRows]) -> None:
+    def prepare(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
         """On a GPU, the losses of all data, for which the host waits once."""
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
-        there = [data for data in there if ("infonce", self.options) not in data._memo]
+        there = [data for data in there if ("infonce queued", self.options) not in data._memo]
         if not there or len({len(data) for data in there}) > 1:
-            return
+            return None
+        for data in there:
+            data._memo["infonce queued", self.options] = True  # its bound is made of the same
         prepare_views(there, self.options.view_rows, self.options.group)
         at_once = max(1, _MOST_ENTRIES // (2 * len(there[0]) * _BLOCK))
         found = [self._losses(there[i : i + at_once]) for i in range(0, len(there), at_once)]
-        for data, losses, as_negative in zip(there, *(torch.cat(part).cpu() for part in zip(*found, strict=True)), strict=True):
-            data._memo["infonce", self.options] = losses, as_negative
+        parts = [torch.cat(part) for part in zip(*found, strict=True)]
+
+        def keep() -> None:
+            for data, losses, as_negative in zip(there, *(part.cpu() for part in parts), strict=True):
+                data._memo["infonce", self.options] = losses, as_negative
+
+        return keep
 
     def _losses(self, many: Sequence[ViewRows]) -> tuple[Tensor, Tensor]:
         o = self.options

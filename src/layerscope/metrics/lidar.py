@@ -14,8 +14,9 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
-from layerscope.metrics.samples import ViewRows, n_folds
+from layerscope.metrics.samples import ViewRows, n_folds, stacked
 from layerscope.spectra import solve_together
+from layerscope.spectra.memory import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
 _CITATION = "Thilak et al. 2024"
@@ -25,6 +26,8 @@ _SHARE_OF_ERROR = 0.25
 _PIVOT_UNITS = 1024
 # What a fold leaves of Σ_w along its own directions: below this share too few digits would be left, and Σ_w is factored anew.
 _LEAST_LEFT = 1e-5
+# For scatter matrices of several data at once on a GPU: bytes, and the share of what is free.
+_MOST_BYTES, _SHARE_OF_MEMORY = 5 * 2**29, 0.1
 
 
 def _prepared_blocks(data: ViewRows, o: Options) -> list[Tensor]:
@@ -60,40 +63,38 @@ class LiDAR(Metric[ViewRows]):
         order=60,
     )
 
-    def prepare(self, many: Sequence[ViewRows]) -> None:
+    def prepare(self, many: Sequence[ViewRows]) -> Callable[[], None] | None:
         """On a GPU, the eigenvalues of all data and folds together in float32; in float64 where its rounding could show."""
         there = [data for data in many if data.on_gpu and len(data) >= 2 and data.n_views >= 2]
-        there = [data for data in there if ("lidar", self.options) not in data._memo]
+        there = [data for data in there if ("lidar queued", self.options) not in data._memo]
         if not there or self.options.alpha < 1 or len({(len(data), data.width) for data in there}) > 1:
-            return
-        tried = [whitened_together(data, self.options) for data in there]
-        sure = torch.stack([safe for _, safe in tried]).tolist()  # the host waits once, not for every site
-        there = [data for data, fine in zip(there, sure, strict=True) if fine]
-        made = [site for (site, _), fine in zip(tried, sure, strict=True) if fine]
-        del tried
-        if not made:
-            return
-        wholes = torch.stack([site[0] for site in made])
+            return None
+        for data in there:
+            data._memo["lidar queued", self.options] = True  # its rank is made of the same
+        at_once = _sites_at_once(there[0])
+        made = [whitened_together(there[i : i + at_once], self.options) for i in range(0, len(there), at_once)]
+        wholes, safe = torch.cat([part[0] for part, _ in made]), torch.cat([fine for _, fine in made])
         folds = []
-        for k in range(1, len(made[0])):
-            folds.append(torch.cat([site[k] for site in made]))
-            for site in made:
-                site[k] = site[0]  # let go of what has been copied
-        del made, site
+        for k in range(1, len(made[0][0])):
+            folds.append(torch.cat([part[k].flatten(0, 1) for part, _ in made]))
+            for part, _ in made:
+                part[k] = part[0]  # let go of what has been copied
+        del made
         near, *left_out = solve_together([wholes.float(), *folds], overwrite=True)
         del folds
-        values, moved = self._entropy(near), moved_by_rounding(self._entropy, near.double().clamp(min=0)).tolist()
-        without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1).tolist()
-        rough = values.tolist()
-        unsure = []
-        for i, (value, far) in enumerate(zip(rough, moved, strict=True)):
-            close = far <= NATS and self._will_do(far, without[i])
-            if not close and math.isfinite(value):
-                unsure.append(i)
+        moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
+        without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)
+        return partial(self._finish, there, wholes, [self._entropy(near), moved, safe, without])
+
+    def _finish(self, there: Sequence[ViewRows], wholes: Tensor, found: Sequence[Tensor]) -> None:
+        """Keep what was found in float32 of each data, or solve it in float64."""
+        rough, moved, safe, without = (values.tolist() for values in found)
+        sure = [far <= NATS and self._will_do(far, left_out) for far, left_out in zip(moved, without, strict=True)]
+        unsure = [i for i, value in enumerate(rough) if safe[i] and not sure[i] and math.isfinite(value)]
         exact = dict(zip(unsure, gram_entropy(wholes[unsure], self.options.alpha).tolist(), strict=True)) if unsure else {}
         for i, data in enumerate(there):
             value = exact.get(i, rough[i])
-            if i not in exact or self._will_do(abs(rough[i] - value), without[i]):
+            if safe[i] and (i not in exact or self._will_do(abs(rough[i] - value), without[i])):
                 data._memo["lidar", self.options] = self._result(data, value, without[i])
 
     def _entropy(self, eigenvalues: Tensor) -> Tensor:
@@ -271,38 +272,49 @@ class _Scatter:
         return _seen_from(z.mean(1), self.mean)
 
 
-def whitened_together(data: ViewRows, options: Options) -> tuple[list[Tensor], Tensor]:
-    """What `_Scatter.whitened` gives, of all prompts and (float32, stacked by size) without each fold, in few steps for a GPU.
+def _sites_at_once(data: ViewRows) -> int:
+    """Of how many data the scatter is worked out together."""
+    n, q, d = len(data), data.n_views, data.width
+    each = 4 * 8 * (n * q * d + (n_folds(n) + 1) * d * d)
+    return max(1, min(_MOST_BYTES, int(_SHARE_OF_MEMORY * free_memory(data.device))) // each) if data.device.type == "cuda" else 2
 
-    Then whether that can be used: not where δ could be lost in rounding, which is for `_Scatter`.
+
+def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[Tensor], Tensor]:
+    """What `_Scatter.whitened` gives, in few steps for a GPU: of several data of one size.
+
+    Of all prompts (B, n, n), then without each fold, stacked by size (B, folds, m, m), float32. And whether that can be used
+    (B,): not where δ could be lost in rounding, which is for `_Scatter`.
     """
-    z = data.all() if options.lidar_rows == "raw" else _prepared(data, options)
-    n, q, d = z.shape
-    centers, mean = z.mean(1), z.mean((0, 1))
-    off = _seen_from(centers, mean)
-    inner = z - centers.unsqueeze(1)
+    z = stacked(many) if options.lidar_rows == "raw" else torch.stack([_prepared(data, options) for data in many])
+    _, n, q, d = z.shape
+    centers = z.mean(2)
+    off = _seen_from(centers, z.mean((1, 2)).unsqueeze(1))
+    inner = z.sub_(centers.unsqueeze(2))
     members = fold_members(n, z.device)
-    within_of = [_products(inner[some].flatten(1, 2)) for some in members]
-    within = torch.stack([part.sum(0) for part in within_of]).sum(0) if members else _products(inner.flatten(0, 1)[None])[0]
-    safe = within.diagonal().max() <= options.delta * n * q / (_PIVOT_UNITS * torch.finfo(z.dtype).eps)
-    delta = options.delta * torch.eye(d, dtype=z.dtype, device=z.device)
+    within_of = [_products(inner[:, some].flatten(2, 3)) for some in members]
+    within = torch.stack([part.sum(1) for part in within_of]).sum(0) if members else _products(inner.flatten(1, 2))
+    del z, inner
+    largest = within.diagonal(dim1=-2, dim2=-1).amax(-1)
+    safe = largest <= options.delta * n * q / (_PIVOT_UNITS * torch.finfo(within.dtype).eps)
+    delta = options.delta * torch.eye(d, dtype=within.dtype, device=within.device)
     by_prompts = n <= d
-    between = torch.zeros(0) if by_prompts else off.T @ off
+    between = torch.zeros(0) if by_prompts else off.mT @ off
     # one factorization for the noise of all prompts and without each fold: a few large matrices take as long as one
-    noises = [(within / (n * q) + delta)[None]]
-    noises += [(within - part) / ((n - some.shape[1]) * q) + delta for some, part in zip(members, within_of, strict=True)]
+    noises = [(within / (n * q) + delta).unsqueeze(1)]
+    for some, part in zip(members, within_of, strict=True):
+        noises.append((within.unsqueeze(1) - part) / ((n - some.shape[1]) * q) + delta)
     del within_of
-    sizes = [len(noise) for noise in noises]
-    solvers = _solvers(torch.cat(noises), sizes)
+    sizes = [noise.shape[1] for noise in noises]
+    solvers = _solvers(torch.cat(noises, dim=1), sizes)
     del noises
-    out = [_whiten(solvers[0], (off if by_prompts else between)[None] / _share(n, by_prompts), by_prompts)[0]]
+    out = [_whiten(solvers[0], (off if by_prompts else between).unsqueeze(1) / _share(n, by_prompts), by_prompts).squeeze(1)]
     for some, solve in zip(members, solvers[1:], strict=True):
         left = n - some.shape[1]
-        shift = -off[some].sum(1) / left
+        shift = -off[:, some].sum(2) / left
         if by_prompts:
-            rest = off[left_in(some, n)] - shift.unsqueeze(1)
+            rest = off[:, left_in(some, n)] - shift.unsqueeze(2)
         else:
-            rest = between - _products(off[some]) - left * shift.unsqueeze(2) * shift.unsqueeze(1)
+            rest = between.unsqueeze(1) - _products(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
         out.append(_whiten(solve, rest / _share(left, by_prompts), by_prompts).float())
     return out, safe
 
@@ -329,13 +341,14 @@ def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -
 
 
 def _solvers(noise: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
-    """Multiplication by L⁻¹, noise = L Lᵀ (B, D, D), for so many of the matrices each; `noise` is overwritten.
+    """Multiplication by L⁻¹, noise = L Lᵀ (B, sets, D, D), for so many of the sets each; `noise` is overwritten.
 
     By products of matrices where a GPU is fast at them (its triangular solver is not).
     """
     if noise.is_cuda and fast_doubles(noise.device):
-        return [partial(torch.matmul, factor) for factor in inverse_factor(noise).split(list(sizes))]
-    return [_by_factor(factor) for factor in torch.linalg.cholesky_ex(noise).L.split(list(sizes))]
+        factors = inverse_factor(noise.flatten(0, 1)).view_as(noise)
+        return [partial(torch.matmul, factor) for factor in factors.split(list(sizes), dim=1)]
+    return [_by_factor(factor) for factor in torch.linalg.cholesky_ex(noise).L.split(list(sizes), dim=1)]
 
 
 def _by_factor(factor: Tensor) -> Callable[[Tensor], Tensor]:

@@ -31,7 +31,7 @@ from layerscope.spectra.memory import free_memory
 from layerscope.spectra.solve import kernel_source
 from layerscope.store import Shard, ShardStore
 
-_MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
+MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
 _SHARE_OF_MEMORY = 0.3  # of what is free: the metrics need the rest
 
 
@@ -176,12 +176,12 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
         encoder = ShardEncoder(reader, model, reducer, config, task.batch_size, on_device=True)
         pending = deque[PendingShard]()
         plan = planner.first() or planner.plan()
-        if planner.early:
-            pending.append(encoder.run_items(plan, plan.shards[0], lambda n: None))
+        early = len(plan.shards) if planner.early else 0
+        pending.extend(encoder.run_items_of(plan, plan.shards[:early], lambda n: None))
         prefetcher = encoder.prefetcher = stack.enter_context(Prefetcher(reader, plan, plan.shards, config.view_settings))
         if planner.early:
             plan = planner.plan()
-            prefetcher.add(plan, plan.shards[1:])
+            prefetcher.add(plan, plan.shards[early:])
         _start_bar(task, plan, bar, sum(len(shard.shard) for shard in pending))
         _run_in_memory(encoder, prefetcher, plan, pending, store, bar)
         facts["empty_views"] = encoder.empty_views
@@ -191,10 +191,15 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
 def _run_in_memory(
     encoder: ShardEncoder, prefetcher: Prefetcher, plan: Plan, pending: deque[PendingShard], store: MemoryStore, bar: Progress
 ) -> None:
-    """Run every shard of a plan, some of which are pending. A GPU that would wait for views gets the next items instead."""
-    views, waiting, queued, written = encoder.config.n_views, deque(plan.shards[len(pending) :]), deque[QueuedShard](), 0
+    """Run every shard of a plan, some of which are pending. A GPU that would wait for views gets the next items instead.
+
+    Which items share a batch does not depend on how long views take.
+    """
+    views, queued, written = encoder.config.n_views, deque[QueuedShard](), 0
+    left, at_once = plan.shards[len(pending) :], MOST_PENDING if views else 1
+    waiting = deque(left[i : i + at_once] for i in range(0, len(left), at_once))
     while waiting or pending or queued:
-        if pending and (not views or not waiting or len(pending) >= _MOST_PENDING or prefetcher.has_views(pending[0].shard)):
+        if pending and (not views or not waiting or len(pending) >= MOST_PENDING or prefetcher.has_views(pending[0].shard)):
             shard = pending.popleft()
             if views:
                 encoder.run_views(plan, shard, bar.advance)
@@ -202,7 +207,7 @@ def _run_in_memory(
             if not waiting and not pending:
                 prefetcher.end_views()
         elif waiting:
-            pending.append(encoder.run_items(plan, waiting.popleft(), bar.advance))
+            pending.extend(encoder.run_items_of(plan, waiting.popleft(), bar.advance))
         # the host waits for a shard while another one's passes are queued
         while len(queued) > 1 or (queued and not waiting and not pending):
             store.write(written, encoder.finish(queued.popleft()))

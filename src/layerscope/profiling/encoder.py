@@ -89,23 +89,40 @@ class ShardEncoder:
 
     def run_items(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> PendingShard:
         """Run the items of a shard."""
-        sites, views, n = len(self.reducer.sites), self.config.n_views, len(shard)
-        device = self.model.device if self.model.device.type == "cuda" else torch.device("cpu")
-        pooled = torch.empty((sites, n, 1 + views, self.model.width), dtype=torch.float32, device=device)
+        return self.run_items_of(plan, [shard], advance)[0]
+
+    def run_items_of(self, plan: Plan, shards: Sequence[np.ndarray], advance: Callable[[int], None]) -> list[PendingShard]:
+        """Run the items of several shards, in common batches: a GPU does a small one in less time than the host takes for it."""
+        pending = [self._make_room(plan, shard) for shard in shards]
         wanted = self.config.needs("tokens")
-        fields = len(self.reducer.fields)
-        values = torch.full((fields, sites, n), torch.nan, dtype=torch.float64, device=device) if wanted else None
-        rows = read_rows(self.reader, plan, shard) if self.prefetcher is None else self.prefetcher.rows(shard)
+        # by item: which shard it is in, and its place there
+        places = [(one, i) for one in pending for i in range(len(one.rows))]
 
         def keep_items(numbers: list[int], batch: Batch) -> None:
             reduced = self._reduce(batch, wanted)
-            where = _index(numbers, device)
-            pooled[:, where, 0] = reduced.pooled.to(device)
-            if values is not None and reduced.tokens is not None:
-                values[:, :, where] = reduced.tokens.to(device)
+            for one in pending:
+                here = [(k, places[number][1]) for k, number in enumerate(numbers) if places[number][0] is one]
+                if not here:
+                    continue
+                device = one.pooled.device
+                where = _index([i for _, i in here], device)
+                some = slice(None) if len(here) == len(numbers) else _index([k for k, _ in here], device)
+                one.pooled[:, where, 0] = reduced.pooled.to(device)[:, some]
+                if one.values is not None and reduced.tokens is not None:
+                    one.values[:, :, where] = reduced.tokens.to(device)[:, :, some]
             advance(len(numbers))
 
-        self.runner.run(rows, keep_items)
+        self.runner.run([row for one in pending for row in one.rows], keep_items)
+        return pending
+
+    def _make_room(self, plan: Plan, shard: np.ndarray) -> PendingShard:
+        """A shard with its rows and the memory for what is kept of it."""
+        sites, views, n = len(self.reducer.sites), self.config.n_views, len(shard)
+        device = self.model.device if self.model.device.type == "cuda" else torch.device("cpu")
+        pooled = torch.empty((sites, n, 1 + views, self.model.width), dtype=torch.float32, device=device)
+        fields, wanted = len(self.reducer.fields), self.config.needs("tokens")
+        values = torch.full((fields, sites, n), torch.nan, dtype=torch.float64, device=device) if wanted else None
+        rows = read_rows(self.reader, plan, shard) if self.prefetcher is None else self.prefetcher.rows(shard)
         return PendingShard(shard, rows, pooled, values)
 
     def run_views(self, plan: Plan, pending: PendingShard, advance: Callable[[int], None]) -> None:

@@ -272,8 +272,8 @@ class TableBuilder:
     def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites one after the other, what is costly for as many of them together as memory allows.
 
-        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has been given for the pooled
-        vectors: not in a thread, since two that want Python at once hold each other up.
+        The host's own work, the means of per-prompt numbers, is done while the GPU does what it has been given: not in a
+        thread, since two that want Python at once hold each other up.
         """
         group = self._sites_together(sum(len(shard.prompts) for shard in shards))
         start = 0
@@ -292,16 +292,21 @@ class TableBuilder:
 
     def _group_on_gpu(self, indices: range, shards: Sequence[Shard]) -> list[_Site]:
         data = deque(self._site_data(i, shards) for i in indices)
-        self._prepare("pooled", data)
+        waiting = [*self._prepare("pooled", data), *self._prepare("views", data)]
         means = self._means(indices)
-        self._prepare("views", data)
+        for finish in waiting:
+            finish()
         vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
         return [{**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means, vectors, strict=True)]
 
-    def _prepare(self, level: str, data: Sequence[tuple[PooledRows, ViewRows]]) -> None:
-        for metric in self._metrics:
-            if metric.info.level == level:
-                metric.prepare([site[level == "views"] for site in data])
+    def _prepare(self, level: str, data: Sequence[tuple[PooledRows, ViewRows]]) -> list[Callable[[], None]]:
+        """Give the GPU the work of some metrics, and say what is to be done when it is through.
+
+        The last metrics first: DiME waits for a number right at its beginning.
+        """
+        metrics = [metric for metric in reversed(self._metrics) if metric.info.level == level]
+        finishes = [metric.prepare([site[level == "views"] for site in data]) for metric in metrics]
+        return [finish for finish in finishes if finish is not None]
 
     def _sites_together(self, prompts: int) -> int:
         side = min(prompts, self.width)
