@@ -80,6 +80,12 @@ class InfoNCE(Metric[ViewRows]):
         """The mean loss over prompts."""
         data.need_views(2, self.info.name)
         o = self.options
+        if ("infonce", o) not in data._memo:  # the bound needs it too
+            data._memo["infonce", o] = self._loss(data)
+        return data._memo["infonce", o]
+
+    def _loss(self, data: ViewRows) -> Estimate:
+        o = self.options
         a, b = (prepared_view(data, i, o.view_rows, o.group) for i in (0, 1))
         losses, as_negative = info_nce(a, b, o.temperature, o.infonce_one_way)
         n = len(losses)
