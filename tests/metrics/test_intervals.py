@@ -212,6 +212,21 @@ def test_lidar_without_a_fold_from_the_factor_of_all(n, q, d, scale):
     assert scatter.entropies_without() == pytest.approx(expected, rel=1e-10)
 
 
+def test_lidar_of_few_prompts_in_many_dimensions(monkeypatch):
+    """Vectors that span few dimensions are turned into them, unless a prompt's center equals the mean."""
+    views = (np.random.default_rng(0).normal(size=(24, 3, 150)) + 5).astype(np.float32)
+    rotated, plain, equal = ViewRows(), ViewRows(), ViewRows()
+    rotated.update(views)
+    plain.update(views)
+    equal.update(np.ones((24, 3, 150), dtype=np.float32))
+    assert _Scatter(rotated, Options()).d == 72
+    assert _Scatter(equal, Options()).d == 150
+    found = LiDAR().estimate(rotated)
+    monkeypatch.setattr("layerscope.metrics.lidar._rotated", lambda z: None)
+    expected = LiDAR().estimate(plain)
+    assert (found.value, found.se) == pytest.approx((expected.value, expected.se), rel=1e-10)
+
+
 def test_lidar_factors_few_scatter_matrices(monkeypatch):
     """One for all prompts and one for each size of a fold, not one for each fold."""
     data = ViewRows()

@@ -93,7 +93,7 @@ class InfoNCE(Metric[ViewRows]):
 
         def keep() -> None:
             for data, losses, as_negative in zip(there, *(part.cpu() for part in parts), strict=True):
-                data._memo["infonce", self.options] = losses, as_negative
+                data._memo["infonce losses", self.options] = losses, as_negative
 
         return keep
 
@@ -105,7 +105,14 @@ class InfoNCE(Metric[ViewRows]):
     def estimate(self, data: ViewRows) -> Estimate:
         """The mean loss over prompts."""
         data.need_views(2, self.info.name)
-        losses, as_negative = data._memo.get(("infonce", self.options)) or (part[0] for part in self._losses([data]))
+        o = self.options
+        if ("infonce", o) not in data._memo:  # the bound needs it too
+            data._memo["infonce", o] = self._loss(data)
+        return data._memo["infonce", o]
+
+    def _loss(self, data: ViewRows) -> Estimate:
+        found = data._memo.get(("infonce losses", self.options)) or [part[0] for part in self._losses([data])]
+        losses, as_negative = found
         n = len(losses)
         value = float(losses.mean())
         influence = (losses - value + as_negative - as_negative.mean()) / n

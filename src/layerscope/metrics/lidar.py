@@ -14,7 +14,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_rounding, spectrum_entropy
 from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
-from layerscope.metrics.samples import ViewRows, n_folds, stacked
+from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
 from layerscope.spectra import solve_together
 from layerscope.spectra.memory import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
@@ -131,6 +131,10 @@ class _Scatter:
         self.n, self.q, self.d = len(data), data.n_views, data.width
         # prepared rows need all of a view's rows, so they are kept; raw ones are read fold by fold
         self._prepared = None if options.lidar_rows == "raw" else _prepared(data, options)
+        if self.n >= FOLDS and 2 * self.n * self.q <= self.d and not data.on_gpu:
+            rotated = _rotated(data.all() if self._prepared is None else self._prepared)
+            if rotated is not None:
+                self._prepared, self.d = rotated, rotated.shape[-1]
         self.mean = torch.zeros(self.d, dtype=torch.float64, device=data.device)
         for z in self._blocks():
             self.mean += z.sum((0, 1))
@@ -199,7 +203,9 @@ class _Scatter:
         shift = whole[:, away].sum(1) / n
         moved = shift[~away]
         rest = whole[~away][:, ~away] + moved + moved.unsqueeze(1) + shift[away].sum() / n
-        return rest / n if bool(rest.isfinite().all()) else None
+        spread, before = float(rest.diagonal().max()), float(whole.diagonal().max())
+        sound = _LEAST_LEFT * before < spread < math.inf and bool(rest.isfinite().all())
+        return rest / n if sound else None
 
     def whitened(self, without: Sequence[int | None]) -> list[Tensor | None]:
         """Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, or a matrix with the same eigenvalues, of all prompts (None) or without a fold.
@@ -371,6 +377,19 @@ def _seen_from(centers: Tensor, mean: Tensor) -> Tensor:
 def _prepared(data: ViewRows, options: Options) -> Tensor:
     whole = torch.cat(list(_prepared_blocks(data, options)))
     return whole[torch.from_numpy(data.order()).to(whole.device)]
+
+
+def _rotated(z: Tensor) -> Tensor | None:
+    """Few vectors (n, q, D), seen from their mean, in as many dimensions as there are vectors: angles and lengths stay.
+
+    δ is the same in all directions, so that those in which no vector lies do not matter. None where a prompt's center equals the
+    mean, which rounding would hide.
+    """
+    mean = z.mean((0, 1))
+    if not bool(_seen_from(z.mean(1), mean).any(1).all()):
+        return None
+    upper = torch.linalg.qr((z - mean).flatten(0, 1).mT, mode="r").R
+    return upper.mT.reshape(*z.shape[:2], -1)
 
 
 def _inner(z: Tensor) -> Tensor:

@@ -233,10 +233,11 @@ def sum_and_norms(one: Tensor, two: Tensor, three: Tensor, norms: tuple[nn.Layer
     width = three.shape[-1]
     rows = three.numel() // width
     out, *normed = (torch.empty_like(three) for _ in range(3))
-    weights: list[Tensor | int] = [part for norm in norms for part in (norm.weight, norm.bias)]
-    sizes: list[Tensor | int] = [rows, width, *(_bits(norm.eps) for norm in norms)]
+    weights = [part for norm in norms for part in (norm.weight, norm.bias)]
+    sizes = [rows, width, *(_bits(norm.eps) for norm in norms)]
     blocks = -(-rows // _ROWS)
-    launch(source(width, three.dtype), "sum_and_norms", blocks, 32 * _ROWS, 0, [one, two, three, *weights, out, *normed, *sizes])
+    given: list[Tensor | int] = [one, two, three, *weights, out, *normed, *sizes]
+    launch(source(width, three.dtype), "sum_and_norms", blocks, 32 * _ROWS, 0, given)
     for norm, result in zip(norms, normed, strict=True):
         _ready[norm] = out, result
     return out
