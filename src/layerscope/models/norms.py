@@ -219,7 +219,7 @@ def layer_norm(states: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> 
     width = states.shape[-1]
     rows = states.numel() // width
     out = torch.empty_like(states)
-    given = [states, weight, bias, out, rows, width, _bits(epsilon)]
+    given: list[Tensor | int] = [states, weight, bias, out, rows, width, _bits(epsilon)]
     launch(source(width, states.dtype), "layer_norm", -(-rows // _ROWS), 32 * _ROWS, 0, given)
     return out
 
