@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 from layerscope.core.statistics import Z95, student_quantile
 from layerscope.metrics.base import Estimate
@@ -74,7 +75,9 @@ def _shifts(estimates: Sequence[Estimate], n: int, seed: int) -> list[list[float
         # in float32, as the weights are: these are distances from the value, of which seven digits are plenty in any unit
         widest = np.abs(g).max(1)
         scale = np.where(widest > 0, widest, 1.0)
-        moved = _weights(n, seed) @ np.ascontiguousarray(g.T / scale, dtype=np.float32)
+        steps = torch.from_numpy(np.ascontiguousarray(g.T / scale, dtype=np.float32))
+        # by torch, whose workers use one thread each: numpy's own threads would spin for a while after every product
+        moved = (torch.from_numpy(_weights(n, seed)) @ steps).numpy()
         ends[:, usable] = scale * np.quantile(moved, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return ends.tolist()
 
