@@ -129,7 +129,7 @@ def _run_sums(states: Tensor, given: list[Tensor | int], masked: bool, kind: Kin
 
 def _run(name: str, states: Tensor, arguments: list[Tensor | int], threads: int = _THREADS, shared: int = 0) -> None:
     texts, tokens, width = states.shape
-    launch(source_for(width, states.dtype), name, texts * -(-tokens // _shape(width)["CHUNK"]), threads, shared, arguments)
+    launch(source_for(name, width, states.dtype), name, texts * -(-tokens // _shape(width)["CHUNK"]), threads, shared, arguments)
 
 
 def _given(
@@ -140,8 +140,8 @@ def _given(
 
 
 def _numbers(states: Tensor, masked: bool, kind: Kind) -> list[int]:
-    _, tokens, width = states.shape
-    return [tokens, width, int(masked), _KINDS[kind]]
+    tokens = states.shape[1]
+    return [tokens, int(masked), _KINDS[kind]]
 
 
 @cache
@@ -159,10 +159,15 @@ def _shape(width: int) -> dict[str, int]:
 
 
 @cache
-def source_for(width: int, dtype: torch.dtype) -> str:
-    """The kernels for states of a width and a type."""
-    known = {**_shape(width), "HALF": int(dtype == torch.float16), "BLOCKS": 3 if _shape(width)["FOURS"] <= 8 else 1}
-    return "".join(f"#define {name} {value}\n" for name, value in known.items()) + SOURCE
+def source_for(kernel: str, width: int, dtype: torch.dtype) -> str:
+    """A kernel for states of a width and a type. Each is compiled by itself: two at once take half the time."""
+    known = {
+        **_shape(width),
+        "WIDTH": width,
+        "HALF": int(dtype == torch.float16),
+        "BLOCKS": 2 if _shape(width)["FOURS"] <= 8 else 1,
+    }
+    return "".join(f"#define {name} {value}\n" for name, value in known.items()) + _COMMON + KERNELS[kernel]
 
 
 def _settings(norm: nn.Module | None, states: Tensor, weights: Weights | None, held: Held | None) -> Settings:
@@ -274,7 +279,7 @@ def _is_centered(seen: CenteredStates, given: Tensor, mask: Tensor, after: Tenso
 # over up to sixteen tokens in float32, then in float64. A block has a part of a text: long texts alone would leave most of the
 # chip idle.
 
-SOURCE = (
+_COMMON = (
     HALVES
     + WARP_SUM
     + r"""
@@ -310,7 +315,10 @@ __device__ __forceinline__ float4 normed(uint2 x, float4 weight, float4 bias, fl
   store(y.x, y.y), store(y.z, y.w);
   return y;
 }
+"""
+)
 
+_SUMS = r"""
 // the sum over the warps that share a token, in each of their threads
 __device__ __forceinline__ float team_sum(float x, float* part, int warp) {
   x = warp_sum(x);
@@ -330,15 +338,14 @@ __device__ __forceinline__ float team_sum(float x, float* part, int warp) {
 // token is kept, and its norms: as it came, and under the norm.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, float* means,
-            float* scales, double* before, double* after, int epsilon, int tokens, int width, int masked, int kind, int full,
-            int single) {
-  extern __shared__ __align__(16) float sums[];  // ROWS x width
+            float* scales, double* before, double* after, int epsilon, int tokens, int masked, int kind, int full, int single) {
+  extern __shared__ __align__(16) float sums[];  // ROWS x WIDTH
   __shared__ float part[THREADS / 32];
   __shared__ int counts[THREADS / 32];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, team = warp / TEAM, member = warp % TEAM;
   const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
   const int end = min(begin + CHUNK, tokens), column = (member * 32 + lane) * 4;
-  const u16* at = states + (size_t)text * tokens * width;
+  const u16* at = states + (size_t)text * tokens * WIDTH;
   const unsigned char* real = mask + (size_t)text * tokens;
   const float eps = __int_as_float(epsilon);
   float4 sum[FOURS];
@@ -353,7 +360,7 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 #pragma unroll
     for (int f = 0; f < FOURS; ++f) {
       const int k = f * 128 * TEAM + column;
-      held[f] = there && k < width ? *(const uint2*)(at + (size_t)token * width + k) : make_uint2(0u, 0u);
+      held[f] = there && k < WIDTH ? *(const uint2*)(at + (size_t)token * WIDTH + k) : make_uint2(0u, 0u);
     }
     float mean = 0.f, square = 0.f, squares = 0.f, scale = 1.f;
     if (kind == LAYER) {
@@ -362,19 +369,19 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
         const float4 x = wide(held[f]);
         mean += (x.x + x.y) + (x.z + x.w);
       }
-      mean = team_sum(mean, part, warp) / width;
+      mean = team_sum(mean, part, warp) / WIDTH;
     }
     if (kind != NONE || full) {
 #pragma unroll
       for (int f = 0; f < FOURS; ++f) {  // around the mean: the difference of two large sums would have no digits left
-        if (f * 128 * TEAM + column >= width) continue;
+        if (f * 128 * TEAM + column >= WIDTH) continue;
         const float4 x = wide(held[f]);
         const float a = x.x - mean, b = x.y - mean, c = x.z - mean, d = x.w - mean;
         square += (a * a + b * b) + (c * c + d * d);
       }
       square = team_sum(square, part, warp);
     }
-    if (kind != NONE) scale = 1.f / sqrtf(square / width + eps);
+    if (kind != NONE) scale = 1.f / sqrtf(square / WIDTH + eps);
     if (full) {
       squares = square;
       if (kind == LAYER) {
@@ -393,7 +400,7 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 #pragma unroll
       for (int f = 0; f < FOURS; ++f) {
         const int k = f * 128 * TEAM + column;
-        if (k >= width) continue;
+        if (k >= WIDTH) continue;
         const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
         const float4 y = normed(held[f], w, b, mean, scale, kind);
         sum[f].x += y.x, sum[f].y += y.y, sum[f].z += y.z, sum[f].w += y.w;
@@ -414,35 +421,37 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 #pragma unroll
   for (int f = 0; f < FOURS; ++f) {
     const int k = f * 128 * TEAM + column;
-    if (k < width) *(float4*)(sums + (size_t)team * width + k) = sum[f];
+    if (k < WIDTH) *(float4*)(sums + (size_t)team * WIDTH + k) = sum[f];
   }
   counts[warp] = count;
   __syncthreads();
   count = 0;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) count += counts[r * TEAM];
-  for (int k = tid; k < width; k += THREADS) {
+  for (int k = tid; k < WIDTH; k += THREADS) {
     double total = 0.;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) total += sums[(size_t)r * width + k];
+    for (int r = 0; r < ROWS; ++r) total += sums[(size_t)r * WIDTH + k];
     if (single) {
-      ((float*)out)[(size_t)blockIdx.x * width + k] = (float)(total / count);
+      ((float*)out)[(size_t)blockIdx.x * WIDTH + k] = (float)(total / count);
     } else {
-      out[(size_t)blockIdx.x * width + k] = total;
+      out[(size_t)blockIdx.x * WIDTH + k] = total;
     }
   }
 }
+"""
 
+_CENTERED = r"""
 // CHUNK tokens of a text under the norm, seen from the mean of all its tokens but the largest
 extern "C" __global__ void __launch_bounds__(256)
 centered_states(const u16* states, const unsigned char* mask, const float* weight, const float* bias, const double* total,
-                const float* means, const float* scales, const long long* largest, float* centered, int tokens, int width,
-                int masked, int kind) {
+                const float* means, const float* scales, const long long* largest, float* centered, int tokens, int masked,
+                int kind) {
   __shared__ int counted[8];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const int chunks = (tokens + CHUNK - 1) / CHUNK, text = blockIdx.x / chunks, begin = blockIdx.x % chunks * CHUNK;
   const int end = min(begin + CHUNK, tokens);
-  const u16* at = states + (size_t)text * tokens * width;
+  const u16* at = states + (size_t)text * tokens * WIDTH;
   const unsigned char* real = mask + (size_t)text * tokens;
   const float* mean = means + (size_t)text * tokens;
   const float* scale = scales + (size_t)text * tokens;
@@ -457,23 +466,24 @@ centered_states(const u16* states, const unsigned char* mask, const float* weigh
 #pragma unroll
   for (int c = 0; c < COLUMNS; ++c) {
     const int k = (c * 256 + tid) * 4;
-    if (k < width) {
+    if (k < WIDTH) {
       const float4 w = *(const float4*)(weight + k), b = *(const float4*)(bias + k);
-      const float4 far = normed(*(const uint2*)(at + (size_t)sink * width + k), w, b, mean[sink], scale[sink], kind);
-      const double* sum = total + (size_t)text * width + k;
+      const float4 far = normed(*(const uint2*)(at + (size_t)sink * WIDTH + k), w, b, mean[sink], scale[sink], kind);
+      const double* sum = total + (size_t)text * WIDTH + k;
       const float4 m = make_float4((float)((sum[0] - far.x) / others), (float)((sum[1] - far.y) / others),
                                    (float)((sum[2] - far.z) / others), (float)((sum[3] - far.w) / others));
-#pragma unroll 8
+#pragma unroll 4
       for (int i = begin; i < end; ++i) {
         float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
         if (!masked || real[i]) {
-          y = normed(*(const uint2*)(at + (size_t)i * width + k), w, b, mean[i], scale[i], kind);
+          y = normed(*(const uint2*)(at + (size_t)i * WIDTH + k), w, b, mean[i], scale[i], kind);
           y.x -= m.x, y.y -= m.y, y.z -= m.z, y.w -= m.w;
         }
-        *(float4*)(centered + ((size_t)text * tokens + i) * width + k) = y;
+        *(float4*)(centered + ((size_t)text * tokens + i) * WIDTH + k) = y;
       }
     }
   }
 }
 """
-)
+
+KERNELS = {"normed_sums": _SUMS, "centered_states": _CENTERED}

@@ -64,7 +64,7 @@ __device__ __forceinline__ void turn(const Eight& x1, const Eight& x2, const Eig
 
 // Queries, then keys: (batch, heads, tokens, across) with these strides in, and out with the heads of a token side by side. The
 // first `turned` numbers of a head are turned, in pairs half of that apart; the others are copied. A block takes ROWS tokens; one
-// of its threads takes eight numbers of each, or eight pairs, and reads them all before it writes any.
+// of its threads takes eight numbers of each, or eight pairs; what is copied is read for all of them before any is written.
 extern "C" __global__ void __launch_bounds__(256)
 rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_out, u16* k_out, int batch, int q_heads,
        int k_heads, int tokens, int across, int turned, int q_batch, int q_head, int q_token, int k_batch, int k_head,
@@ -94,25 +94,16 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
         if (r < many) x[r].put(to + (size_t)(first + r) * step + one);
       continue;
     }
-    Eight x1[ROWS], x2[ROWS];
-#pragma unroll
-    for (unsigned r = 0; r < ROWS; ++r) {
+#pragma unroll 1
+    for (unsigned r = 0; r < many; ++r) {
       const u16* at = from + (size_t)b * of_batch + (size_t)t * of_token;
-      if (r < many) x1[r] = Eight(at + one), x2[r] = Eight(at + two);
-      if (++t == tokens) t = 0, ++b;
-    }
-    b = first / tokens, t = first % tokens;
-#pragma unroll
-    for (unsigned r = 0; r < ROWS; ++r) {
-      if (r < many) {
-        const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
-        const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
-        const Eight c1(c + one), c2(c + two), s1(s + one), s2(s + two);
-        Eight y1, y2;
-        turn(x1[r], x2[r], c1, c2, s1, s2, y1, y2);
-        y1.put(to + (size_t)(first + r) * step + one);
-        y2.put(to + (size_t)(first + r) * step + two);
-      }
+      const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
+      const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
+      const Eight x1(at + one), x2(at + two), c1(c + one), c2(c + two), s1(s + one), s2(s + two);
+      Eight y1, y2;
+      turn(x1, x2, c1, c2, s1, s2, y1, y2);
+      y1.put(to + (size_t)(first + r) * step + one);
+      y2.put(to + (size_t)(first + r) * step + two);
       if (++t == tokens) t = 0, ++b;
     }
   }

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from layerscope.capture import Site, check_residual, expand_sites
-from layerscope.capture.normed import source_for
+from layerscope.capture.normed import KERNELS, source_for
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.metrics.samples import FOLDS
@@ -138,7 +138,8 @@ def compile_kernels(task: ProfileTask) -> None:
     sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [kernel_source(n, index) for n in sizes]
-        passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype), source_for(width, dtype)]
+        passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype)]
+        passes += [source_for(kernel, width, dtype) for kernel in KERNELS]
         compile_ahead(
             [*(passes if dtype.itemsize == 2 else []), gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index)
         )
