@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_OUT ?= demo
 TEST_PROCESSES ?= 2
+# Modules are compiled when they are first imported: two thirds of what is installed never are, and pip takes over a minute.
+INSTALL := $(BIN)/pip install -q --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo test slow docs docs-site tutorials release release-check integrations faults audit nightly paper lint format bench clean
@@ -17,10 +20,10 @@ ZOO := packages/layerscope-zoo
 $(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
-	$(BIN)/pip install -q --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(BIN)/pip install -q ./packages/pytrec-eval-pure
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(INSTALL) --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(INSTALL) ./packages/pytrec-eval-pure
+	$(INSTALL) -c constraints.txt -e '.[dev]'
 	@# the small trained models, which are not in layerscope's own wheel
-	$(BIN)/pip install -q --no-deps -e ./$(ZOO)
+	$(INSTALL) --no-deps -e ./$(ZOO)
 	@touch $@
 
 setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need
