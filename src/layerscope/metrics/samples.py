@@ -130,7 +130,8 @@ def _concatenated(parts: list[np.ndarray | Tensor]) -> np.ndarray | Tensor:
     """Parts of one kind, one after the other; a single one is not copied."""
     if len(parts) == 1:
         return parts[0]
-    return torch.cat(parts) if isinstance(parts[0], Tensor) else np.concatenate(parts)
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return torch.cat(tensors) if len(tensors) == len(parts) else np.concatenate([np.asarray(part) for part in parts])
 
 
 class _Vectors:
