@@ -76,9 +76,15 @@ def elements(p: Point) -> float:
     return passes(p) * p.tokens * p.blocks * p.width
 
 
+def shard_size(p: Point) -> float:
+    """Prompts that are run and stored together."""
+    fits = SHARD_BYTES[p.device] // (sites(p) * (1 + p.views) * p.width * 4)
+    return min(p.prompts, SHARD_PROMPTS[p.device], max(4, fits))
+
+
 def launches(p: Point) -> float:
     """Batches times blocks: what starting the work of a block takes, however small it is."""
-    shard = min(p.prompts, SHARD_PROMPTS[p.device], max(4, SHARD_BYTES[p.device] // (sites(p) * (1 + p.views) * p.width * 4)))
+    shard = shard_size(p)
     # prompts and views are in batches of their own; a part of a batch counts as a part, so that curves are smooth
     batches = sum(max(1.0, count * shard * p.tokens / BATCH_TOKENS[p.device]) for count in ((1, p.views) if p.views else (1,)))
     return p.prompts / shard * batches * p.blocks
@@ -99,29 +105,49 @@ def states(p: Point) -> float:
     return passes(p) * p.tokens * sites(p) * p.width
 
 
-def pooled(p: Point) -> float:
-    """Multiplications and additions of the Gram or covariance matrices of the pooled vectors."""
-    return 2 * sites(p) * p.prompts * p.width * min(p.prompts, p.width)
-
-
 def cells(p: Point) -> float:
     """Texts times sites: what is done once for each of them."""
     return passes(p) * sites(p)
 
 
-def spectra(p: Point) -> float:
-    """Cubes of the sides of the spectra over prompts at every site (and once per fold, which the coefficient holds)."""
-    return sites(p) * min(p.prompts, p.width) ** 3
+def tall(p: Point) -> bool:
+    """Whether there are more prompts than dimensions: spectra over prompts are then those of D×D matrices."""
+    return p.prompts > p.width
+
+
+def gram_spectra(p: Point) -> float:
+    """Cubes of the sides of the N×N matrices over prompts, one per site (and per fold, which the coefficient holds)."""
+    return 0 if tall(p) else sites(p) * p.prompts**3
+
+
+def scatter_spectra(p: Point) -> float:
+    """The same for D×D matrices."""
+    return sites(p) * p.width**3 if tall(p) else 0
+
+
+def scatter_products(p: Point) -> float:
+    """Multiplications and additions that make the D×D matrices."""
+    return 2 * sites(p) * p.prompts * p.width**2 if tall(p) else 0
+
+
+def scatter_parts(p: Point) -> float:
+    """Shards times sites: every shard adds to the D×D matrix of every fold."""
+    return sites(p) * p.prompts / shard_size(p) if tall(p) else 0
 
 
 def view_spectra(p: Point) -> float:
-    """The same for the metrics that compare views."""
+    """Cubes of the sides of the matrices of metrics that compare views."""
     return sites(p) * (min(p.prompts, p.width) ** 3 + p.width**3) if p.views else 0
 
 
 def text_tokens(p: Point) -> float:
     """Tokens that the host makes from texts."""
-    return passes(p) * p.tokens
+    return p.prompts * p.tokens
+
+
+def view_tokens(p: Point) -> float:
+    """Tokens of the views that the host makes."""
+    return p.prompts * p.views * p.tokens
 
 
 def vector_bytes(p: Point) -> float:
@@ -135,11 +161,15 @@ KINDS = {
     "eigen": eigen,
     "gram": gram,
     "states": states,
-    "pooled": pooled,
     "cells": cells,
-    "spectra": spectra,
+    "gram_spectra": gram_spectra,
+    "scatter_spectra": scatter_spectra,
+    "scatter_products": scatter_products,
+    "scatter_parts": scatter_parts,
+    "tall": tall,
     "view_spectra": view_spectra,
     "text_tokens": text_tokens,
+    "view_tokens": view_tokens,
     "disk": lambda p: vector_bytes(p) if p.disk else 0,
     "sites": sites,
     "run": lambda p: 1,
@@ -149,9 +179,14 @@ CAUSES = {
     "the model's forward passes": tuple(PASSES),
     "token matrices and their eigenvalues": ("eigen", "gram"),
     "reading the states": ("states",),
-    "spectra over prompts": ("pooled", "spectra", "view_spectra"),
-    "the host: texts, tables, bookkeeping": ("cells", "text_tokens", "sites", "run"),
+    "spectra over prompts": ("gram_spectra", "scatter_spectra", "scatter_products", "view_spectra"),
+    "tokenizing texts": ("text_tokens",),
+    "making and tokenizing views": ("view_tokens",),
+    "pooled vectors to the disk and back": ("disk",),
+    "many small steps": ("scatter_parts", "tall", "cells", "sites", "run"),
 }
+# Of these, what a GPU waits for
+HOST = ("tokenizing texts", "making and tokenizing views", "pooled vectors to the disk and back", "many small steps")
 
 
 def amounts(p: Point, bare: bool = False) -> list[float]:
@@ -163,11 +198,15 @@ def amounts(p: Point, bare: bool = False) -> list[float]:
 
 
 def fit(points: Sequence[Point], profiles: Sequence[float], bare: Sequence[float]) -> dict[str, float]:
-    """Non-negative coefficients (seconds per unit) with the smallest sum of squared relative errors, of profiles and passes."""
+    """Non-negative coefficients (seconds per unit) with the smallest sum of squared relative errors, of profiles and passes.
+
+    A profile of NaN seconds does not count.
+    """
     from scipy.optimize import nnls
 
+    seconds = np.array([*profiles, *bare])
     table = np.array([amounts(p) for p in points] + [amounts(p, bare=True) for p in points])
-    table /= np.array([*profiles, *bare])[:, None]
+    table = (table / seconds[:, None])[np.isfinite(seconds)]
     scale = np.where(table.max(axis=0) > 0, table.max(axis=0), 1.0)
     solution, _ = nnls(table / scale, np.ones(len(table)))
     return dict(zip(KINDS, (solution / scale).tolist(), strict=True))
@@ -191,21 +230,40 @@ class Fit:
 
     def summary(self, which: int = 0) -> tuple[float, float, Point]:
         """The median and the largest relative error of profiles (0) or bare passes (1), and where it is largest."""
-        found = {p: abs(pair[which]) for p, pair in self.errors.items()}
+        found = {p: abs(pair[which]) for p, pair in self.errors.items() if math.isfinite(pair[which])}
         worst = max(found, key=lambda p: found[p])
         return statistics.median(found.values()), found[worst], worst
 
 
 def fit_lines(lines: Iterable[Line], device: str) -> Fit:
-    """The fit to all measured points of one device."""
-    rows = {Point.of(line): (line["profile_s"], line["bare_s"]) for line in lines if line.get("device") == device}
-    points, profiles, bare = list(rows), [a for a, _ in rows.values()], [b for _, b in rows.values()]
-    coefficients = fit(points, profiles, bare)
+    """The fit to all measured points of one device; of a point that was measured again, to the last."""
+    rows = {Point.of(line): (profile_seconds(line), line["bare_s"]) for line in lines if line.get("device") == device}
+    return fit_rows(rows)
+
+
+def fit_rows(rows: dict[Point, tuple[float, float]]) -> Fit:
+    """The fit to points with their seconds, of the profile and of the bare passes."""
+    coefficients = fit(list(rows), [a for a, _ in rows.values()], [b for _, b in rows.values()])
     errors = {
         p: (sum(predict(coefficients, p).values()) / a - 1, sum(predict(coefficients, p, bare=True).values()) / b - 1)
-        for p, a, b in zip(points, profiles, bare, strict=True)
+        for p, (a, b) in rows.items()
     }
     return Fit(coefficients, errors)
+
+
+def profile_seconds(line: Line) -> float:
+    """Seconds of the profile; NaN where the only run was the first of its shape, which also compiles kernels."""
+    return float(line["profile_s"]) if line.get("warm", True) else math.nan
+
+
+def left_out_errors(lines: Iterable[Line], device: str) -> dict[Point, float]:
+    """The relative error of the profile at each point, as the fit to all other points predicts it."""
+    rows = {Point.of(line): (profile_seconds(line), line["bare_s"]) for line in lines if line.get("device") == device}
+    out = {}
+    for p, (seconds, _) in rows.items():
+        if math.isfinite(seconds):
+            out[p] = fit_rows({other: row for other, row in rows.items() if other != p}).seconds(p) / seconds - 1
+    return out
 
 
 def fit_workers(lines: Iterable[Line]) -> tuple[float, float, float]:
@@ -228,40 +286,45 @@ class Prediction:
     point: Point
     models: int
     bare_s: float  # of one model
-    compute_s: float  # of one profile, the disk left out
-    disk_s: float | None  # of writing its vectors; None where no rate was measured
-    causes: dict[str, float]  # share of the computing time
+    fitted_s: float  # of one profile
+    write_s: float | None  # that the disk needs for its vectors; None where no rate was measured
+    causes: dict[str, float]  # share of the fitted time
 
     @property
     def profile_s(self) -> float:
         """Seconds of one profile. Vectors are written while the next batches are computed: the slower of the two counts."""
-        return max(self.compute_s, self.disk_s or 0.0)
+        return max(self.fitted_s, self.write_s or 0.0)
 
     @property
     def bottleneck(self) -> str:
         """What one waits for most."""
-        if self.disk_s is not None and self.disk_s > self.compute_s:
+        if self.write_s is not None and self.write_s > self.fitted_s:
             return "the disk that pooled vectors are written to"
-        return max(self.causes, key=lambda name: self.causes[name])
+        largest = sorted(self.causes, key=lambda name: -self.causes[name])
+        host = [name for name in largest if name in HOST]
+        others = [self.causes[name] for name in largest if name not in HOST]
+        if self.point.device == "cuda" and sum(self.causes[name] for name in host) > max(others):
+            return "the host: " + ", ".join(name for name in host if self.causes[name] >= 0.05)
+        return largest[0]
 
     @property
     def devices_per_disk(self) -> float:
         """How many such devices one disk of the measured rate can serve."""
-        return self.compute_s / self.disk_s if self.disk_s else math.inf
+        return self.fitted_s / self.write_s if self.write_s else math.inf
 
 
 def predict_sweep(found: Fit, point: Point, models: int = 1000, write_gb_s: float | None = None) -> Prediction:
     """What profiles of many models of one shape take; `write_gb_s` is the rate at which vectors are written."""
     parts = predict(found.coefficients, point)
-    compute = sum(seconds for name, seconds in parts.items() if name != "disk")
-    causes = {cause: sum(parts[name] for name in kinds) / compute for cause, kinds in CAUSES.items()}
-    disk = vector_bytes(point) / 1e9 / write_gb_s if write_gb_s else None
-    return Prediction(point, models, found.seconds(point, bare=True), compute, disk, causes)
+    total = sum(parts.values())
+    causes = {cause: sum(parts[name] for name in kinds) / total for cause, kinds in CAUSES.items()}
+    write = vector_bytes(point) / 1e9 / write_gb_s if write_gb_s else None
+    return Prediction(point, models, found.seconds(point, bare=True), total, write, causes)
 
 
 def large(device: str) -> Point:
-    """A model of Pythia-410M's shape on a million prompts of 128 tokens."""
-    return Point(prompts=1_000_000, tokens=128, width=1024, blocks=24, device=device)
+    """A model of Pythia-410M's shape on a million prompts of 128 tokens; so many vectors do not stay on a GPU."""
+    return Point(prompts=1_000_000, tokens=128, width=1024, blocks=24, device=device, disk=device == "cuda")
 
 
 # Results ----------------------------------------------------------------------------------------------------------------------
@@ -294,14 +357,16 @@ def report(lines: list[Line], device: str) -> None:
     for which, name in enumerate(("profile", "bare passes")):
         middle, worst, where = found.summary(which)
         print(f"  relative error, {name}: median {middle:.1%}, largest {worst:.1%} ({_shown(where)})")
+    others = [abs(error) for error in left_out_errors(measured(lines), device).values()]
+    print(f"  each profile predicted from the other points: median {statistics.median(others):.1%}, largest {max(others):.1%}")
     sweep = predict_sweep(found, large(device), write_gb_s=write_rate(lines, device))
     print(f"  predicted for one model ({_shown(sweep.point)}):")
     print(f"    bare passes {sweep.bare_s / 60:,.1f} min, profile {sweep.profile_s / 60:,.1f} min")
     shares = sorted(sweep.causes.items(), key=lambda item: -item[1])
-    print("    " + ", ".join(f"{cause} {share:.0%}" for cause, share in shares))
-    if sweep.disk_s is not None:
+    print("    " + ", ".join(f"{cause} {share:.0%}" for cause, share in shares if share >= 0.005))
+    if sweep.write_s is not None:
         gigabytes = vector_bytes(sweep.point) / 1e9
-        print(f"    {gigabytes:,.0f} GB of vectors, {sweep.disk_s / 60:,.1f} min to write")
+        print(f"    {gigabytes:,.0f} GB of vectors, {sweep.write_s / 60:,.1f} min to write")
         print(f"    one disk serves {sweep.devices_per_disk:,.1f} such devices")
     hours = sweep.models * sweep.profile_s / 3600
     print(f"  {sweep.models:,} models: {hours:,.0f} hours ({hours / 24 / 365:,.2f} years); bottleneck: {sweep.bottleneck}")

@@ -51,7 +51,7 @@ Axes = dict[str, list[Point]]
 CUDA_AXES: Axes = {
     "tokens": [replace(GPU, tokens=n, prompts=TOKENS // n) for n in (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)],
     "prompts": [replace(GPU, prompts=n) for n in (100, 1000, 10_000, 100_000)],
-    "views": [replace(GPU, views=n) for n in (0, 2, 4, 8, 16, 32)],
+    "views": [replace(GPU, views=n) for n in (0, 2, 4, 8, 16)],
     "disk": [replace(GPU, prompts=10_000, disk=True)],
     "blocks": [replace(GPU, blocks=n) for n in (3, 6, 12, 24, 48)],
     "width": [replace(GPU, width=n) for n in (256, 512, 1024, 2048, 4096, 8192)],
@@ -153,8 +153,7 @@ def measure(models: Models, p: Point) -> Line:
     def bare() -> float:
         return gpu.timed(lambda: gpu.run_bare(model, batches), bare_clock)[0]
 
-    if p.prompts > 20 * FEW:
-        run_profile(model, Corpus.of(texts[:FEW]), replace(p, disk=False))
+    run_profile(model, Corpus.of(texts[:FEW]), replace(p, disk=False))
     pairs = []
     first = run_profile(model, corpus, p)
     if first[0] > LONG_S:

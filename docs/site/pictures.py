@@ -16,10 +16,11 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1]
 # scripts with a function `draw(into)`, and what each draws
 SCRIPTS = {
-    "draw_architecture.py": "architecture.png",
-    "draw_improve.py": "improve.png",
-    "draw_one_token.py": "study-one-token.png",
-    "draw_penalties.py": "study-penalties.png",
+    "draw_architecture.py": ["architecture.png"],
+    "draw_improve.py": ["improve.png"],
+    "draw_one_token.py": ["study-one-token.png"],
+    "draw_penalties.py": ["study-penalties.png"],
+    "draw_scaling.py": [f"scaling-{axis}.png" for axis in ("prompts", "tokens", "width", "blocks", "views", "workers")],
 }
 # commands that draw a file, and studies whose figure is in their folder
 COMMANDS = {"atlas-correlation.png": ["correlate", "--atlas", "Pythia-410m"]}
@@ -39,6 +40,7 @@ def draw(into: Path) -> list[Path]:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where dataclasses look themselves up
         spec.loader.exec_module(module)
         module.draw(into)
     for name, words in COMMANDS.items():
@@ -47,7 +49,8 @@ def draw(into: Path) -> list[Path]:
         with tempfile.TemporaryDirectory() as folder:
             _run(["study", *words, "--out", folder + "/study"])
             shutil.copyfile(Path(folder) / "study" / "figure.png", into / name)
-    return [into / name for name in (*SCRIPTS.values(), *COMMANDS, *STUDIES)]
+    drawn = [name for names in SCRIPTS.values() for name in names]
+    return [into / name for name in (*drawn, *COMMANDS, *STUDIES)]
 
 
 def _run(words: list[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -56,3 +58,19 @@ def test_the_same_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None
     for other in found[1:]:
         assert other.value == pytest.approx(found[0].value, rel=1e-12)
         assert other.se == pytest.approx(found[0].se, rel=1e-9)
+
+
+def test_small_blocks_are_joined_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples_module, "_JOINED_NUMBERS", {"cpu": 100 * WIDTH})
+    z = np.random.default_rng(0).normal(size=(305, WIDTH)).astype(np.float32)
+    whole, parts = PooledRows(), PooledRows()
+    whole.update(z, np.arange(305))
+    cuts = [0, 30, 60, 90, 95, 300, 305]  # one block is larger than what is joined: it stays by itself
+    for start, stop in itertools.pairwise(cuts):
+        parts.update(z[start:stop], np.arange(start, stop))
+    assert [len(block) for block in parts.blocks()] == [95, 205, 5]
+    assert np.array_equal(torch.cat(list(parts.blocks())).numpy(), z.astype(np.float64))
+    assert [len(block) for block in parts.blocks(10)] == [90, 210, 5]
+    once, often = (get_metric("dataset_entropy")().estimate(data) for data in (whole, parts))
+    assert often.value == pytest.approx(once.value, rel=1e-12)
+    assert often.se == pytest.approx(once.se, rel=1e-9)

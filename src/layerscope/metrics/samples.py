@@ -7,6 +7,7 @@ samples (permutations, resamples): it follows `keys` where given (a hash of each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ import torch
 from torch import Tensor
 
 BLOCK_ROWS = 4096
+# Blocks are shards of 32 prompts on a CPU, 512 on a GPU. A step of a sum over blocks takes hardly less for so few rows than for
+# many: blocks are joined up to so many numbers.
+_JOINED_NUMBERS = {"cpu": 2**19, "cuda": 2**22}
 
 # Standard errors of spectral quantities leave out one fold of prompts at a time. A spectrum is far from linear in the weight of
 # one prompt when N ≤ D, and a resample with replacement has a lower rank than the data; leaving prompts out has neither fault
@@ -122,6 +126,14 @@ def _doubles(block: np.ndarray | Tensor) -> Tensor:
     return block.double() if isinstance(block, Tensor) else torch.from_numpy(np.array(block, dtype=np.float64))
 
 
+def _concatenated(parts: list[np.ndarray | Tensor]) -> np.ndarray | Tensor:
+    """Parts of one kind, one after the other; a single one is not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return torch.cat(tensors) if len(tensors) == len(parts) else np.concatenate([np.asarray(part) for part in parts])
+
+
 class _Vectors:
     """Blocks of vectors with keys; the base of `PooledRows` and `ViewRows`."""
 
@@ -205,19 +217,35 @@ class _Vectors:
         With `whole`, blocks hold whole groups of that many rows (the last may be short), whatever the batches were.
         """
         rest: Tensor | None = None
-        for block, _ in self._blocks:
-            for start in range(0, len(block), BLOCK_ROWS):
-                part = _doubles(block[start : start + BLOCK_ROWS])
-                if whole is None:
-                    yield part
-                    continue
-                part = part if rest is None else torch.cat([rest, part])
-                cut = len(part) // whole * whole
-                if cut:
-                    yield part[:cut]
-                rest = part[cut:]
+        for joined in self._joined():
+            part = _doubles(joined)
+            if whole is None:
+                yield part
+                continue
+            part = part if rest is None else torch.cat([rest, part])
+            cut = len(part) // whole * whole
+            if cut:
+                yield part[:cut]
+            rest = part[cut:]
         if rest is not None and len(rest):
             yield rest
+
+    def _joined(self) -> Iterator[np.ndarray | Tensor]:
+        """The vectors as they came, in pieces of at most `BLOCK_ROWS`; small blocks that follow each other are one piece."""
+        waiting: list[np.ndarray | Tensor] = []
+        rows = 0
+        for block, _ in self._blocks:
+            numbers = max(1, math.prod(block.shape[1:]))
+            most = min(BLOCK_ROWS, _JOINED_NUMBERS.get(self.device.type, 0) // numbers)
+            for start in range(0, len(block), BLOCK_ROWS):
+                part = block[start : start + BLOCK_ROWS]
+                if waiting and rows + len(part) > most:
+                    yield _concatenated(waiting)
+                    waiting, rows = [], 0
+                waiting.append(part)
+                rows += len(part)
+        if waiting:
+            yield _concatenated(waiting)
 
     def all(self) -> Tensor:
         """Everything, float64, in canonical order."""
