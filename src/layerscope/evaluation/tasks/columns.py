@@ -48,7 +48,7 @@ def _converted(splits: Any) -> DatasetDict:
 
 
 def _list_sets(task: Any) -> None:
-    class ListEvaluator(task.evaluator):  # type: ignore[misc, name-defined]
+    class ListEvaluator(task.evaluator):
         """mteb's evaluator, given each set's columns as lists."""
 
         def __init__(self, dataset: Dataset, **settings: Any) -> None:
