@@ -1,9 +1,9 @@
 """What mteb's scoring of every layer and readout costs against the encoding, and where it goes.
 
-CPU seconds, so that others on the machine do not count. Encoding is timed with one thread on a sample of the texts, at all layers
-and under all readouts. Scoring is timed for some layers and all readouts, on the vectors of the whole task, with one thread as a
-scoring worker has it. Both are scaled up to all texts and to all layers × readouts. Vectors of the whole task are encoded first
-and kept in `--work`; layers near the input are quick, because passes end after the last one.
+CPU seconds, so that others on the machine do not count, with one thread, as a scoring worker has it. Encoding is timed on some of
+its chunks of texts, at all layers and under all readouts. Scoring is timed at some layers under all readouts, on the vectors of
+the whole task. Both are scaled up to all texts and all layers. Vectors of the whole task are encoded first and kept in `--work`;
+layers near the input are quick, because passes end after the last one that is asked for.
 
     python benchmarks/scoring.py --data-dir DIR
     python benchmarks/scoring.py --data-dir DIR --profile 25     # the functions that take longest, of one more score per task
@@ -122,9 +122,10 @@ class Clock:
 
 
 def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readout], sample: int) -> float:
-    """CPU seconds to encode texts at all layers under all readouts, from a sample of all lengths."""
-    ordered = sorted(texts, key=len)
-    chosen = ordered[:: max(1, len(ordered) // sample)][:sample]
+    """CPU seconds to encode texts at all layers under all readouts.
+
+    Timed are some of the chunks that an evaluation encodes, of all lengths; scaled by tokens.
+    """
     total = 0.0
     sites = expand_sites(None, model.anatomy)
     for name in dict.fromkeys(readout.template for readout in readouts):
@@ -133,10 +134,15 @@ def encoding_seconds(model: LoadedModel, texts: list[str], readouts: list[Readou
         with tempfile.TemporaryDirectory() as folder:
             space = open_space(EmbeddingStore(Path(folder), None), model, template, MAX_LENGTH)
             one = EncodePass(model, template, sites, kinds, space, MAX_LENGTH)
+            parts = list(one.parts(one.missing(texts)))
+            tokens = [one.encoder.computed(one.encoder.read(part)) for part in parts]
+            chosen = [int((i + 0.5) * len(parts) / sample) for i in range(sample)] if sample < len(parts) else range(len(parts))
             start = time.process_time()
-            one.run(one.missing(chosen))
-            total += time.process_time() - start
-    return total * len(texts) / len(chosen)
+            for i in chosen:
+                one.add(parts[i], one.encoder.run(one.encoder.read(parts[i]), lambda count: None))
+            seconds = time.process_time() - start
+            total += seconds * sum(tokens) / sum(tokens[i] for i in chosen)
+    return total
 
 
 def vectors_of(model: LoadedModel, texts: list[str], readouts: list[Readout], layers: list[int], store: Path) -> None:
@@ -162,8 +168,9 @@ def score(context: ScoringContext, jobs: list[ScoreJob], clock: Clock, blocks: i
     with threadpool_limits(1), clock.watching():
         results = []
         for job in jobs:
+            start = time.process_time()
             with clock.part("everything else"):
-                results.append(run_job(context, job))
+                results.append(run_job(context, job) | {"seconds": time.process_time() - start})
         with clock.part("gains and intervals"):
             places = {(job.task.name, job.readout, job.layer): job for job in jobs}
             gain_table(score_table(results, blocks), lambda place, *part: read_items(context, places[place], *part))
@@ -192,7 +199,7 @@ def main() -> None:
     parser.add_argument("--readouts", default=",".join(READOUTS))
     parser.add_argument("--layers", default="2,6,10", help="the layers that are scored")
     parser.add_argument("--limit", type=int, help="items per task (default: all)")
-    parser.add_argument("--sample", type=int, default=300, help="texts per task whose encoding is timed; 0: do not")
+    parser.add_argument("--sample", type=int, default=3, help="chunks of texts (of some 25) whose encoding is timed; 0: do not")
     parser.add_argument("--work", type=Path, help="keep vectors and results here")
     parser.add_argument("--profile", type=int, default=0, metavar="LINES")
     args = parser.parse_args()
@@ -206,6 +213,7 @@ def main() -> None:
     quiet_mteb()
     places = len(sites) * len(readouts)
     print(f"{args.model}: {len(sites)} layers × {len(readouts)} readouts = {places} scores per task; CPU seconds")
+    sums = [0.0, 0.0]
     for spec in specs:
         run = Path(tempfile.mkdtemp(prefix="run-", dir=work))
         scoring.clear_caches()
@@ -216,10 +224,10 @@ def main() -> None:
         encoding = 0.0
         if args.sample:
             torch.set_num_threads(1)
-            encoding_seconds(model, texts[:32], readouts, 32)  # warm up
+            encoding_seconds(model, texts[:32], readouts, 4)  # warm up
             encoding = encoding_seconds(model, texts, readouts, args.sample)
             print(
-                f"  encoding, all layers and readouts      {encoding:8.0f}   (a sample of {args.sample} texts, scaled)",
+                f"  encoding, all layers and readouts      {encoding:8.0f}   ({args.sample} of its chunks, scaled by tokens)",
                 flush=True,
             )
         context = context_of(model, readouts, run, work / "store")
@@ -235,11 +243,14 @@ def main() -> None:
         whole = total / len(jobs) * places
         ratio = f" = {whole / encoding:.2f} × the encoding" if encoding else ""
         print(f"  scoring, all layers and readouts       {whole:8.0f}   ({len(jobs)} scores, scaled){ratio}", flush=True)
+        sums = [sums[0] + encoding, sums[1] + whole]
         for result in results:
             shown = " ".join(repr(entry["score"]) for entry in result["scores"])
-            print(f"    {Readout.from_row(result).name:<34}{result['layer']:>4}  {shown}")
+            print(f"    {Readout.from_row(result).name:<34}{result['layer']:>4}  {result['seconds']:6.2f} s   {shown}")
         if args.profile:
             profiled(context, jobs[0], args.profile)
+    if args.sample:
+        print(f"\ntogether: encoding {sums[0]:.0f}, scoring {sums[1]:.0f} = {sums[1] / sums[0]:.2f} × the encoding")
 
 
 if __name__ == "__main__":

@@ -48,14 +48,12 @@ def _converted(splits: Any) -> DatasetDict:
 
 
 def _list_sets(task: Any) -> None:
-    evaluator, metrics = task.evaluator, getattr(task, "_compute_metrics", None)
-
-    class ListEvaluator(evaluator):  # type: ignore[misc, valid-type]
+    class ListEvaluator(task.evaluator):
         """mteb's evaluator, given each set's columns as lists."""
 
         def __init__(self, dataset: Dataset, **settings: Any) -> None:
             super().__init__(ListColumns.of(dataset), **settings)
 
     task.evaluator = ListEvaluator
-    if metrics is not None:
-        task._compute_metrics = lambda labels, *rest, **settings: metrics(labels[:], *rest, **settings)
+    if hasattr(task, "_compute_metrics"):
+        task._compute_metrics = lambda labels, *rest, **given: type(task)._compute_metrics(task, labels[:], *rest, **given)
