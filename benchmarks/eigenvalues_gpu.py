@@ -1,25 +1,29 @@
-"""Eigenvalues of many matrices on a GPU: our two kernels and cuSOLVER, microseconds per matrix.
+"""Eigenvalues of many matrices on a GPU: our kernels and cuSOLVER, microseconds per matrix.
 
-Reduction to tridiagonal form and bisection apart: without halvings of intervals the register kernel only reduces, and the
-panels' bisection is a kernel of its own. Errors are against float64 on the CPU, of the largest eigenvalue, over the first
-matrices.
+Reduction to tridiagonal form (in two stages by way of a band, each by itself) and bisection apart: without halvings of intervals
+the register kernel only reduces; the others' bisection is a kernel of its own. Errors are against float64 on the CPU, of the
+largest eigenvalue, over the first matrices.
 
     python benchmarks/eigenvalues_gpu.py                                   # small ones
     python benchmarks/eigenvalues_gpu.py --n 192 256 512 --matrices 1600   # beyond registers
     python benchmarks/eigenvalues_gpu.py --n 960 --matrices 528 --no-cusolver
+    python benchmarks/eigenvalues_gpu.py --n 512 --matrices 2640 --no-cusolver --variants 128,2,4,4,2,256,3 256,2,2,2,4,256,3
+
+A variant is what `band.BandVariant` is made of: threads, blocks, rows of a thread in a panel and columns in a sweep, rows read ahead;
+threads and blocks of the second stage.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from layerscope.spectra.cuda import launch, shared_memory
-from layerscope.spectra.solvers import cusolver, small, tridiagonal
+from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 
 _CHECKED = 50
 _SLOW = 5000  # matrices for cuSOLVER, whose time per matrix is the same and long
@@ -65,9 +69,9 @@ def registers(matrices: Tensor, known: Tensor, how: small.RegisterVariant, repea
     try:
         error = largest_error(in_registers(matrices[: len(known)], how, how.steps), known)
     except RuntimeError as problem:
-        return [str(problem)[:40], "", "", ""]
+        return [str(problem)[:40], "", "", "", ""]
     whole, reduction = (microseconds(lambda s=s: in_registers(matrices, how, s), len(matrices), repeats) for s in (how.steps, 0))
-    return [f"{whole:.3f}", f"{reduction:.3f}", f"{whole - reduction:.3f}", error]
+    return [f"{whole:.3f}", f"{reduction:.3f}", "", f"{whole - reduction:.3f}", error]
 
 
 def panels(n: int) -> list[tuple[str, tridiagonal.PanelVariant]]:
@@ -79,15 +83,44 @@ def panels(n: int) -> list[tuple[str, tridiagonal.PanelVariant]]:
     return [("panels, upper triangles", chosen), whole]
 
 
+def bisection_time(source: str, count: int, n: int, repeats: int) -> float:
+    """Of some tridiagonal matrices."""
+    some = [torch.rand(count, n, device="cuda") for _ in range(2)] + [torch.ones(count, device="cuda")]
+    out = torch.empty(count, n, device="cuda")
+    return microseconds(lambda: tridiagonal.bisect(source, some[0], some[1], some[2], out), count, repeats)
+
+
 def in_panels(matrices: Tensor, known: Tensor, how: tridiagonal.PanelVariant, repeats: int) -> list[str]:
     """A row: whole, the rest, bisection alone, error."""
     count, n = matrices.shape[:2]
     error = largest_error(tridiagonal.eigvalsh(matrices[: len(known)], how=how), known)
     whole = microseconds(lambda: tridiagonal.eigvalsh(matrices, how=how), count, repeats)
-    some = [torch.rand(count, n, device="cuda") for _ in range(2)] + [torch.ones(count, device="cuda")]
-    out = torch.empty(count, n, device="cuda")
-    bisection = microseconds(lambda: tridiagonal.bisect(how, some[0], some[1], some[2], out), count, repeats)
-    return [f"{whole:.3f}", f"{whole - bisection:.3f}", f"{bisection:.3f}", error]
+    bisection = bisection_time(how.source, count, n, repeats)
+    return [f"{whole:.3f}", f"{whole - bisection:.3f}", "", f"{bisection:.3f}", error]
+
+
+def bands(n: int, given: list[str]) -> Iterator[band.BandVariant]:
+    """The variant that is chosen, and those that were asked for, where they can take matrices of n rows."""
+    yield band.variant(n)
+    for one in given:
+        how = band.BandVariant(*map(int, one.split(",")))
+        if n <= how.largest and how.shared(n) <= shared_memory(torch.cuda.current_device()):
+            yield how
+
+
+def by_bands(matrices: Tensor, known: Tensor, how: band.BandVariant, repeats: int) -> list[str]:
+    """A row: whole, both stages, bisection, error."""
+    count, n = matrices.shape[:2]
+    try:
+        error = largest_error(band.eigvalsh(matrices[: len(known)], how=how), known)
+    except RuntimeError as problem:
+        return [str(problem)[:40], "", "", "", ""]
+    whole = microseconds(lambda: band.eigvalsh(matrices, how=how), count, repeats)
+    copy, _ = tridiagonal.scaled_copy(matrices, overwrite=False)
+    some = band.to_band(copy, how)
+    first = microseconds(lambda: band.to_band(copy, how), count, repeats)  # of what is left in it: the same work
+    second = microseconds(lambda: band.from_band(some, how), count, repeats)
+    return [*(f"{time:.3f}" for time in (whole, first, second, bisection_time(how.source, count, n, repeats))), error]
 
 
 def main() -> None:
@@ -100,9 +133,13 @@ def main() -> None:
     parser.add_argument(
         "--blocks", action="store_true", help="also the register kernel for other numbers of blocks per processor"
     )
+    parser.add_argument("--variants", nargs="+", default=[], help="also these of the two stages: see above")
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.matrices:,} matrices, microseconds per matrix\n")
-    print("| n | kernel | whole | reduction | bisection | largest error |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        "| n | kernel | whole | reduction | band to tridiagonal | bisection | largest error |\n|---|---|---|---|---|---|---|",
+        flush=True,
+    )
     for n in args.n:
         matrices = gram_matrices(args.matrices, n)
         known = torch.linalg.eigvalsh(matrices[: _CHECKED if n <= 256 else 3].cpu().double())
@@ -115,11 +152,15 @@ def main() -> None:
                 print("|", " | ".join([str(n), label, *registers(matrices, known, how, args.repeats)]), "|", flush=True)
         for label, how in panels(n):
             print("|", " | ".join([str(n), label, *in_panels(matrices, known, how, args.repeats)]), "|", flush=True)
+        if band.SMALLEST <= n <= band.LARGEST:
+            for two in bands(n, args.variants):
+                label = f"two stages {','.join(map(str, two))}"
+                print("|", " | ".join([str(n), label, *by_bands(matrices, known, two, args.repeats)]), "|", flush=True)
         if not args.no_cusolver:
             some = matrices[:_SLOW]
             error = largest_error(cusolver.eigvalsh(some[: len(known)]), known)
             took = microseconds(lambda some=some: cusolver.eigvalsh(some), len(some), args.repeats)
-            print(f"| {n} | cusolverDnXsyevBatched | {took:.3f} | | | {error} |", flush=True)
+            print(f"| {n} | cusolverDnXsyevBatched | {took:.3f} | | | | {error} |", flush=True)
         del matrices
         torch.cuda.empty_cache()
 

@@ -21,7 +21,7 @@ from layerscope.models import norms as model_norms
 from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.resolvents import sums_without
-from layerscope.spectra.solvers import cusolver, small, tridiagonal
+from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 from tests.capture.support import reduce_states
 from tests.cuda_on_cpu import launch as emulate
 from tests.cuda_on_cpu import missing as emulator_missing
@@ -58,7 +58,7 @@ def solved(kind: str, n: int) -> tuple[torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 17, 33, 64, 90, 127, 128, 150, 192, 250, 511, 512])
-@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh])
+@pytest.mark.parametrize("solve", [small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh, cusolver.eigvalsh, eigvalsh])
 def test_eigenvalues(solve, n):
     if solve is small.eigvalsh:
         if n > small.LARGEST:
@@ -67,7 +67,7 @@ def test_eigenvalues(solve, n):
     for kind in KINDS:
         gram, known = solved(kind, n)
         for dtype in (torch.float32, torch.float64):
-            if dtype == torch.float64 and solve in (small.eigvalsh, tridiagonal.eigvalsh):
+            if dtype == torch.float64 and solve in (small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh):
                 continue
             given = gram.to("cuda", dtype)
             before = given.clone()
@@ -87,10 +87,23 @@ def test_reading_half_of_a_matrix_is_enough(n, half):
     assert np.abs(found - known).max() < 1e-6 * known.max()
 
 
+@pytest.mark.parametrize("n", [193, 256, 257, 384, 385, 512, 640, 769, 1001, 1024])
+def test_two_stages_are_as_exact_as_one(n):
+    assert band.usable(0, n) is None
+    z = states("decaying", 20, n, n)
+    gram = z @ z.mT
+    gram[1, :9], gram[1, :, :9] = 0, 0
+    gram[2, n // 2 :], gram[2, :, n // 2 :] = 0, 0
+    known = np.linalg.eigvalsh(gram.numpy())
+    found = band.eigvalsh(gram.float().cuda())
+    assert (np.abs(found.cpu().numpy() - known).max(-1) < 1e-6 * known.max(-1)).all()
+    assert torch.equal(found, band.eigvalsh(gram.float().cuda()))
+
+
 def test_not_a_number_stays_one():
     bad = torch.eye(64, device="cuda").repeat(60, 1, 1)
     bad[3, 5, 5] = math.nan
-    for solve in (small.eigvalsh, tridiagonal.eigvalsh, eigvalsh):
+    for solve in (small.eigvalsh, band.eigvalsh, tridiagonal.eigvalsh, eigvalsh):
         found = solve(bad)
         assert found[3].isnan().all()
         assert torch.isfinite(found[:3]).all()
@@ -112,6 +125,7 @@ def test_kernels_agree_with_their_run_on_the_cpu():
 def test_the_solvers_are_named():
     assert "cusolverDnXsyevBatched" in solver_name("cuda")
     assert "register" in solver_name("cuda")
+    assert "band" in solver_name("cuda")
     assert "tridiagonal" in solver_name("cuda")
 
 

@@ -311,6 +311,28 @@ inline float rough(float x) {
   return unpacked<float>(bits + (bits * 2654435761u >> 30) % 3 - 1);
 }
 
+// tensor cores: 16 x 8 and 8 x 8 numbers of 11 digits, sums cut off to float32 once
+inline void mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
+    unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0, float c1, float c2, float c3) {
+  const unsigned given[6] = {a0, a1, a2, a3, b0, b1};
+  float all[6][32];
+  for (int r = 0; r < 6; ++r) {
+    const uint64_t* got = meet(0xffffffffu, "mma", given[r], 1000000 + r);
+    for (int i = 0; i < 32; ++i) all[r][i] = unpacked<float>((unsigned)got[i] & 0xffffe000u);
+  }
+  const int g = lane_of() >> 2, t = lane_of() & 3;
+  const float c[4] = {c0, c1, c2, c3};
+  float* const d[4] = {&d0, &d1, &d2, &d3};
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + e / 2 * 8, column = 2 * t + e % 2;
+    double sum = c[e];
+    for (int k = 0; k < 8; ++k) sum += (double)all[row / 8 + k / 4 * 2][row % 8 * 4 + k % 4] * all[4 + k / 4][column * 4 + k % 4];
+    float x = (float)sum;
+    if (fabs((double)x) > fabs(sum)) x = nextafterf(x, 0.f);
+    *d[e] = x;
+  }
+}
+
 inline void rcp_approx_ftz_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rcp_approx_f32(float& out, float x) { out = rough(1.f / x); }
 inline void rsqrt_approx_ftz_f32(float& out, float x) { out = rough(1.f / sqrtf(x)); }

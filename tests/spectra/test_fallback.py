@@ -9,12 +9,12 @@ import torch
 
 from layerscope.spectra import cuda, solve
 from layerscope.spectra.cuda import UnusableError
-from layerscope.spectra.solvers import cusolver, small, tridiagonal
+from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 
 
 @pytest.fixture(autouse=True)
 def forget():
-    tried = (small._tried, tridiagonal._tried)
+    tried = (small._tried, band._tried, tridiagonal._tried)
     caches = (cuda.load_library, solve._cusolver_problem, solve._say_once, *tried, cuda.compiled)
     for cached in caches:
         cached.cache_clear()
@@ -39,6 +39,7 @@ def test_an_old_library_has_no_batched_solver(monkeypatch):
 
 def test_torch_takes_over_and_says_so_once(monkeypatch):
     monkeypatch.setattr(solve.small, "usable", lambda index, n: "no compiler")
+    monkeypatch.setattr(solve.band, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 1000)
     monkeypatch.setattr(solve, "_cusolver_problem", lambda index: "no library")
@@ -55,13 +56,16 @@ def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     both = "own tridiagonal kernel (float32 batches), cusolverDnXsyevBatched"
-    for register, own, batched, name in (
-        (None, None, None, f"own register kernel (small float32 matrices), {both}"),
-        ("no", None, None, both),
-        ("no", "no", None, "cusolverDnXsyevBatched"),
-        ("no", "no", "no", "torch.linalg.eigvalsh on cuda"),
+    three = f"own band kernels (float32 batches up to 1024 rows), {both}"
+    for register, two, own, batched, name in (
+        (None, None, None, None, f"own register kernel (small float32 matrices), {three}"),
+        ("no", None, None, None, three),
+        ("no", "no", None, None, both),
+        ("no", "no", "no", None, "cusolverDnXsyevBatched"),
+        ("no", "no", "no", "no", "torch.linalg.eigvalsh on cuda"),
     ):
         monkeypatch.setattr(solve.small, "usable", lambda index, n, register=register: register)
+        monkeypatch.setattr(solve.band, "usable", lambda index, two=two: two)
         monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, own=own: own)
         monkeypatch.setattr(solve, "_cusolver_problem", lambda index, batched=batched: batched)
         assert solve.solver_name("cuda") == name
@@ -71,16 +75,22 @@ def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     monkeypatch.setattr(solve.small, "usable", lambda index, n: None if n <= 4 else "too large")
+    monkeypatch.setattr(solve.band, "usable", lambda index, n: None if n == 5 else "another size")
     monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: None)
     monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 8)
     monkeypatch.setattr(solve, "_cusolver_problem", lambda index: None)
     monkeypatch.setattr(solve.small, "eigvalsh", lambda m: used.append("registers"))
+    monkeypatch.setattr(solve.band, "eigvalsh", lambda m, o: used.append("band"))
     monkeypatch.setattr(solve.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
     monkeypatch.setattr(solve.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
     single, double = torch.float32, torch.float64
     for count, n, dtype in ((60, 4, single), (3, 4, single), (60, 4, double), (60, 6, single), (3, 6, single), (60, 9, single)):
         solve._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
     assert used == ["registers", "registers", "cusolver", "panels", "cusolver", "cusolver"]
+    used.clear()
+    for count, dtype in ((60, single), (3, single), (60, double)):
+        solve._on_cuda(torch.zeros(count, 5, 5, dtype=dtype), False)
+    assert used == ["band", "cusolver", "cusolver"]
 
 
 def test_the_kernels_are_compiled_for_every_size():
@@ -90,6 +100,31 @@ def test_the_kernels_are_compiled_for_every_size():
         assert how.shared(n) <= 232448
         assert how.half == (128 < n <= 1180)
         assert f"#define THREADS {how.threads}\n" in how.source
+
+
+def test_two_stages_fit_for_every_size(monkeypatch):
+    monkeypatch.setattr(band, "shared_memory", lambda index: 232448)
+    monkeypatch.setattr(band, "_tried", lambda index, how: None)
+    for n in range(band.SMALLEST, band.LARGEST + 1):
+        how = band.variant(n)
+        assert n <= how.largest
+        assert how.threads % 32 == how.chase_threads % 32 == 0
+        assert how.threads * how.min_blocks * 255 <= 65536
+        assert how.min_blocks * (how.shared(n) + 1024) <= 228 * 1024
+        assert how.chase_blocks * (how.chase_shared(n) + 1024) <= 228 * 1024
+        assert band.usable(0, n) is None
+    assert "193 to 1024 rows" in str(band.usable(0, 192))
+    assert "193 to 1024 rows" in str(band.usable(0, 1025))
+    monkeypatch.setattr(band, "shared_memory", lambda index: 99 * 1024)
+    assert band.usable(0, 450) is None
+    assert "do not fit" in str(band.usable(0, 512))
+
+
+def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(monkeypatch):
+    monkeypatch.setattr(solve, "shared_memory", lambda index: 232448)
+    kernels = (("small_eigenvalues", 192), ("to_band", 193), ("to_band", 1024), ("tridiagonal", 1025))
+    for name, n in kernels:
+        assert f" {name}(" in solve.kernel_source(n, 0).replace("\n", " ")
 
 
 def test_small_matrices_have_a_kernel_that_holds_them():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.spectra.solvers import small, tridiagonal
+from layerscope.spectra.solvers import band, small, tridiagonal
 from layerscope.spectra.solvers.pieces import halvings
 from tests.cuda_on_cpu import launch, missing
 from tests.spectra.matrices import kinds
@@ -23,6 +23,14 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(tridiagonal, "launch", launch)
     monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: SHARED)
     monkeypatch.setattr(small, "launch", launch)
+    monkeypatch.setattr(band, "launch", launch)
+
+
+TWO_STAGES = band.BandVariant(32, 1, chase_threads=64, chase_blocks=1)  # for up to 128 rows
+
+
+def by_band(given: torch.Tensor, overwrite: bool = False) -> torch.Tensor:
+    return band.eigvalsh(given, overwrite, TWO_STAGES)
 
 
 def assert_numpy(solve, n: int, largest_error: float = 5e-7) -> None:
@@ -63,6 +71,48 @@ def test_in_panels_with_many_warps():
     assert_numpy(lambda given: tridiagonal.eigvalsh(given[:3], how=how), 141)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 17, 18, 33, 50])
+def test_in_two_stages(n):
+    """By one warp: parts of columns as fewer are left; fewer rows than a panel has columns at the end."""
+    assert_numpy(by_band, n, 1e-6)  # "ones", whose rounding errors all have one direction, is worst
+
+
+@pytest.mark.parametrize("n", [97, 128])
+def test_in_two_stages_with_many_sweeps_at_once(n):
+    assert_numpy(lambda given: by_band(given[:3]), n)
+
+
+def test_in_two_stages_by_several_warps():
+    how = band.variant(193)
+    assert (how.threads, how.chase_threads) == (64, 128)
+    assert_numpy(lambda given: band.eigvalsh(given[:1], how=how), 193)
+    assert_numpy(lambda given: band.eigvalsh(given[:2], how=band.BandVariant(96, 1, 2, 2, 2, 96, 1)), 150)  # one warp helps
+
+
+def test_the_first_stage_keeps_eigenvalues_in_a_band():
+    x = torch.randn(2, 70, 70, generator=torch.Generator().manual_seed(1))
+    given = x + x.mT
+    bands, dense = (
+        band.to_band(given.new_zeros(2, 70, 72).index_copy_(2, torch.arange(70), given), TWO_STAGES),
+        torch.zeros(2, 70, 70),
+    )
+    for below in range(17):
+        dense += torch.diag_embed(bands[:, : 70 - below, below], -below)
+        assert (bands[:, 70 - below :, below] == 0).all()
+    known = np.linalg.eigvalsh(given.double().numpy())
+    np.testing.assert_allclose(np.linalg.eigvalsh(dense.double().numpy()), known, atol=5e-7 * np.abs(known).max())
+
+
+def test_in_two_stages_with_rows_left_out():
+    """Rows and columns of zeros, as of padding and of tokens left out, at both ends, in between, and nearly all."""
+    x = torch.randn(4, 60, 90, generator=torch.Generator().manual_seed(2))
+    given = x @ x.mT
+    for some, (start, end) in enumerate(((0, 20), (40, 60), (7, 9), (1, 60))):
+        given[some, start:end], given[some, :, start:end] = 0, 0
+    known = np.linalg.eigvalsh(given.double().numpy())
+    assert (np.abs(by_band(given).numpy() - known).max(-1) <= 5e-7 * known[:, -1]).all()
+
+
 @pytest.mark.parametrize("n", [1, 5, 16, 50])
 def test_bisection(n):
     """Tridiagonal matrices with entries that meet in zeros, over many orders of magnitude, and with equal eigenvalues."""
@@ -87,7 +137,7 @@ def test_bisection(n):
     assert (np.abs(found.numpy() - known).max(-1) <= 2e-7 * np.abs(known).max(-1)).all()
 
 
-@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh])
+@pytest.mark.parametrize("solve", [small.eigvalsh, tridiagonal.eigvalsh, by_band])
 @pytest.mark.parametrize("n", [1, 6, 40])
 def test_zero_and_not_a_number(solve, n):
     given = torch.eye(n).repeat(5, 1, 1)
@@ -103,11 +153,12 @@ def test_zero_and_not_a_number(solve, n):
 def test_views_that_are_not_contiguous():
     given = torch.randn(9, 9, 3).permute(2, 0, 1)
     given = given + given.mT
-    for solve in (small.eigvalsh, tridiagonal.eigvalsh):
+    for solve in (small.eigvalsh, tridiagonal.eigvalsh, by_band):
         np.testing.assert_allclose(solve(given[:, 1:, 1:]), np.linalg.eigvalsh(given[:, 1:, 1:].double().numpy()), atol=5e-6)
 
 
-def test_in_place_where_it_is_allowed():
+@pytest.mark.parametrize("solve", [tridiagonal.eigvalsh, by_band])
+def test_in_place_where_it_is_allowed(solve):
     given = torch.from_numpy(np.stack([m for name, m in kinds(8) if name in ("random", "sink")])).float()
-    known = tridiagonal.eigvalsh(given)
-    assert torch.equal(tridiagonal.eigvalsh(given.clone(), overwrite=True), known)
+    known = solve(given)
+    assert torch.equal(solve(given.clone(), overwrite=True), known)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from layerscope.spectra.cuda import UnusableError, shared_memory
 from layerscope.spectra.execution import side_by_side
-from layerscope.spectra.solvers import cusolver, small, tridiagonal
+from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.
 _LARGEST_SPLIT = 1536
@@ -36,6 +36,8 @@ def solver_name(device: torch.device | str = "cpu") -> str:
         names = []
         if small.usable(index, 128) is None:
             names.append("own register kernel (small float32 matrices)")
+        if band.usable(index) is None:
+            names.append(f"own band kernels (float32 batches up to {band.LARGEST} rows)")
         if tridiagonal.usable(index) is None:
             names.append("own tridiagonal kernel (float32 batches)")
         if _cusolver_problem(index) is None:
@@ -47,7 +49,9 @@ def solver_name(device: torch.device | str = "cpu") -> str:
 
 def kernel_source(n: int, index: int) -> str:
     """The source of the kernel that float32 matrices of n rows go to on a CUDA device, if it can be used there."""
-    return small.variant(n).source if n <= small.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
+    if n <= small.LARGEST:
+        return small.variant(n).source
+    return band.variant(n).source if n <= band.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
@@ -130,8 +134,10 @@ def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
     assert index is not None
     if flat.dtype == torch.float32 and small.usable(index, flat.shape[-1]) is None:
         return small.eigvalsh(flat)
-    many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL and flat.shape[-1] <= tridiagonal.largest(index)
-    if many and tridiagonal.usable(index, flat.shape[-1]) is None:
+    many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL
+    if many and band.usable(index, flat.shape[-1]) is None:
+        return band.eigvalsh(flat, overwrite)
+    if many and flat.shape[-1] <= tridiagonal.largest(index) and tridiagonal.usable(index, flat.shape[-1]) is None:
         return tridiagonal.eigvalsh(flat, overwrite)
     problem = _cusolver_problem(index)
     if problem is None:

@@ -102,31 +102,45 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None
 
 
 def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: PanelVariant) -> None:
-    count, n = out.shape
-    width = -(-n // 4) * 4
-    # entries of order one: squares of very large or small ones would leave float32
-    lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
-    size = torch.maximum(lowest.abs(), highest.abs())
-    by = torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size))  # NaN stays, and comes out
-    if overwrite and width == n and matrices.is_contiguous():
-        copy = matrices.div_(by[:, None, None])
-    else:
-        copy = matrices.new_zeros(count, n, width) if width > n else matrices.new_empty(count, n, n)
-        torch.div(matrices, by[:, None, None], out=copy[..., :n])
+    copy, scale = scaled_copy(matrices, overwrite)
+    count, n, width = copy.shape
     diagonal, beside = (matrices.new_empty(count, n) for _ in range(2))
     launch(how.source, "tridiagonal", count, how.threads, how.shared(n), [copy, diagonal, beside, n, width])
-    bisect(how, diagonal, beside, by, out)
+    bisect(how.source, diagonal, beside, scale, out)
 
 
-def bisect(how: PanelVariant, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
+def scaled_copy(matrices: Tensor, overwrite: bool) -> tuple[Tensor, Tensor]:
+    """Matrices over their largest entries, rows padded with zeros to a multiple of four; and those entries (NaN: NaN comes out).
+
+    Entries are of order one then: squares of very large or small ones would leave float32.
+    """
+    count, n = matrices.shape[:2]
+    width = -(-n // 4) * 4
+    lowest, highest = torch.aminmax(matrices.flatten(1), dim=-1)
+    size = torch.maximum(lowest.abs(), highest.abs())
+    by = torch.where(size == 0, 1.0, torch.where(size.isinf(), torch.nan, size))
+    if overwrite and width == n and matrices.is_contiguous():
+        return matrices.div_(by[:, None, None]), by
+    copy = matrices.new_zeros(count, n, width) if width > n else matrices.new_empty(count, n, n)
+    torch.div(matrices, by[:, None, None], out=copy[..., :n])
+    return copy, by
+
+
+def bisect(source: str, diagonal: Tensor, beside: Tensor, scale: Tensor, out: Tensor) -> None:
     """Eigenvalues, ascending, times `scale`, of tridiagonal matrices (batch, n), of whose `beside` the last entry is not used."""
     count, n = out.shape
     across = min(1024, -(-n // 32) * 32)
     shared_bytes = 8 * (-(-n // 16) * 16) + 256 + 4 * across
-    launch(how.source, "bisect", count, across, shared_bytes, [diagonal, beside, scale, out, n, halvings(across)])
+    launch(source, "bisect", count, across, shared_bytes, [diagonal, beside, scale, out, n, halvings(across)])
 
 
 PANEL = 16
+
+DOT4 = r"""
+__device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
+  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s))));
+}
+"""
 
 START = (
     WARP_SUM
@@ -146,11 +160,8 @@ START = (
 #endif
 
 #define MEET() __syncthreads()
-
-__device__ __forceinline__ float dot4(float4 a, float4 b, float s) {
-  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, s))));
-}
 """
+    + DOT4
 )
 
 REDUCTION = r"""
