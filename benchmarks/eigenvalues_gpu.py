@@ -7,10 +7,9 @@ largest eigenvalue, over the first matrices.
     python benchmarks/eigenvalues_gpu.py                                   # small ones
     python benchmarks/eigenvalues_gpu.py --n 192 256 512 --matrices 1600   # beyond registers
     python benchmarks/eigenvalues_gpu.py --n 960 --matrices 528 --no-cusolver
-    python benchmarks/eigenvalues_gpu.py --n 512 --matrices 2640 --no-cusolver --variants 128,2,4,4,2,256,3 256,2,2,2,4,256,3
+    python benchmarks/eigenvalues_gpu.py --n 512 --matrices 2640 --no-cusolver --variants 128,2,4,4,2,256,3,0
 
-A variant is what `band.BandVariant` is made of: threads, blocks, rows of a thread in a panel and columns in a sweep, rows read ahead;
-threads and blocks of the second stage.
+A variant is what `band.BandVariant` is made of, in its order.
 """
 
 from __future__ import annotations

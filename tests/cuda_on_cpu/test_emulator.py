@@ -82,3 +82,29 @@ def test_tensors_that_overlap_stay_one_piece_of_memory():
 def test_launches_that_a_gpu_refuses(blocks, threads):
     with pytest.raises(KernelError, match="a GPU"):
         launch(SUMS, "sums", blocks, threads, 0, [torch.zeros(1), torch.zeros(1), 1])
+
+
+MMA = r"""
+extern "C" __global__ void product(const float* a, const float* b, float* d) {
+  const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+  unsigned a0 = __float_as_uint(a[g * 8 + t]), a1 = __float_as_uint(a[(g + 8) * 8 + t]);
+  unsigned a2 = __float_as_uint(a[g * 8 + t + 4]), a3 = __float_as_uint(a[(g + 8) * 8 + t + 4]);
+  unsigned b0 = __float_as_uint(b[t * 8 + g]), b1 = __float_as_uint(b[(t + 4) * 8 + g]);
+  float d0, d1, d2, d3, one = 1.f;
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3)
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(one), "f"(one), "f"(one), "f"(one));
+  d[g * 8 + 2 * t] = d0, d[g * 8 + 2 * t + 1] = d1, d[(g + 8) * 8 + 2 * t] = d2, d[(g + 8) * 8 + 2 * t + 1] = d3;
+}
+"""
+
+
+def test_products_on_tensor_cores():
+    """Small integers are exact; of others the digits beyond the eleventh are cut off."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-9, 10, shape, generator=generator).float() for shape in ((16, 8), (8, 8)))
+    out = torch.zeros(16, 8)
+    launch(MMA, "product", 1, 32, 0, [a, b, out])
+    assert torch.equal(out, a @ b + 1)
+    launch(MMA, "product", 1, 32, 0, [torch.full((16, 8), 1 + 2**-10 + 2**-12), torch.eye(8), out])
+    assert (out == 2 + 2**-10).all()

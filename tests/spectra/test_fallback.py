@@ -109,7 +109,7 @@ def test_two_stages_fit_for_every_size(monkeypatch):
         how = band.variant(n)
         assert n <= how.largest
         assert how.threads % 32 == how.chase_threads % 32 == 0
-        assert how.threads * how.min_blocks * 255 <= 65536
+        assert how.threads * how.min_blocks * 128 <= 65536
         assert how.min_blocks * (how.shared(n) + 1024) <= 228 * 1024
         assert how.chase_blocks * (how.chase_shared(n) + 1024) <= 228 * 1024
         assert band.usable(0, n) is None

@@ -2,7 +2,7 @@
 
 cuSOLVER's batched solver spends most of its time where memory bandwidth should be the limit; one thread block per matrix with
 deferred updates comes closer to it (docs/scaling.md has the times). Used where NVRTC can compile it and a first solve is right,
-for matrices that `small.py` cannot take.
+for matrices that neither `small.py` nor `band.py` can take.
 
 One thread block works on one matrix, so a batch keeps the whole chip busy. Columns are reduced in panels of PANEL: within a
 panel the matrix in memory stays as it is and the pending rank-2 updates live in shared memory (LAPACK's latrd); after it, one
@@ -12,6 +12,7 @@ HALF only its upper triangle is read and kept, each entry counting for its row a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -92,13 +93,19 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, how: PanelVariant | None
     n = matrices.shape[-1]
     how = how or _chosen(matrices.device.index, n)
     out = matrices.new_empty(matrices.shape[:-1])
-    step = max(1, _COPY_BYTES // (4 * n * n))
+    for part in parts(matrices, how.min_blocks):
+        _solve(matrices[part], out[part], overwrite, how)
+    return out
+
+
+def parts(matrices: Tensor, min_blocks: int) -> Iterator[slice]:
+    """Parts of a batch whose copies take at most a gigabyte."""
+    step = max(1, _COPY_BYTES // (4 * matrices.shape[-1] ** 2))
     if matrices.is_cuda:  # a block for every multiprocessor, as often as that goes
-        at_once = torch.cuda.get_device_properties(matrices.device).multi_processor_count * how.min_blocks
+        at_once = torch.cuda.get_device_properties(matrices.device).multi_processor_count * min_blocks
         step = max(1, step // at_once) * at_once
     for start in range(0, len(matrices), step):
-        _solve(matrices[start : start + step], out[start : start + step], overwrite, how)
-    return out
+        yield slice(start, start + step)
 
 
 def _solve(matrices: Tensor, out: Tensor, overwrite: bool, how: PanelVariant) -> None:
