@@ -7,32 +7,40 @@ all of it on a classification task, beyond the fits.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+
+@cache
+def _list_columns_class() -> Any:
+    from datasets import Dataset
+
+    class ListColumns(Dataset):
+        """A dataset that gives a column as a list."""
+
+        def __getitem__(self, key: Any) -> Any:
+            rows = super().__getitem__(key)
+            return rows[:] if isinstance(key, str) else rows
+
+        def select(self, *args: Any, **kwargs: Any) -> ListColumns:
+            """Some of the rows: `datasets` would return its own class."""
+            return with_lists(super().select(*args, **kwargs))
+
+    return ListColumns
 
 
-class ListColumns(Dataset):
-    """A dataset that gives a column as a list."""
-
-    def __getitem__(self, key: Any) -> Any:
-        rows = super().__getitem__(key)
-        return rows[:] if isinstance(key, str) else rows
-
-    def select(self, *args: Any, **kwargs: Any) -> ListColumns:
-        """Some of the rows: `datasets` would return its own class."""
-        return self.of(super().select(*args, **kwargs))
-
-    @classmethod
-    def of(cls, data: Dataset) -> ListColumns:
-        """The same rows."""
-        return cls(data.data, info=data.info, split=data.split, indices_table=data._indices, fingerprint=data._fingerprint)
+def with_lists(data: Any) -> Any:
+    """The same rows, in a dataset that gives columns as lists."""
+    kind = _list_columns_class()
+    return kind(data.data, info=data.info, split=data.split, indices_table=data._indices, fingerprint=data._fingerprint)
 
 
 def list_columns(task: Any) -> None:
     """Let a loaded classification or clustering task read its columns as lists."""
     if task.metadata.type not in ("Classification", "Clustering"):
         return
+    from datasets import DatasetDict
+
     if isinstance(task.dataset, DatasetDict):
         task.dataset = _converted(task.dataset)
     else:
@@ -41,18 +49,20 @@ def list_columns(task: Any) -> None:
         _list_sets(task)
 
 
-def _converted(splits: Any) -> DatasetDict:
+def _converted(splits: Any) -> Any:
     """The rows in one piece: those that a limit left are not looked up through their numbers."""
+    from datasets import DatasetDict
+
     flat = {split: data.flatten_indices() if data._indices is not None else data for split, data in splits.items()}
-    return DatasetDict({split: ListColumns.of(data) for split, data in flat.items()})
+    return DatasetDict({split: with_lists(data) for split, data in flat.items()})
 
 
 def _list_sets(task: Any) -> None:
     class ListEvaluator(task.evaluator):
         """mteb's evaluator, given each set's columns as lists."""
 
-        def __init__(self, dataset: Dataset, **settings: Any) -> None:
-            super().__init__(ListColumns.of(dataset), **settings)
+        def __init__(self, dataset: Any, **settings: Any) -> None:
+            super().__init__(with_lists(dataset), **settings)
 
     task.evaluator = ListEvaluator
     if hasattr(task, "_compute_metrics"):

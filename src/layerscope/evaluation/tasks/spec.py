@@ -11,7 +11,7 @@ from typing import Any, Literal
 from layerscope.core.untrusted import sha256_of
 from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, load_published, set_patience
 from layerscope.errors import DataError, DownloadError, LayerscopeError, OfflineError
-from layerscope.evaluation.tasks import catalogue
+from layerscope.evaluation.tasks import catalogue, columns
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
 from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
 from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_class, task_info
@@ -91,8 +91,8 @@ def _limited_set(task: Any, row: dict[str, Any], limit: int, seed: int) -> Any:
 
     texts, labels = row[task.input_column_name], row[task.label_column_name]
     chosen = draw(len(texts), limit, seed, labels, cover=2)
-    columns = {task.input_column_name: [[texts[i] for i in chosen]], task.label_column_name: [[labels[i] for i in chosen]]}
-    return Dataset.from_dict(columns)
+    kept = {task.input_column_name: [[texts[i] for i in chosen]], task.label_column_name: [[labels[i] for i in chosen]]}
+    return Dataset.from_dict(kept)
 
 
 def _few_shots(train: Any, column: str, shots: int, seed: int) -> Any:
@@ -157,8 +157,6 @@ class TaskSpec:
 
     def load(self) -> Any:
         """A new mteb task object with its data; the rows of local data stay in the files' order."""
-        from layerscope.evaluation.tasks.columns import list_columns  # imports datasets, which takes a while
-
         notes: dict[str, Any] = {}
         if self.source == "local":
             task, notes = self._load_local()
@@ -169,7 +167,7 @@ class TaskSpec:
             task = self._load_hub()
         if self.limit is not None:
             apply_limit(task, self.limit, self.seed)
-        list_columns(task)
+        columns.list_columns(task)
         task.data_notes = notes
         return task
 
