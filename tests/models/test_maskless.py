@@ -80,5 +80,16 @@ def test_batches_go_without_masks_only_where_that_was_tried(monkeypatch: pytest.
 
 def test_nothing_is_tried_without_a_gpu() -> None:
     model = tiny_model("llama")
-    model.find_shortcuts()
-    assert model._maskless is None
+    with model.shortcuts():
+        assert model._maskless is None
+
+
+def test_masks_are_left_out_only_while_asked_for() -> None:
+    model = tiny_model("llama")
+    model._tried = Maskless(True, True)
+    with model.shortcuts():
+        assert model._maskless == Maskless(True, True)
+        with model.shortcuts():
+            pass
+        assert model._maskless == Maskless(True, True)
+    assert model._maskless is None  # what is run afterwards does not depend on a profile before

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -46,7 +47,8 @@ class LoadedModel:
         if self._tokenizer is not None:
             self._tokenizer.truncation_side = "right"
         self.shares_prefixes: bool | None = None  # not tried yet: see `models.prefix`
-        self._maskless: modules.Maskless | None = None  # nor this: see `find_shortcuts`
+        self._tried: modules.Maskless | None = None  # nor this: see `shortcuts`
+        self._maskless: modules.Maskless | None = None  # what holds now
 
     @property
     def kind(self) -> str:
@@ -134,16 +136,22 @@ class LoadedModel:
         """Rows of token ids as one batch on the model's device, padded on the right."""
         return make_batch(rows, self.pad_id, self.device)
 
-    def find_shortcuts(self) -> None:
-        """Try, once, what a model on a GPU can do without: attention masks, and steps that others can do as well.
+    @contextmanager
+    def shortcuts(self) -> Iterator[None]:
+        """While this is open, passes of a model on a GPU leave out what it can do without: attention masks, some steps.
 
-        See docs/decisions/passes-without-masks.md and rotary-positions-in-one-kernel.md there.
+        What that is has been tried on a few tiny passes (docs/decisions/passes-without-masks.md): the first time this is opened,
+        when there must be no hooks that would see them.
         """
-        if self._maskless is None and self.kind == "texts" and self.device.type == "cuda":
-            self._maskless = (
-                modules.maskless(self.module) if "attention_mask" in self._accepts else modules.Maskless(False, False)
-            )
+        if self._tried is None and self.kind == "texts" and self.device.type == "cuda":
+            takes_mask = "attention_mask" in self._accepts
+            self._tried = modules.maskless(self.module) if takes_mask else modules.Maskless(False, False)
             modules.find_shortcuts(self.module)
+        before, self._maskless = self._maskless, self._tried
+        try:
+            yield
+        finally:
+            self._maskless = before
 
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""

@@ -6,6 +6,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -322,13 +323,13 @@ class Job(ProfileTask):
         clock = time.perf_counter()
         if self.recipe is None and self.model.device.type == "cuda":
             compile_kernels(self)
-            self.model.find_shortcuts()  # before there are hooks
         size = shard_size or self._shard_size()
-        if isinstance(store, MemoryStore) and self.recipe is None:
-            plan, facts = encode_in_memory(self, store, bar, size)
-        else:
-            plan = make_plan(self.reader, size)
-            facts = encode(self, plan, store, bar)
+        with self.model.shortcuts() if self.recipe is None else nullcontext():
+            if isinstance(store, MemoryStore) and self.recipe is None:
+                plan, facts = encode_in_memory(self, store, bar, size)
+            else:
+                plan = make_plan(self.reader, size)
+                facts = encode(self, plan, store, bar)
         self.reader.close()  # its processes have done their work
         encoded = time.perf_counter()
         # by number of these items: the run may have been started with the same items in another order
