@@ -37,6 +37,16 @@ def given(dtype: torch.dtype, turned: int, *, across: int = 48, batch_of_angles:
     return q, k, angles.cos().to(dtype), angles.sin().to(dtype)
 
 
+def tiny(family: str) -> tuple[torch.nn.Module, Tensor]:
+    """A model in half precision whose heads the kernel takes, and something to run it on."""
+    kind = {"gpt_neox": "GPTNeoX", "llama": "Llama"}[family]
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
+    torch.manual_seed(0)
+    module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).to(torch.bfloat16).eval()
+    ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    return module, ids
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("family", "turned"), [("gpt_neox", 16), ("gpt_neox", 48), ("llama", 48), ("gemma3", 48)])
 def test_the_same_bits(family: str, turned: int, dtype: torch.dtype) -> None:
@@ -87,11 +97,7 @@ def test_a_function_that_does_something_else_is_found_out() -> None:
 
 @pytest.mark.parametrize("family", ["gpt_neox", "llama"])
 def test_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = {"gpt_neox": "GPTNeoX", "llama": "Llama"}[family]
-    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
-    torch.manual_seed(0)
-    module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).to(torch.bfloat16).eval()
-    ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    module, ids = tiny(family)
     calls = []
     kernel = rotary.rotate
     with torch.inference_mode():
@@ -109,11 +115,7 @@ def test_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("family", ["gpt_neox", "llama"])
 def test_in_place_where_a_pass_gives_the_same_bits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = {"gpt_neox": "GPTNeoX", "llama": "Llama"}[family]
-    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 50}
-    torch.manual_seed(0)
-    module = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes)).to(torch.bfloat16).eval()
-    ids = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    module, ids = tiny(family)
     calls = []
     kernel = rotary.rotate_in_place
     monkeypatch.setattr(rotary, "rotate_in_place", lambda *tensors: calls.append(1) or kernel(*tensors))

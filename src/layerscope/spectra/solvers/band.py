@@ -21,17 +21,15 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda import UnusableError, launch, shared_memory
+from layerscope.spectra.cuda import launch, shared_memory
 from layerscope.spectra.solvers.band_passes import ON_TENSOR_CORES, PLAIN, SMALL_PARTS
-from layerscope.spectra.solvers.pieces import BISECTION
+from layerscope.spectra.solvers.pieces import BISECTION, problem_with
 from layerscope.spectra.solvers.tridiagonal import DOT4, EIGENVALUES, bisect, parts, scaled_copy
 
 BAND = 16
 SMALLEST, LARGEST = 193, 1024
-_LARGEST_CHECKED = 2e-5
 
 
 class BandVariant(NamedTuple):
@@ -92,16 +90,7 @@ def usable(index: int, n: int = 512) -> str | None:
 @cache
 def _tried(index: int, how: BandVariant) -> str | None:
     """Compile the kernels and try them on matrices with a known answer, once."""
-    try:
-        n, device = min(how.largest - 3, 250), torch.device("cuda", index)
-        generator = torch.Generator().manual_seed(0)
-        basis = torch.linalg.qr(torch.randn(3, n, n, generator=generator, dtype=torch.float64)).Q
-        known = torch.linspace(-1, 3, n, dtype=torch.float64)
-        matrices = (basis * known) @ basis.mT
-        error = float((eigvalsh(matrices.float().to(device), how=how).cpu() - known).abs().max())
-        return None if error < _LARGEST_CHECKED else f"it missed known eigenvalues by {error:.1e}"
-    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
-        return str(problem)
+    return problem_with(lambda matrices: eigvalsh(matrices, how=how), min(how.largest - 3, 250), index)
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False, how: BandVariant | None = None) -> Tensor:

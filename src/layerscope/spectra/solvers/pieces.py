@@ -1,4 +1,29 @@
-"""CUDA source that the two solvers share: bisection of a tridiagonal matrix, and a symmetric matrix times a vector."""
+"""What the solvers share: a trial on a known answer, and CUDA source for bisection of a tridiagonal matrix and for products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from layerscope.spectra.cuda import UnusableError
+
+_LARGEST_CHECKED = 2e-5
+
+
+def problem_with(solve: Callable[[Tensor], Tensor], n: int, index: int) -> str | None:
+    """None if a solver compiles on a device and finds the known eigenvalues of matrices of n rows, else why not."""
+    try:
+        generator = torch.Generator().manual_seed(0)
+        basis = torch.linalg.qr(torch.randn(3, n, n, generator=generator, dtype=torch.float64)).Q
+        known = torch.linspace(-1, 3, n, dtype=torch.float64)
+        matrices = (basis * known) @ basis.mT
+        error = float((solve(matrices.float().to(torch.device("cuda", index))).cpu() - known).abs().max())
+        return None if error < _LARGEST_CHECKED else f"it missed known eigenvalues by {error:.1e}"
+    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
+        return str(problem)
+
 
 # Of the interval that holds all eigenvalues. The reduction's rounding is far more than what is left; but many equal eigenvalues
 # (zeros of a matrix of low rank) are all off by the same, and an entropy adds that up.

@@ -15,13 +15,10 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda import UnusableError, launch
-from layerscope.spectra.solvers.pieces import BISECTION, halvings
-
-_LARGEST_CHECKED = 2e-5
+from layerscope.spectra.cuda import launch
+from layerscope.spectra.solvers.pieces import BISECTION, halvings, problem_with
 
 
 class RegisterVariant(NamedTuple):
@@ -72,16 +69,7 @@ def usable(index: int, n: int) -> str | None:
 @cache
 def _tried(index: int, how: RegisterVariant) -> str | None:
     """Compile the kernel and try it on matrices with a known answer, once."""
-    try:
-        n, device = how.largest - 3, torch.device("cuda", index)
-        generator = torch.Generator().manual_seed(0)
-        basis = torch.linalg.qr(torch.randn(3, n, n, generator=generator, dtype=torch.float64)).Q
-        known = torch.linspace(-1, 3, n, dtype=torch.float64)
-        matrices = (basis * known) @ basis.mT
-        error = float((eigvalsh(matrices.float().to(device), how).cpu() - known).abs().max())
-        return None if error < _LARGEST_CHECKED else f"it missed known eigenvalues by {error:.1e}"
-    except (UnusableError, OSError, AttributeError, RuntimeError) as problem:
-        return str(problem)
+    return problem_with(lambda matrices: eigvalsh(matrices, how=how), how.largest - 3, index)
 
 
 def eigvalsh(matrices: Tensor, how: RegisterVariant | None = None) -> Tensor:
