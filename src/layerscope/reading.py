@@ -83,7 +83,9 @@ def read_states(
 
 
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
-_FIRST_TOKENS = 32768  # of the first shard: a GPU has to do longer than the host takes to give it the work and go on
+# What is run first, while the other items are looked at: a GPU has to do longer than the host takes to give it the work and go
+# on. With views it is twice as much: the host starts the processes that make them, too.
+_FIRST_TOKENS = 32768
 _FIRST_ITEMS = (16, 256)  # at least, at most
 _FIRST_VIEWS = 64  # items of a first shard with views: those are there before the items of the other shards have been run
 
@@ -133,10 +135,12 @@ def read_rows(reader: ItemReader, plan: Plan, shard: np.ndarray) -> Sequence[Row
     return reader.read(shard) if plan.rows is None else [plan.rows[i] for i in shard]
 
 
-def _first_shards(first: Part, views: int) -> list[np.ndarray]:
+def _first_shards(first: Part, views: int, shard_size: int) -> list[np.ndarray]:
     """The items that are run first: one shard, or with views a small one and the others."""
     some = first.numbers[first.lengths > 0]
-    return [some[:_FIRST_VIEWS], some[_FIRST_VIEWS:]] if views and len(some) > _FIRST_VIEWS else [some]
+    if not views or len(some) <= _FIRST_VIEWS:
+        return [some]
+    return [some[:_FIRST_VIEWS], *(some[i : i + shard_size] for i in range(_FIRST_VIEWS, len(some), shard_size))]
 
 
 def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int = 0) -> Plan:
@@ -153,7 +157,7 @@ def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int
     for part in parts:
         some = part.numbers[part.lengths > 0]
         if part is not parts[-1]:
-            shards += _first_shards(part, views)
+            shards += _first_shards(part, views, shard_size)
             continue
         # Longest first: memory that does not suffice is found out at once. Ties by key, so that order never matters.
         order = some[np.lexsort((keys[some], -lengths[some]))]
@@ -184,8 +188,9 @@ class EarlyPlanner:
     def _survey_largest(self) -> Part | None:
         fewest, most = _FIRST_ITEMS
         limit = self.reader.max_length or _FIRST_TOKENS
-        count = min(self.shard_size, max(fewest, min(most, _FIRST_TOKENS // limit)))
-        largest = self.reader.largest(count) if len(self.reader.items) > 2 * count else None
+        enough = max(fewest, min(most, _FIRST_TOKENS // limit))
+        count = 2 * enough if self.views else min(self.shard_size, enough)
+        largest = self.reader.largest(count) if len(self.reader.items) > count + min(enough, count) else None
         if largest is None:
             return None
         first = self.reader.survey(largest)
@@ -210,7 +215,8 @@ class EarlyPlanner:
             return None
         nothing = np.empty(0)
         limit = self.reader.max_length or int(first.lengths.max())
-        return Plan(nothing, nothing, nothing, 0, limit, _first_shards(first, self.views), PlannedRows([first]))
+        shards = _first_shards(first, self.views, self.shard_size)
+        return Plan(nothing, nothing, nothing, 0, limit, shards, PlannedRows([first]))
 
     def plan(self) -> Plan:
         """The whole plan, its first shard as given before."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from layerscope import reading
 from layerscope.data import Corpus
 from layerscope.errors import DataError, NonFiniteStatesError
 from layerscope.models import LoadedModel, inputs
@@ -75,6 +76,18 @@ def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: Loaded
     with EarlyPlanner(open_texts(model, TEXTS), SIZE) as one, EarlyPlanner(open_texts(model, turned), SIZE) as other:
         for a, b in zip(one.plan().shards, other.plan().shards, strict=True):
             assert [TEXTS[i] for i in a] == [turned[i] for i in b]
+
+
+def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
+    monkeypatch.setattr(reading, "_FIRST_VIEWS", 2)
+    with EarlyPlanner(open_texts(model, TEXTS), SIZE, views=2) as made:
+        first, whole = made.first(), made.plan()
+    assert first is not None
+    assert [len(shard) for shard in first.shards] == [2, 4, 4, 4]  # twice as many as without views
+    for early, late in zip(first.shards, whole.shards, strict=False):
+        np.testing.assert_array_equal(early, late)
+    assert sorted(np.concatenate(whole.shards)) == list(range(len(TEXTS)))
 
 
 def test_few_texts_are_planned_whole(model: LoadedModel) -> None:
@@ -164,6 +177,7 @@ def test_prompts_are_run_while_views_are_made(model: LoadedModel, monkeypatch: p
     ready = {"yet": False}
     begin, run_views = ShardEncoder.run_items_of, ShardEncoder.run_views
     monkeypatch.setattr(encode, "MOST_PENDING", 2)
+    monkeypatch.setattr(reading, "_FIRST_ITEMS", (SIZE // 2, SIZE // 2))
     monkeypatch.setattr(Prefetcher, "has_views", lambda self, shard: ready["yet"])
     monkeypatch.setattr(
         ShardEncoder, "run_items_of", lambda *given: (order.extend(["prompts"] * len(given[2])), begin(*given))[1]

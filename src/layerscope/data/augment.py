@@ -65,9 +65,9 @@ def augment(text: str, *, seed: int, view: int, strength: float = DEFAULT_STRENG
         raise DataError(f"strength is {strength!r}; it must be a share from 0 to 1 (0.3 in the paper).")
     # Only random() is used: of the methods of Random it alone is promised to stay the same between Python versions.
     draw = random.Random(stream_key(text, seed, view, strength)).random
-    foreign = "" if text.isascii() else "".join(sorted({c for c in text if c.isalnum() and not c.isascii()}))
-    parts = _SPACES.split(text)  # words at even places, the whitespace between them at odd ones
-    for place, spots in _chosen_words(parts, _letters, strength, draw, long_only=True):
+    foreign, words, long = _looked_at(text)
+    parts = list(words)
+    for place, spots in _sample(long, _share(strength, len(long)), draw):
         parts[place] = _split(parts[place], spots, draw)
     parts = _SPACES.split("".join(parts))  # a word that was split counts as two from here on
     for place, spots in _chosen_words(parts, _letters, strength, draw):
@@ -122,13 +122,28 @@ def _check_count(n: int, least: int) -> None:
 
 _Draw = Callable[[], float]
 _T = TypeVar("_T")
+_WORDS_KEPT = 2**14  # most words of a text come again in its other views
 
 
+@lru_cache(maxsize=4)  # the views of a text are made one after the other
+def _looked_at(text: str) -> tuple[str, Sequence[str], Sequence[tuple[int, Sequence[int]]]]:
+    """What is the same for all views of a text.
+
+    Its letters beyond ASCII; its words at even places, with the whitespace between them at odd ones; the places of its long
+    words, and where in each the letters are.
+    """
+    foreign = "" if text.isascii() else "".join(sorted({c for c in text if c.isalnum() and not c.isascii()}))
+    parts = _SPACES.split(text)
+    return foreign, parts, _long(_usable(parts, _letters))
+
+
+@lru_cache(maxsize=_WORDS_KEPT)
 def _letters(word: str) -> Sequence[int]:
     """Where a word has letters or digits. A combining mark is neither, so it stays with the letter before it."""
     return range(len(word)) if word.isalnum() else [i for i, c in enumerate(word) if c.isalnum()]
 
 
+@lru_cache(maxsize=_WORDS_KEPT)
 def _keys(word: str) -> Sequence[int]:
     """Where a word has characters of the QWERTY keyboard."""
     if word.isascii() and word.isalnum():
@@ -136,18 +151,25 @@ def _keys(word: str) -> Sequence[int]:
     return [i for i, c in enumerate(word) if c in _NEIGHBORS]
 
 
+def _usable(parts: Sequence[str], find: Callable[[str], Sequence[int]]) -> list[tuple[int, Sequence[int]]]:
+    """The places of words that have characters to change, and where in each they are."""
+    return [(place, spots) for place in range(0, len(parts), 2) if (spots := find(parts[place]))]
+
+
+def _long(usable: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[int, Sequence[int]]]:
+    return [item for item in usable if len(item[1]) >= _MIN_LETTERS]
+
+
 def _chosen_words(
-    parts: list[str], find: Callable[[str], Sequence[int]], strength: float, draw: _Draw, long_only: bool = False
+    parts: Sequence[str], find: Callable[[str], Sequence[int]], strength: float, draw: _Draw
 ) -> list[tuple[int, Sequence[int]]]:
     """The words that a step changes: their places, and where in each the characters are that it may change."""
-    usable = [(place, spots) for place in range(0, len(parts), 2) if (spots := find(parts[place]))]
-    long = [item for item in usable if len(item[1]) >= _MIN_LETTERS]
-    if long_only:
-        return _sample(long, _share(strength, len(long)), draw)
+    usable = _usable(parts, find)
     # The share is one of all words, the draw is among the long ones, as in nlpaug: "a" and "of" stay readable.
-    return _sample(long or usable, _share(strength, len(usable)), draw)
+    return _sample(_long(usable) or usable, _share(strength, len(usable)), draw)
 
 
+@lru_cache(maxsize=1024)
 def _share(strength: float, count: int) -> int:
     return math.ceil(strength * count - 1e-9)
 
@@ -155,9 +177,9 @@ def _share(strength: float, count: int) -> int:
 def _sample(items: Sequence[_T], count: int, draw: _Draw) -> list[_T]:
     """`count` of the items (all if there are fewer), drawn without replacement."""
     pool = list(items)
-    count = min(count, len(pool))
-    for i in range(count):
-        j = i + int(draw() * (len(pool) - i))
+    size = len(pool)
+    for i in range(min(count, size)):
+        j = i + int(draw() * (size - i))
         pool[i], pool[j] = pool[j], pool[i]
     return pool[:count]
 
@@ -248,7 +270,7 @@ def _nlpaug_steps() -> tuple[Any, ...]:
     return words.SplitAug(), characters.RandomCharAug(), characters.KeyboardAug()
 
 
-_TEXTS_AT_ONCE = 4
+_TEXTS_AT_ONCE = 2  # per request: a GPU waits for the last of the first few
 _MOST_WORKERS = 16
 
 
@@ -296,7 +318,7 @@ class ViewPool:
         count = min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers  # the GPU's host has work too
         # a tokenizer's own threads would only get in the way of the other workers
         quiet = {"TOKENIZERS_PARALLELISM": "false"}
-        self.pool = WorkerPool(answer_views, request, count if request.augmenter == "builtin" else 0, quiet)
+        self.pool = WorkerPool(answer_views, request, count if request.augmenter == "builtin" else 0, quiet, plain=True)
 
     @property
     def request(self) -> ViewRequest:

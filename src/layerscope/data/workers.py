@@ -43,15 +43,21 @@ class WorkerPool:
     """Answers requests with `answer(setup, request)`, a function of a module, in `workers` child processes. A context.
 
     With fewer than two workers everything is answered in this process. `setup` is sent to each worker once; it may be set
-    until the first request is made. Workers start in the background, right away.
+    until the first request is made. Workers start in the background, right away. Those that need no more than layerscope and
+    installed packages may be `plain`: they start without looking at what packages have hooked into Python's start.
     """
 
     def __init__(
-        self, answer: Callable[[Any, Any], Any], setup: Any, workers: int, environment: dict[str, str] | None = None
+        self,
+        answer: Callable[[Any, Any], Any],
+        setup: Any,
+        workers: int,
+        environment: dict[str, str] | None = None,
+        plain: bool = False,
     ) -> None:
         self.answer, self.setup = answer, setup
         self.count = workers if workers > 1 and sys.executable else 0
-        self._environment = environment or {}
+        self._environment, self._plain = environment or {}, plain
         self._thread = threading.local()
         self._started: list[subprocess.Popen[bytes]] = []
         self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()
@@ -63,7 +69,7 @@ class WorkerPool:
         for _ in range(self.count):
             child = None
             try:
-                child = start_worker(self._environment)
+                child = start_worker(self._environment, self._plain)
                 self._started.append(child)
             except Exception as error:
                 log.warning("a worker process could not be started (%s); its work is done in this process", error)
@@ -125,12 +131,14 @@ class WorkerPool:
         return self._thread.worker
 
 
-def start_worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def start_worker(environment: dict[str, str], plain: bool = False) -> subprocess.Popen[bytes]:
     """A worker that waits for requests."""
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     # -P: the current folder is not on the path, so that a user's random.py is not imported
     command = [sys.executable, "-P", "-c", "from layerscope.data.workers import main; main()"]
+    if plain:  # -S: without `site`, which finds the installed packages and runs their hooks: often half of a worker's start
+        command.insert(1, "-S")
+        paths += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)  # noqa: S603 - our own module
 

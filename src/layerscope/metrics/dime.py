@@ -23,7 +23,7 @@ from layerscope.metrics.folds import (
     prepared_view,
 )
 from layerscope.metrics.samples import ViewRows
-from layerscope.spectra import eigvalsh
+from layerscope.spectra import Sent, eigvalsh
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
 _BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
@@ -47,9 +47,14 @@ def dime_values(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int
 
 def _entropies(products: Tensor, alpha: float) -> Tensor:
     """S_α of float64 matrices, to far less than the differences that are taken of them."""
-    if alpha == 1 and products.shape[-1] >= FEWEST and fast_doubles(products.device):
+    if _are_quick(products, alpha):
         return entropy_of_sums(sums_without(products, [], FINE)[0])
     return gram_entropy(products, alpha)
+
+
+def _are_quick(products: Tensor, alpha: float) -> bool:
+    """Whether their entropies are those of products of matrices that this GPU is fast at."""
+    return alpha == 1 and products.shape[-1] >= FEWEST and fast_doubles(products.device)
 
 
 def _products(a: Tensor, b: Tensor, permutations: int, seed: int, feature_side: bool) -> Iterator[Tensor]:
@@ -110,10 +115,11 @@ def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutati
         k_a, k_b = (view[:used] @ view[:used].T for view in (a, b))
         products += [k_a * k_b[p][:, p] for p in orders]
     batch = max(1, _BATCH_ENTRIES.get(device.type, _BATCH_ENTRIES["cpu"]) // used**2)
-    without = [entropies_without_each(torch.stack(products[i : i + batch]), alpha) for i in range(0, len(products), batch)]
+    parts = [torch.stack(products[i : i + batch]) for i in range(0, len(products), batch)]
+    without = [Sent(entropies_without_each(part, alpha)) for part in parts]
 
     def errors() -> list[float]:
-        effects = -torch.cat([some.cpu() for some in without]).numpy().reshape(len(pairs), 1 + permutations, used)
+        effects = -torch.cat([some.get() for some in without]).numpy().reshape(len(pairs), 1 + permutations, used)
         of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders[1:]])
         paired = effects[:, 0]
         influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
@@ -203,24 +209,30 @@ class DiME(Metric[ViewRows]):
         near = eigvalsh(torch.stack([product.float() for products in sets for product in products]), overwrite=True)
         del sets
         near = near.double().clamp(min=0).view(len(there), -1, near.shape[-1])
-        found = self._entropy(near), moved_by_rounding(self._entropy, near[:, 0])
+        rough = self._entropy(near)
+        quick = _are_quick(paired[0], o.alpha)
+        # what rounding could do is nearly always more than it may; where that is quick, what it does is found out at once
+        moved = (rough[:, 0] - self._exact(paired)).abs() if quick else moved_by_rounding(self._entropy, near[:, 0])
+        found = Sent(rough), Sent(moved)
 
         def keep() -> None:
             if errors is not None:
                 errors()
-            rough, moved = (values.cpu().numpy() for values in found)
-            self._keep(there, paired, rough, moved)
+            rough, moved = (values.get().numpy() for values in found)
+            self._keep(there, rough, moved, None if quick else paired)
 
         return keep
 
-    def _keep(self, there: Sequence[ViewRows], paired: Sequence[Tensor], rough: np.ndarray, moved: np.ndarray) -> None:
-        """Remember the values of data of which float32 gives what float64 gives."""
+    def _exact(self, paired: Sequence[Tensor]) -> Tensor:
+        return _entropies(torch.stack(list(paired)), self.options.alpha)
+
+    def _keep(self, there: Sequence[ViewRows], rough: np.ndarray, moved: np.ndarray, paired: Sequence[Tensor] | None) -> None:
+        """Remember the values of data of which float32 gives what float64 gives; `paired` says where that is to be found out."""
         terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
         moved = moved.copy()
-        unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist()
-        if unsure:  # it may be less than it could be
-            exact = _entropies(torch.stack([paired[i] for i in unsure]), self.options.alpha).cpu().numpy()
-            moved[unsure] = np.abs(exact - rough[unsure, 0])
+        unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist() if paired is not None else []
+        if paired is not None and unsure:  # it may be less than it could be
+            moved[unsure] = np.abs(self._exact([paired[i] for i in unsure]).cpu().numpy() - rough[unsure, 0])
         for data, values, far in zip(there, terms, moved, strict=True):
             if far <= _CLOSE * abs(values.mean()):
                 data._memo["dime", self.options] = values

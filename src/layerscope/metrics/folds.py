@@ -24,7 +24,7 @@ from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.entropy import gram_entropy, moved_by_rounding, rounding_floor, spectrum_entropy
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import n_folds, stacked
-from layerscope.spectra import eigvalsh, joined, solve_together
+from layerscope.spectra import Sent, eigvalsh, joined, solve_together
 from layerscope.spectra.resolvents import fast_doubles, sums_without
 
 if TYPE_CHECKING:
@@ -195,13 +195,13 @@ class SumsOfMany:
     """
 
     def __init__(self, whole: Tensor, without: Tensor) -> None:
-        self._there = whole, without
+        self._sent = Sent(whole), Sent(without)
         self._values: dict[OfSums, tuple[list[float], list[list[float]]]] = {}
 
     @cached_property
     def _here(self) -> tuple[Tensor, Tensor]:
-        whole, without = self._there
-        return whole.cpu(), without.cpu()
+        whole, without = self._sent
+        return whole.get(), without.get()
 
     def evaluate(self, function: OfSums, index: int) -> tuple[float, float]:
         """(value, standard error) of a function of one spectrum's sums; NaN where no vector has a direction."""

@@ -13,6 +13,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.folds import prepare_views, prepared_view
 from layerscope.metrics.options import Options
 from layerscope.metrics.samples import ViewRows
+from layerscope.spectra import Sent
 
 _BLOCK = 1024
 _MOST_ENTRIES = 2**25  # of similarities held at once for several data: 256 MB
@@ -89,10 +90,10 @@ class InfoNCE(Metric[ViewRows]):
         prepare_views(there, self.options.view_rows, self.options.group)
         at_once = max(1, _MOST_ENTRIES // (2 * len(there[0]) * _BLOCK))
         found = [self._losses(there[i : i + at_once]) for i in range(0, len(there), at_once)]
-        parts = [torch.cat(part) for part in zip(*found, strict=True)]
+        parts = [Sent(torch.cat(part)) for part in zip(*found, strict=True)]
 
         def keep() -> None:
-            for data, losses, as_negative in zip(there, *(part.cpu() for part in parts), strict=True):
+            for data, losses, as_negative in zip(there, *(part.get() for part in parts), strict=True):
                 data._memo["infonce losses", self.options] = losses, as_negative
 
         return keep

@@ -15,7 +15,7 @@ from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_ro
 from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
-from layerscope.spectra import solve_together
+from layerscope.spectra import Sent, solve_together
 from layerscope.spectra.memory import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
@@ -84,11 +84,11 @@ class LiDAR(Metric[ViewRows]):
         del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)
-        return partial(self._finish, there, wholes, [self._entropy(near), moved, safe, without])
+        return partial(self._finish, there, wholes, [Sent(values) for values in (self._entropy(near), moved, safe, without)])
 
-    def _finish(self, there: Sequence[ViewRows], wholes: Tensor, found: Sequence[Tensor]) -> None:
+    def _finish(self, there: Sequence[ViewRows], wholes: Tensor, found: Sequence[Sent]) -> None:
         """Keep what was found in float32 of each data, or solve it in float64."""
-        rough, moved, safe, without = (values.tolist() for values in found)
+        rough, moved, safe, without = (values.get().tolist() for values in found)
         sure = [far <= NATS and self._will_do(far, left_out) for far, left_out in zip(moved, without, strict=True)]
         unsure = [i for i, value in enumerate(rough) if safe[i] and not sure[i] and math.isfinite(value)]
         exact = dict(zip(unsure, gram_entropy(wholes[unsure], self.options.alpha).tolist(), strict=True)) if unsure else {}

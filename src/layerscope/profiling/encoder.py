@@ -20,6 +20,7 @@ from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Row, ViewInputs
 from layerscope.profiling.config import ProfileConfig
 from layerscope.reading import BatchRunner, Plan, Prefetcher, read_rows
+from layerscope.spectra import Sent
 from layerscope.store import Shard
 
 
@@ -51,9 +52,8 @@ class QueuedShard:
     """A shard whose passes are all queued, with what the host will read of it when they are done."""
 
     pending: PendingShard
-    finite: Tensor
-    values: Tensor | None
-    done: torch.cuda.Event | None
+    finite: Sent
+    values: Sent | None
 
 
 class ShardEncoder:
@@ -147,30 +147,20 @@ class ShardEncoder:
     def queue(self, pending: PendingShard) -> QueuedShard:
         """Have the device check its results and send the host what it needs of them; nothing waits."""
         finite = torch.isfinite(pending.pooled).all()
-        if pending.pooled.device.type != "cuda":
-            return QueuedShard(pending, finite, pending.values, None)
-        values = None if pending.values is None else _to_host(pending.values)
-        return QueuedShard(pending, _to_host(finite), values, torch.cuda.current_stream(pending.pooled.device).record_event())
+        return QueuedShard(pending, Sent(finite), None if pending.values is None else Sent(pending.values))
 
     def finish(self, queued: QueuedShard) -> Shard:
         """Wait for a shard and check it."""
-        if queued.done is not None:
-            queued.done.synchronize()
         pooled = queued.pending.pooled
-        if not bool(queued.finite):
+        if not bool(queued.finite.get()):
             self.reducer.check(pooled)  # which finds the site and raises
-        numbers = {} if queued.values is None else dict(zip(self.reducer.fields, queued.values.numpy(), strict=True))
+        numbers = {} if queued.values is None else dict(zip(self.reducer.fields, queued.values.get().numpy(), strict=True))
         if numbers:
             self.reducer.check_values(numbers)
         return Shard(queued.pending.shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
 
     def _reduce(self, batch: Batch, token_level: bool) -> ReducedTensors:
         return self.reducer.reduce(batch, self.model.run, token_level)
-
-
-def _to_host(tensor: Tensor) -> Tensor:
-    """A copy on its way to the host."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def _index(numbers: list[int], device: torch.device) -> Tensor:

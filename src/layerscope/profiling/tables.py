@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from layerscope.capture import Site
 from layerscope.capture.batches import is_out_of_memory, release_memory
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
-from layerscope.metrics.base import PromptMean
+from layerscope.metrics.base import Metric, PromptMean
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
@@ -291,22 +291,18 @@ class TableBuilder:
             yield from found
 
     def _group_on_gpu(self, indices: range, shards: Sequence[Shard]) -> list[_Site]:
-        data = deque(self._site_data(i, shards) for i in indices)
-        waiting = [*self._prepare("pooled", data), *self._prepare("views", data)]
-        means = self._means(indices)
-        for finish in waiting:
-            finish()
-        vectors = self._with_intervals([self._site_estimates(None, data.popleft()) for _ in indices])
-        return [{**of_prompts, **of_vectors} for of_prompts, of_vectors in zip(means, vectors, strict=True)]
-
-    def _prepare(self, level: str, data: Sequence[tuple[PooledRows, ViewRows]]) -> list[Callable[[], None]]:
-        """Give the GPU the work of some metrics, and say what is to be done when it is through.
-
-        The last metrics first: DiME waits for a number right at its beginning.
-        """
-        metrics = [metric for metric in reversed(self._metrics) if metric.info.level == level]
-        finishes = [metric.prepare([site[level == "views"] for site in data]) for metric in metrics]
-        return [finish for finish in finishes if finish is not None]
+        data = [self._site_data(i, shards) for i in indices]
+        # the last metrics first: what the host does after DiME is the least
+        metrics = [metric for level in ("pooled", "views") for metric in reversed(self._metrics) if metric.info.level == level]
+        finishes = [metric.prepare([site[metric.info.level == "views"] for site in data]) for metric in metrics]
+        found = self._means(indices)
+        for metric, finish in zip(metrics, finishes, strict=True):  # as the GPU comes to them: it goes on with the others
+            if finish is not None:
+                finish()
+            made = self._with_intervals([self._estimates_of(metric, vectors=site) for site in data])
+            for of_site, more in zip(found, made, strict=True):
+                of_site.update(more)
+        return found
 
     def _sites_together(self, prompts: int) -> int:
         side = min(prompts, self.width)
@@ -345,20 +341,25 @@ class TableBuilder:
             out += self._with_intervals([self._site_estimates(index, None) for index in some])
         return out
 
-    def _site_estimates(
-        self, index: int | None, vectors: tuple[PooledRows, ViewRows] | None
-    ) -> dict[tuple[str, str], _Estimates]:
-        """Metrics that are means over prompts at a site, if its index is given, and metrics of its vectors, if they are."""
+    def _site_estimates(self, index: int, vectors: tuple[PooledRows, ViewRows] | None) -> dict[tuple[str, str], _Estimates]:
+        """Metrics that are means over prompts at a site, and metrics of its vectors, if those are given."""
         made: dict[tuple[str, str], _Estimates] = {}
         for metric in self._metrics:
-            name, level = metric.info.name, metric.info.level
-            for sink in metric.info.sinks:
-                if level == "tokens" and index is not None:
-                    assert isinstance(metric, PromptMean)
-                    made[name, sink] = self._estimates(metric, self._prompt_values(metric, sink, index))
-                elif level != "tokens" and vectors is not None:
-                    made[name, sink] = self._estimates(metric, vectors[level == "views"])
+            if vectors is not None or metric.info.level == "tokens":
+                made |= self._estimates_of(metric, index, vectors)
         return made
+
+    def _estimates_of(
+        self, metric: Metric[Any], index: int | None = None, vectors: tuple[PooledRows, ViewRows] | None = None
+    ) -> dict[tuple[str, str], _Estimates]:
+        """One metric at a site: from the index of the site, or from its vectors."""
+        name, level = metric.info.name, metric.info.level
+        if level == "tokens":
+            assert isinstance(metric, PromptMean)
+            assert index is not None
+            return {(name, sink): self._estimates(metric, self._prompt_values(metric, sink, index)) for sink in metric.info.sinks}
+        assert vectors is not None
+        return {(name, sink): self._estimates(metric, vectors[level == "views"]) for sink in metric.info.sinks}
 
     def _with_intervals(self, sites: list[dict[tuple[str, str], _Estimates]]) -> list[_Site]:
         every = [estimate for site in sites for _, estimates in site.values() for estimate in estimates]

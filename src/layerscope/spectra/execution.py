@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -54,6 +55,31 @@ def half_products() -> Iterator[None]:
     finally:
         for name in allowed:
             setattr(switch, name, True)
+
+
+class Sent:
+    """A tensor on its way to the host, behind the work that makes it: nobody waits before it is asked for.
+
+    A plain copy to the host would wait for all that a GPU has been given since.
+
+    >>> Sent(torch.tensor([1.0, 2.0])).get().tolist()
+    [1.0, 2.0]
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._done: torch.cuda.Event | None = None
+        if tensor.is_cuda:
+            there, tensor = tensor, torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            tensor.copy_(there, non_blocking=True)
+            self._done = torch.cuda.current_stream(there.device).record_event()
+        self._here = tensor
+
+    def get(self) -> Tensor:
+        """The tensor, when it is here."""
+        if self._done is not None:
+            self._done.synchronize()
+            self._done = None
+        return self._here
 
 
 T = TypeVar("T")

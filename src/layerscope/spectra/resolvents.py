@@ -124,7 +124,7 @@ class Grid(NamedTuple):
 
 
 USUAL = Grid(1.4, 5.0)  # entropies right to 5e-6
-FINE = Grid(1.0, 100.0)  # to 1e-8: for differences of entropies
+FINE = Grid(1.0, 40.0, 1e-9)  # to 1e-8: for differences of entropies
 _BELOW = 60  # terms under the first t, where φ goes on as a straight line in u
 _ABOVE = 8  # terms over the last t, where what is integrated falls as t⁻³
 _SHARE_OF_MEMORY = 0.15  # of what is free on a GPU, for factors
@@ -160,9 +160,12 @@ def sums_without(grams: Tensor, members: Sequence[Tensor], grid: Grid = USUAL) -
 def _nodes(grams: Tensor, grid: Grid) -> Tensor:
     """The nodes u = log t of each matrix (B, m): from far below its mean eigenvalue to far above its largest."""
     mean = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
-    largest = torch.linalg.matrix_norm(grams)  # or more
-    start, end = (grid.lowest * mean).log(), (grid.highest * largest).log()
-    reach = float(torch.where(mean > 0, end - start, 0.0).max())
+    start = (grid.lowest * mean).log()
+    if grams.is_cuda:  # the norm is n means at most: nobody has to wait for it
+        reach = math.log(grid.highest / grid.lowest * grams.shape[-1])
+    else:
+        largest = torch.linalg.matrix_norm(grams)  # or more
+        reach = float(torch.where(mean > 0, (grid.highest * largest).log() - start, 0.0).max())
     nodes = torch.arange(math.ceil(reach / grid.step) + 2, dtype=torch.float64, device=grams.device)
     return start.unsqueeze(-1) + grid.step * nodes
 
