@@ -286,47 +286,56 @@ def _sites_at_once(data: ViewRows) -> int:
 
 
 def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[Tensor], Tensor]:
-    """What `_Scatter.whitened` gives, in few steps for a GPU: of several data of one size.
+    """What `_Scatter.whitened` gives, in few steps for a GPU: of several data of one size, two prompts or more.
 
     Of all prompts (B, n, n), then without each fold, stacked by size (B, folds, m, m), float32. And whether that can be used
     (B,): not where δ could be lost in rounding, which is for `_Scatter`.
     """
-    z = stacked(many) if options.lidar_rows == "raw" else torch.stack([_prepared(data, options) for data in many])
-    _, n, q, d = z.shape
+    n, q, d = len(many[0]), many[0].n_views, many[0].width
+    members = fold_members(n, many[0].device)
+    # fold by fold, so that the rows of each lie side by side: a copy of all views would take longer than their products
+    places = torch.cat([some.flatten() for some in members])
+    if options.lidar_rows == "raw":
+        z = stacked(many, places=places)
+    else:
+        z = torch.stack([_prepared(data, options) for data in many])[:, places]
     centers = z.mean(2)
-    off = _seen_from(centers, z.mean((1, 2)).unsqueeze(1))
+    off = torch.empty_like(centers)
+    off[:, places] = _seen_from(centers, centers.mean(1, keepdim=True))
     inner = z.sub_(centers.unsqueeze(2))
-    members = fold_members(n, z.device)
-    within_of = [_products(inner[:, some].flatten(2, 3)) for some in members]
-    within = torch.stack([part.sum(1) for part in within_of]).sum(0) if members else _products(inner.flatten(1, 2))
-    del z, inner
+    by_size = zip(inner.split([some.numel() for some in members], dim=1), members, strict=True)
+    within_of = [_products(rows.unflatten(1, some.shape).flatten(2, 3)) for rows, some in by_size]
+    within = torch.stack([part.sum(1) for part in within_of]).sum(0)
+    del z, inner, by_size, centers
     largest = within.diagonal(dim1=-2, dim2=-1).amax(-1)
     safe = largest <= options.delta * n * q / (_PIVOT_UNITS * torch.finfo(within.dtype).eps)
-    delta = options.delta * torch.eye(d, dtype=within.dtype, device=within.device)
     by_prompts = n <= d
     between = torch.zeros(0) if by_prompts else off.mT @ off
     # one factorization for the noise of all prompts and without each fold: a few large matrices take as long as one
-    noises = [(within / (n * q) + delta).unsqueeze(1)]
-    for some, part in zip(members, within_of, strict=True):
-        noises.append((within.unsqueeze(1) - part) / ((n - some.shape[1]) * q) + delta)
+    sizes = [1, *(len(some) for some in members)]
+    noises = within.new_empty(len(many), sum(sizes), d, d)
+    whole, *without = noises.split(sizes, dim=1)
+    torch.mul(within.unsqueeze(1), 1 / (n * q), out=whole)
+    for some, part, noise in zip(members, within_of, without, strict=True):
+        torch.sub(within.unsqueeze(1), part, out=noise).mul_(1 / ((n - some.shape[1]) * q))
     del within_of
-    sizes = [noise.shape[1] for noise in noises]
-    solvers = _solvers(torch.cat(noises, dim=1), sizes)
-    del noises
-    out = [_whiten(solvers[0], (off if by_prompts else between).unsqueeze(1) / _share(n, by_prompts), by_prompts).squeeze(1)]
+    noises.diagonal(dim1=-2, dim2=-1).add_(options.delta)
+    solvers = _solvers(noises, sizes)
+    out = [
+        _whiten(
+            solvers[0], (off if by_prompts else between).unsqueeze(1) / (math.sqrt(n) if by_prompts else n), by_prompts
+        ).squeeze(1)
+    ]
     for some, solve in zip(members, solvers[1:], strict=True):
         left = n - some.shape[1]
         shift = -off[:, some].sum(2) / left
         if by_prompts:
-            rest = off[:, left_in(some, n)] - shift.unsqueeze(2)
+            rest = (off / math.sqrt(left))[:, left_in(some, n)].sub_(shift.unsqueeze(2) / math.sqrt(left))
         else:
             rest = between.unsqueeze(1) - _products(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
-        out.append(_whiten(solve, rest / _share(left, by_prompts), by_prompts).float())
+            rest = rest / left
+        out.append(_whiten(solve, rest, by_prompts).float())
     return out, safe
-
-
-def _share(n: int, by_prompts: bool) -> float:
-    return math.sqrt(n) if by_prompts else n
 
 
 def _products(rows: Tensor) -> Tensor:

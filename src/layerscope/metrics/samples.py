@@ -310,17 +310,22 @@ class PooledRows(_Vectors):
     ndim = 2
 
 
-def stacked(many: Sequence[_Vectors], view: int | None = None) -> Tensor:
-    """The vectors of several data of as many rows each (B, N, D), float64, in canonical order; of views, those of one of them."""
+def stacked(many: Sequence[_Vectors], view: int | None = None, places: Tensor | None = None) -> Tensor:
+    """The vectors of several data of as many rows each (B, N, D), float64, in canonical order; of views, those of one of them.
+
+    With `places`, in another order: those of the canonical one.
+    """
     first = many[0]
     if not first.on_gpu or any(data._by_keys is not first._by_keys for data in many):
-        return torch.stack(
+        whole = torch.stack(
             [data._in_order([block if view is None else block[:, view] for block, _ in data._blocks]) for data in many]
         )
+        return whole if places is None else whole[:, places]
     # one order for all (`share_order`): few large copies, where a GPU waits longer for a small one than it takes
     groups = zip(*(data._blocks for data in many), strict=True)
     blocks = [torch.stack([torch.as_tensor(b if view is None else b[:, view]) for b, _ in group]) for group in groups]
-    return torch.cat(blocks, dim=1)[:, first._order_there()].double()
+    order = first._order_there()
+    return torch.cat(blocks, dim=1)[:, order if places is None else order[places]].double()
 
 
 class ViewRows(_Vectors):
