@@ -87,7 +87,8 @@ _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 # on. With views it is twice as much: the host starts the processes that make them, too.
 _FIRST_TOKENS = 32768
 _FIRST_ITEMS = (16, 256)  # at least, at most
-_FIRST_VIEWS = 64  # items of a first shard with views: those are there before the items of the other shards have been run
+# Items of the first shards with views: those of the first are there when the items have been run, the others' follow in time.
+_FIRST_VIEWS = (32, 64)
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,14 @@ def read_rows(reader: ItemReader, plan: Plan, shard: np.ndarray) -> Sequence[Row
 
 
 def _first_shards(first: Part, views: int, shard_size: int) -> list[np.ndarray]:
-    """The items that are run first: one shard, or with views a small one and the others."""
-    some = first.numbers[first.lengths > 0]
-    if not views or len(some) <= _FIRST_VIEWS:
-        return [some]
-    return [some[:_FIRST_VIEWS], *(some[i : i + shard_size] for i in range(_FIRST_VIEWS, len(some), shard_size))]
+    """The items that are run first: one shard, or with views small ones and the others."""
+    some, shards = first.numbers[first.lengths > 0], []
+    for size in _FIRST_VIEWS if views else ():
+        if len(some) > size < shard_size:
+            shards.append(some[:size])
+            some = some[size:]
+    size = shard_size if shards else max(1, len(some))
+    return [*shards, *(some[i : i + size] for i in range(0, len(some), size))]
 
 
 def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int = 0) -> Plan:

@@ -80,11 +80,11 @@ def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: Loaded
 
 def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
-    monkeypatch.setattr(reading, "_FIRST_VIEWS", 2)
+    monkeypatch.setattr(reading, "_FIRST_VIEWS", (2, 3))
     with EarlyPlanner(open_texts(model, TEXTS), SIZE, views=2) as made:
         first, whole = made.first(), made.plan()
     assert first is not None
-    assert [len(shard) for shard in first.shards] == [2, 4, 4, 4]  # twice as many as without views
+    assert [len(shard) for shard in first.shards] == [2, 3, 4, 4, 1]  # twice as many as without views
     for early, late in zip(first.shards, whole.shards, strict=False):
         np.testing.assert_array_equal(early, late)
     assert sorted(np.concatenate(whole.shards)) == list(range(len(TEXTS)))

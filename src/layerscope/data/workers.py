@@ -136,8 +136,10 @@ def start_worker(environment: dict[str, str], plain: bool = False) -> subprocess
     paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     # -P: the current folder is not on the path, so that a user's random.py is not imported
     command = [sys.executable, "-P", "-c", "from layerscope.data.workers import main; main()"]
-    if plain:  # -S: without `site`, which finds the installed packages and runs their hooks: often half of a worker's start
-        command.insert(1, "-S")
+    if plain:
+        # -S: without `site`, which finds the installed packages and runs their hooks: often half of a worker's start.
+        # And behind the process that gives a GPU its work: more workers than there are free cores would hold that up.
+        command[1:] = ["-S", "-P", "-c", "import os; getattr(os, 'nice', int)(5); " + command[-1]]
         paths += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)  # noqa: S603 - our own module

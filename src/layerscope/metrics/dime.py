@@ -36,8 +36,10 @@ def dime_values(a: Tensor, b: Tensor, alpha: float, permutations: int, seed: int
 
     `feature_side` uses D×D covariances, as the released code does when N > D; P then shuffles features, not samples.
     """
-    products = _products(a, b, permutations, seed, feature_side)
-    entries = (a.shape[1] if feature_side else len(a)) ** 2
+    if feature_side:
+        a, b = a.mT, b.mT
+    products = _products(a, b, _orders(len(a), permutations, seed, a.device))
+    entries = len(a) ** 2
     values = []
     while some := list(islice(products, max(1, _BATCH_ENTRIES.get(a.device.type, _BATCH_ENTRIES["cpu"]) // entries))):
         values.append(_entropies(torch.stack(some), alpha))
@@ -57,12 +59,20 @@ def _are_quick(products: Tensor, alpha: float) -> bool:
     return alpha == 1 and products.shape[-1] >= FEWEST and fast_doubles(products.device)
 
 
-def _products(a: Tensor, b: Tensor, permutations: int, seed: int, feature_side: bool) -> Iterator[Tensor]:
-    """K_A ∘ K_B, then K_A ∘ P K_B Pᵀ for each permutation."""
-    k_a, k_b = (a.T @ a, b.T @ b) if feature_side else (a @ a.T, b @ b.T)
+def _products(a: Tensor, b: Tensor, orders: Sequence[Tensor]) -> Iterator[Tensor]:
+    """K_A ∘ K_B, then K_A ∘ P K_B Pᵀ for each order of the rows; views (…, n, D)."""
+    k_a, k_b = a @ a.mT, b @ b.mT
     yield k_a * k_b
-    for p in _orders(len(k_a), permutations, seed, k_a.device):
-        yield k_a * k_b[p][:, p]
+    for p in orders:
+        yield k_a * k_b.index_select(-2, p).index_select(-1, p)
+
+
+def _all_products(a: Tensor, b: Tensor, orders: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """The same of several pairs of views (B, n, D), in one tensor (B, 1 + orders, n, n)."""
+    out = a.new_empty(len(a), 1 + len(orders), a.shape[1], a.shape[1], dtype=dtype)
+    for i, product in enumerate(_products(a, b, orders)):
+        out[:, i] = product
+    return out
 
 
 @lru_cache(maxsize=4)  # the same for all sites: a GPU would wait for each of them
@@ -109,18 +119,15 @@ def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutati
     used, permutations = min(n, _ERROR_PROMPTS), min(permutations, _ERROR_PERMUTATIONS)
     scale = math.sqrt(used / n)  # an error falls with the root of the number of prompts
     device = pairs[0][0].device
-    orders = [torch.arange(used, device=device), *_orders(used, permutations, seed, device)]  # first as they are: paired
-    products = []
-    for a, b in pairs:
-        k_a, k_b = (view[:used] @ view[:used].T for view in (a, b))
-        products += [k_a * k_b[p][:, p] for p in orders]
+    orders = _orders(used, permutations, seed, device)
+    a, b = (torch.stack([pair[i][:used] for pair in pairs]) for i in (0, 1))
     batch = max(1, _BATCH_ENTRIES.get(device.type, _BATCH_ENTRIES["cpu"]) // used**2)
-    parts = [torch.stack(products[i : i + batch]) for i in range(0, len(products), batch)]
+    parts = _all_products(a, b, orders, a.dtype).flatten(0, 1).split(batch)
     without = [Sent(entropies_without_each(part, alpha)) for part in parts]
 
     def errors() -> list[float]:
         effects = -torch.cat([some.get() for some in without]).numpy().reshape(len(pairs), 1 + permutations, used)
-        of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders[1:]])
+        of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders])
         paired = effects[:, 0]
         influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
         variance = np.square(influence).sum(1) - 2 * used * noise / permutations
@@ -202,17 +209,21 @@ class DiME(Metric[ViewRows]):
         errors = None
         if len({min(len(data), o.dime_samples) for data in there}) == 1:
             errors = self._prepare_errors([data for data in there if not self._feature_side(data)])
-        sets = [list(_products(*self._views(data), o.permutations, o.seed, self._feature_side(data))) for data in there]
-        if len({products[0].shape for products in sets}) > 1:
+        views = [self._views(data) for data in there]
+        if len({(view.shape, self._feature_side(data)) for data, (view, _) in zip(there, views, strict=True)}) > 1:
             return errors
-        paired = [products[0] for products in sets]
-        near = eigvalsh(torch.stack([product.float() for products in sets for product in products]), overwrite=True)
-        del sets
+        a, b = (torch.stack([pair[i] for pair in views]) for i in (0, 1))
+        if self._feature_side(there[0]):
+            a, b = a.mT, b.mT
+        products = _all_products(a, b, _orders(a.shape[1], o.permutations, o.seed, a.device), torch.float32)
+        near = eigvalsh(products.flatten(0, 1), overwrite=True)
+        del products
         near = near.double().clamp(min=0).view(len(there), -1, near.shape[-1])
+        paired = next(_products(a, b, []))
         rough = self._entropy(near)
-        quick = _are_quick(paired[0], o.alpha)
+        quick = _are_quick(paired, o.alpha)
         # what rounding could do is nearly always more than it may; where that is quick, what it does is found out at once
-        moved = (rough[:, 0] - self._exact(paired)).abs() if quick else moved_by_rounding(self._entropy, near[:, 0])
+        moved = (rough[:, 0] - _entropies(paired, o.alpha)).abs() if quick else moved_by_rounding(self._entropy, near[:, 0])
         found = Sent(rough), Sent(moved)
 
         def keep() -> None:
@@ -223,16 +234,13 @@ class DiME(Metric[ViewRows]):
 
         return keep
 
-    def _exact(self, paired: Sequence[Tensor]) -> Tensor:
-        return _entropies(torch.stack(list(paired)), self.options.alpha)
-
-    def _keep(self, there: Sequence[ViewRows], rough: np.ndarray, moved: np.ndarray, paired: Sequence[Tensor] | None) -> None:
+    def _keep(self, there: Sequence[ViewRows], rough: np.ndarray, moved: np.ndarray, paired: Tensor | None) -> None:
         """Remember the values of data of which float32 gives what float64 gives; `paired` says where that is to be found out."""
         terms = rough[:, 1:] - rough[:, :1]  # what rounding does to all of them alike cancels
         moved = moved.copy()
         unsure = np.flatnonzero(~(moved <= _CLOSE * np.abs(terms.mean(1)))).tolist() if paired is not None else []
         if paired is not None and unsure:  # it may be less than it could be
-            moved[unsure] = np.abs(self._exact([paired[i] for i in unsure]).cpu().numpy() - rough[unsure, 0])
+            moved[unsure] = np.abs(_entropies(paired[unsure], self.options.alpha).cpu().numpy() - rough[unsure, 0])
         for data, values, far in zip(there, terms, moved, strict=True):
             if far <= _CLOSE * abs(values.mean()):
                 data._memo["dime", self.options] = values

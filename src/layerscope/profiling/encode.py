@@ -167,10 +167,11 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
     """Plan and encode items whose shards stay in memory. The first are run while the others are still looked at."""
     model, config, reader, facts = task.model, task.config, task.reader, _facts(0)
     with ExitStack() as stack:
-        reader.start_views(config.view_settings, len(task.items))  # its processes start up meanwhile
         stack.callback(reader.stop_views)
         inside = any(site.part for site in task.sites)
         planner = stack.enter_context(EarlyPlanner(reader, shard_size, early=not inside, views=config.n_views))
+        # after the first items have been tokenized, which a dozen processes that start up would hold up
+        reader.start_views(config.view_settings, len(task.items))
         if inside:  # before there are other hooks
             facts["residual_error"] = _residual_error(task, planner.plan())
         reducer = stack.enter_context(make_reducer(model, task.sites, config))
@@ -178,8 +179,8 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
         pending = deque[PendingShard]()
         plan = planner.first() or planner.plan()
         early = len(plan.shards) if planner.early else 0
-        pending.extend(encoder.run_items_of(plan, plan.shards[:early], lambda n: None))
         prefetcher = encoder.prefetcher = stack.enter_context(Prefetcher(reader, plan, plan.shards, config.view_settings))
+        pending.extend(encoder.run_items_of(plan, plan.shards[:early], lambda n: None))
         if planner.early:
             plan = planner.plan()
             prefetcher.add(plan, plan.shards[early:])
