@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,17 +40,28 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._shards: dict[int, Shard] = {}
+        self._later: dict[int, Callable[[], Shard]] = {}
 
     def has(self, index: int) -> bool:
         """Whether a shard is finished."""
-        return index in self._shards
+        return index in self._shards and index not in self._later
 
     def write(self, index: int, shard: Shard) -> None:
         """Keep a finished shard."""
         self._shards[index] = shard
 
+    def promise(self, index: int, shard: Shard, finish: Callable[[], Shard]) -> None:
+        """Keep a shard that a GPU may still be working on. `finish` waits, checks it, and gives it with its values."""
+        self._shards[index], self._later[index] = shard, finish
+
+    def vectors(self, index: int) -> Any:
+        """The pooled vectors of a shard: on a GPU they are there before anything that is done with them."""
+        return self._shards[index].pooled
+
     def read(self, index: int) -> Shard:
         """A finished shard."""
+        if index in self._later:
+            self._shards[index] = self._later.pop(index)()
         return self._shards[index]
 
 
@@ -210,10 +221,13 @@ def _run_in_memory(
                 prefetcher.end_views()
         elif waiting:
             pending.extend(encoder.run_items_of(plan, waiting.popleft(), bar.advance))
-        # the host waits for a shard while another one's passes are queued
-        while len(queued) > 1 or (queued and not waiting and not pending):
+        # the host waits for a shard while another one's passes are queued; for the last one when it has queued the metrics
+        while len(queued) > 1:
             store.write(written, encoder.finish(queued.popleft()))
             written += 1
+        if queued and not waiting and not pending:
+            last = queued.popleft()
+            store.promise(written, Shard(last.pending.shard, last.pending.pooled, {}), partial(encoder.finish, last))  # type: ignore[arg-type]
 
 
 def _start_bar(task: ProfileTask, plan: Plan, bar: Progress, done: int) -> None:

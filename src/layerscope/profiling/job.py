@@ -333,17 +333,21 @@ class Job(ProfileTask):
         self.reader.close()  # its processes have done their work
         encoded = time.perf_counter()
         # by number of these items: the run may have been started with the same items in another order
-        if isinstance(store, ShardStore):
-            shards = [Shard(numbers, store.vectors(i), {}) for i, numbers in enumerate(plan.shards)]
-            values = PromptNumbers.gathered(store, plan.shards, store.folder / "numbers.bin")
-        else:
-            shards = [replace(store.read(i), prompts=numbers) for i, numbers in enumerate(plan.shards)]
-            values = PromptNumbers.of(shards)
+        shards = [Shard(numbers, store.vectors(i), {}) for i, numbers in enumerate(plan.shards)]
+
+        def gather() -> PromptNumbers:
+            nonlocal encoded
+            if isinstance(store, ShardStore):
+                return PromptNumbers.gathered(store, plan.shards, store.folder / "numbers.bin")
+            finished = [replace(store.read(i), prompts=numbers) for i, numbers in enumerate(plan.shards)]
+            encoded = time.perf_counter()  # a GPU may have been at its last passes
+            return PromptNumbers.of(finished)
+
         builder = TableBuilder(self.config, self.sites, plan, self.model.width, self.metrics_device)
         bar.begin("metrics|sites", len(self.sites))
-        table = builder.build(shards, bar.advance, values)
+        table = builder.build(shards, bar.advance, gather)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
-        return Run(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, values))
+        return Run(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
 
     def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
         """What the run says about itself."""

@@ -11,6 +11,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -245,12 +246,24 @@ class TableBuilder:
         self._failed: dict[str, str] = {}
         self._metrics = [get_metric(name)(config.options) for name in config.metrics]
 
+    @cached_property
+    def numbers(self) -> PromptNumbers:
+        """What was measured on single prompts."""
+        return self._gather()
+
     def build(
-        self, shards: Sequence[Shard], advance: Callable[[int], None] = lambda n: None, numbers: PromptNumbers | None = None
+        self,
+        shards: Sequence[Shard],
+        advance: Callable[[int], None] = lambda n: None,
+        numbers: Callable[[], PromptNumbers] | None = None,
     ) -> pd.DataFrame:
-        """The tidy table, one row per site, metric, normalization and sink setting. `numbers`: what the shards' values are."""
-        self._numbers = PromptNumbers.of(shards) if numbers is None else numbers
-        self._order = PromptOrder(self._numbers.prompts, self.plan, self.width)
+        """The tidy table, one row per site, metric, normalization and sink setting.
+
+        `numbers` gives the shards' values. It is called when they are needed: a GPU that is still computing them has been given
+        the metrics of vectors by then.
+        """
+        self._gather = numbers or partial(PromptNumbers.of, shards)
+        self._order = PromptOrder(np.concatenate([shard.prompts for shard in shards]), self.plan, self.width)
         self._found: dict[Any, Any] = {}  # the order of the vectors, the same at every site
         rows: list[list[Any]] = []
         measured = self._on_gpu(shards) if self.device is not None else self._on_cpu(shards)
@@ -263,6 +276,7 @@ class TableBuilder:
 
     def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites side by side, one thread each."""
+        _ = self.numbers  # once, before they all want them
 
         def measure(index: int) -> _Site:
             return self._with_intervals([self._site_estimates(index, self._site_data(index, shards))])[0]
@@ -333,7 +347,7 @@ class TableBuilder:
     def _means(self, indices: Sequence[int]) -> list[_Site]:
         """Metrics that are means over prompts at some sites; a few sites' intervals are drawn together."""
         infos = [metric.info for metric in self._metrics if metric.info.level == "tokens"]
-        each = len(self._numbers.prompts) * sum(len(info.sinks) * len(info.normalizations) for info in infos)
+        each = len(self.numbers.prompts) * sum(len(info.sinks) * len(info.normalizations) for info in infos)
         at_once = max(1, _NUMBERS_HELD // max(1, each))
         out: list[_Site] = []
         for start in range(0, len(indices), at_once):
@@ -373,7 +387,7 @@ class TableBuilder:
         ]
 
     def _prompt_values(self, metric: PromptMean, sink: str, index: int) -> PromptValues:
-        return self._order.values(metric.from_field(self._numbers.row(metric.field(sink), index)), sink)
+        return self._order.values(metric.from_field(self.numbers.row(metric.field(sink), index)), sink)
 
     def _estimates(self, metric: Any, data: Any) -> _Estimates:
         if metric.info.level == "views" and len(data) < 2:
@@ -411,7 +425,7 @@ class TableBuilder:
                 for normalization, numbers in zip(info.normalizations, measured.rows, strict=True):
                     rows.append([site.name, site.layer, site.depth, info.name, normalization, sink, *numbers])
         if "curvature" in self.config.metrics:
-            flat = int(np.nansum(self._numbers.row("flat", index)))
+            flat = int(np.nansum(self.numbers.row("flat", index)))
             if flat:
                 self.flat[site.name] = flat
         return rows
