@@ -87,8 +87,8 @@ _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 # on. With views it is twice as much: the host starts the processes that make them, too.
 _FIRST_TOKENS = 32768
 _FIRST_ITEMS = (16, 256)  # at least, at most
-# Items of the first shards with views: those of the first are there when the items have been run, the others' follow in time.
-_FIRST_VIEWS = (32, 64)
+# Items of the first shards with views: a GPU runs those of one shard while those of the next are made, which takes hardly less.
+_FIRST_VIEWS = (32, 48, 64, 96, 128)
 
 
 @dataclass(frozen=True)

@@ -51,10 +51,10 @@ def test_token_ids_are_those_of_the_model(workers: int) -> None:
 
 
 def test_a_worker_that_cannot_be_started_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(environment: dict[str, str]) -> None:
+    def fails(*given: object) -> None:
         raise OSError("too many processes")
 
-    monkeypatch.setattr("layerscope.data.workers.start_worker", fails)
+    monkeypatch.setattr("layerscope.data.workers.Nursery", fails)
     with ViewPool(ViewRequest(2, 0), 3) as pool:
         assert pool.pool.children == []
         assert pool.make(TEXTS) == make_views(TEXTS, 2, seed=0)

@@ -14,7 +14,9 @@ import pytest
 from layerscope.data.workers import WorkerError, WorkerPool
 
 ROOT = Path(__file__).parents[2]
-PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}  # so that workers find this very module
+INSTALLED = [path for path in sys.path if path.endswith("site-packages")]
+PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *INSTALLED])}  # so that workers find this very module
+WAYS = pytest.mark.parametrize("imports", [None, ["json"]], ids=["each by itself", "forked"])
 
 
 def answer(setup: int, request: Any) -> Any:
@@ -25,24 +27,49 @@ def answer(setup: int, request: Any) -> Any:
     return setup, request
 
 
+@WAYS
 @pytest.mark.parametrize("workers", [0, 2])
-def test_answers_come_in_the_order_of_the_requests(workers: int) -> None:
-    with WorkerPool(answer, 7, workers, PATHS) as pool:
+def test_answers_come_in_the_order_of_the_requests(workers: int, imports: list[str] | None) -> None:
+    with WorkerPool(answer, 7, workers, PATHS, imports) as pool:
         assert list(pool.map(range(20))) == [(7, i) for i in range(20)]
         assert list(pool.map(["print", 1])) == [(7, "print"), (7, 1)]  # what is printed is not an answer
         assert all(child.poll() is None for child in pool.children)
+        assert len(pool.children) == workers
 
 
-def test_what_a_dead_worker_was_asked_is_answered_here() -> None:
-    with WorkerPool(answer, 1, 2, PATHS) as pool:
+@WAYS
+def test_workers_do_the_work(imports: list[str] | None) -> None:
+    with WorkerPool(process_number, None, 2, PATHS, imports) as pool:
+        assert set(pool.map(range(20))) <= {child.pid for child in pool.children}  # type: ignore[attr-defined]
+
+
+def process_number(setup: None, request: Any) -> int:
+    return os.getpid()
+
+
+def test_forks_share_what_the_first_answer_made() -> None:
+    with WorkerPool(made_by, {}, 2, PATHS, []) as pool:
+        made = set(pool.map(range(20)))
+        assert len(made) == 1
+        assert not made & {child.pid for child in pool.children}  # type: ignore[attr-defined]
+
+
+def made_by(setup: dict[str, int], request: Any) -> int:
+    return setup.setdefault("by", os.getpid())
+
+
+@WAYS
+def test_what_a_dead_worker_was_asked_is_answered_here(imports: list[str] | None) -> None:
+    with WorkerPool(answer, 1, 2, PATHS, imports) as pool:
         for child in pool.children:
             child.kill()
             child.wait()
         assert list(pool.map(range(6))) == [(1, i) for i in range(6)]
 
 
-def test_a_worker_may_die_of_a_request() -> None:
-    with WorkerPool(die_elsewhere, os.getpid(), 2, PATHS) as pool:
+@WAYS
+def test_a_worker_may_die_of_a_request(imports: list[str] | None) -> None:
+    with WorkerPool(die_elsewhere, os.getpid(), 2, PATHS, imports) as pool:
         assert list(pool.map(["die", 1, 2])) == ["die", 1, 2]
 
 
@@ -52,19 +79,39 @@ def die_elsewhere(here: int, request: Any) -> Any:
     return request
 
 
-def test_a_setup_that_cannot_be_sent_is_used_here() -> None:
+@WAYS
+def test_a_setup_that_cannot_be_sent_is_used_here(imports: list[str] | None) -> None:
     setup = (i for i in ())  # a generator cannot be pickled
-    with WorkerPool(answer, setup, 2, PATHS) as pool:
+    with WorkerPool(answer, setup, 2, PATHS, imports) as pool:
         assert [request for _, request in pool.map(range(3))] == [0, 1, 2]
 
 
-def test_an_error_in_a_worker_is_raised_with_its_reason() -> None:
-    with WorkerPool(answer, 1, 2, PATHS) as pool, pytest.raises(WorkerError, match="ValueError: no such thing"):
+def test_without_a_nursery_everything_is_answered_here() -> None:
+    with WorkerPool(answer, 1, 2, PATHS, []) as pool:
+        pool._starter.join()
+        assert pool._nursery is not None
+        pool._nursery.process.kill()
+        pool._nursery.process.wait()
+        assert list(pool.map(range(6))) == [(1, i) for i in range(6)]
+        assert pool.children == []
+
+
+def test_a_nursery_that_nobody_asked_for_ends_with_the_pool() -> None:
+    with WorkerPool(answer, 1, 2, PATHS, []) as pool:
+        pass
+    assert pool._nursery is not None
+    assert pool._nursery.process.poll() is not None
+
+
+@WAYS
+def test_an_error_in_a_worker_is_raised_with_its_reason(imports: list[str] | None) -> None:
+    with WorkerPool(answer, 1, 2, PATHS, imports) as pool, pytest.raises(WorkerError, match="ValueError: no such thing"):
         list(pool.map([1, "fail"]))
 
 
-def test_no_process_outlives_the_pool() -> None:
-    with WorkerPool(answer, 1, 2, PATHS) as pool:
+@WAYS
+def test_no_process_outlives_the_pool(imports: list[str] | None) -> None:
+    with WorkerPool(answer, 1, 2, PATHS, imports) as pool:
         children = list(pool.children)
         assert len(children) == 2
         pool.close()  # and again when the block ends
@@ -93,17 +140,19 @@ def test_a_script_without_a_guard_and_with_files_named_like_modules(tmp_path: Pa
     assert "worker" not in done.stderr
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+@WAYS
+def test_workers_end_when_their_parent_is_killed(imports: list[str] | None) -> None:
     script = (
         "import sys, time\nfrom layerscope.data.workers import WorkerPool\n"
         "from layerscope.data.augment import answer_views, ViewRequest\n"
-        "pool = WorkerPool(answer_views, ViewRequest(2, 0), 2)\nlist(pool.map([['a text']] * 4))\n"
-        "print(*[child.pid for child in pool.children], flush=True)\ntime.sleep(600)\n"
+        f"pool = WorkerPool(answer_views, ViewRequest(2, 0), 2, None, {imports})\nlist(pool.map([['a text']] * 4))\n"
+        "nursery = [] if pool._nursery is None else [pool._nursery.process]\n"
+        "print(*[child.pid for child in [*pool.children, *nursery]], flush=True)\ntime.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(pids) == 2
+    assert len(pids) == 2 + (imports is not None)
     parent.kill()
     parent.wait()
     for _ in range(600):

@@ -39,7 +39,7 @@ def test_an_old_library_has_no_batched_solver(monkeypatch):
 
 def test_torch_takes_over_and_says_so_once(monkeypatch):
     monkeypatch.setattr(solve.small, "usable", lambda index, n: "no compiler")
-    monkeypatch.setattr(solve.band, "usable", lambda index, n: "no compiler")
+    monkeypatch.setattr(solve.band, "usable", lambda index, n, rough: "no compiler")
     monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: "no compiler")
     monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 1000)
     monkeypatch.setattr(solve, "_cusolver_problem", lambda index: "no library")
@@ -75,12 +75,12 @@ def test_which_matrices_go_where(monkeypatch):
     used = []
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
     monkeypatch.setattr(solve.small, "usable", lambda index, n: None if n <= 4 else "too large")
-    monkeypatch.setattr(solve.band, "usable", lambda index, n: None if n == 5 else "another size")
+    monkeypatch.setattr(solve.band, "usable", lambda index, n, rough: None if n == 5 else "another size")
     monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, n: None)
     monkeypatch.setattr(solve.tridiagonal, "largest", lambda index: 8)
     monkeypatch.setattr(solve, "_cusolver_problem", lambda index: None)
     monkeypatch.setattr(solve.small, "eigvalsh", lambda m: used.append("registers"))
-    monkeypatch.setattr(solve.band, "eigvalsh", lambda m, o: used.append("band"))
+    monkeypatch.setattr(solve.band, "eigvalsh", lambda m, o, how: used.append("band"))
     monkeypatch.setattr(solve.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
     monkeypatch.setattr(solve.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
     single, double = torch.float32, torch.float64

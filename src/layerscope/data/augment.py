@@ -270,7 +270,7 @@ def _nlpaug_steps() -> tuple[Any, ...]:
     return words.SplitAug(), characters.RandomCharAug(), characters.KeyboardAug()
 
 
-_TEXTS_AT_ONCE = 2  # per request: a GPU waits for the last of the first few
+_MOST_TEXTS = 4  # per request
 _MOST_WORKERS = 16
 
 
@@ -318,7 +318,7 @@ class ViewPool:
         count = min(_MOST_WORKERS, cores_here() - 2) if workers is None else workers  # the GPU's host has work too
         # a tokenizer's own threads would only get in the way of the other workers
         quiet = {"TOKENIZERS_PARALLELISM": "false"}
-        self.pool = WorkerPool(answer_views, request, count if request.augmenter == "builtin" else 0, quiet, plain=True)
+        self.pool = WorkerPool(answer_views, request, count if request.augmenter == "builtin" else 0, quiet, ["tokenizers"])
 
     @property
     def request(self) -> ViewRequest:
@@ -342,18 +342,19 @@ class ViewPool:
 
     def make(self, texts: Sequence[str]) -> list[list[str]]:
         """For every text its views, in order. For pools without a tokenizer."""
-        return [views for made in self.pool.map(_parts(texts)) for views in made]
+        return [views for made in self.pool.map(self._parts(texts)) for views in made]
 
     def make_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The token ids of every text's views, view by view. For pools with a tokenizer."""
         import numpy as np
 
-        answers = self.pool.map(_parts(texts))
+        answers = self.pool.map(self._parts(texts))
         return [ids for sizes, flat in answers for ids in np.split(np.frombuffer(flat, dtype=np.int32), np.cumsum(sizes)[:-1])]
 
-
-def _parts(texts: Sequence[str]) -> list[list[str]]:
-    return [list(texts[i : i + _TEXTS_AT_ONCE]) for i in range(0, len(texts), _TEXTS_AT_ONCE)]
+    def _parts(self, texts: Sequence[str]) -> list[list[str]]:
+        """Requests, several for every worker: a GPU waits for the last of them."""
+        size = max(1, min(_MOST_TEXTS, len(texts) // (4 * max(1, self.pool.count))))
+        return [list(texts[i : i + size]) for i in range(0, len(texts), size)]
 
 
 def open_tokenizer(serialized: str, max_length: int | None) -> Any:

@@ -17,13 +17,16 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from layerscope.errors import LayerscopeError
 
@@ -39,12 +42,28 @@ class WorkerError(LayerscopeError):
     """A request that a worker could not answer, with the reason."""
 
 
+class Worker(Protocol):
+    """A process that answers what is written to its input."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def wait(self) -> Any:
+        """Until it has ended."""
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+
+
 class WorkerPool:
     """Answers requests with `answer(setup, request)`, a function of a module, in `workers` child processes. A context.
 
-    With fewer than two workers everything is answered in this process. `setup` is sent to each worker once; it may be set
-    until the first request is made. Workers start in the background, right away. Those that need no more than layerscope and
-    installed packages may be `plain`: they start without looking at what packages have hooked into Python's start.
+    With fewer than two workers everything is answered in this process. `setup` is sent to the workers once; it may be set until
+    the first request is made. They start in the background, right away. Where `imports` names all that they need beyond
+    layerscope, they are forks of one process that has imported it.
     """
 
     def __init__(
@@ -53,15 +72,19 @@ class WorkerPool:
         setup: Any,
         workers: int,
         environment: dict[str, str] | None = None,
-        plain: bool = False,
+        imports: Sequence[str] | None = None,
     ) -> None:
         self.answer, self.setup = answer, setup
         self.count = workers if workers > 1 and sys.executable else 0
-        self._environment, self._plain = environment or {}, plain
+        self._environment = environment or {}
         self._thread = threading.local()
-        self._started: list[subprocess.Popen[bytes]] = []
-        self._free: SimpleQueue[subprocess.Popen[bytes] | None] = SimpleQueue()
-        self._starter = threading.Thread(target=self._start_all, name="layerscope-start-workers")
+        self._started: list[Worker] = []
+        self._free: SimpleQueue[Worker | None] = SimpleQueue()
+        self._nursery: Nursery | None = None
+        self._first = threading.Lock()
+        forked = imports is not None and self.count > 0 and hasattr(os, "fork")
+        start = partial(self._open_nursery, imports or ()) if forked else self._start_all
+        self._starter = threading.Thread(target=start, name="layerscope-start-workers")
         self._starter.start()
         self._threads = ThreadPoolExecutor(max(1, self.count), thread_name_prefix="layerscope-workers")
 
@@ -69,16 +92,42 @@ class WorkerPool:
         for _ in range(self.count):
             child = None
             try:
-                child = start_worker(self._environment, self._plain)
+                child = start_worker(self._environment)
                 self._started.append(child)
             except Exception as error:
                 log.warning("a worker process could not be started (%s); its work is done in this process", error)
             self._free.put(child)  # a thread that waits for a worker must hear that there is none
 
-    @property
-    def children(self) -> list[subprocess.Popen[bytes]]:
-        """The workers, once all have been started."""
+    def _open_nursery(self, imports: Sequence[str]) -> None:
+        try:
+            self._nursery = Nursery(self.count, self._environment, [self.answer.__module__, *imports])
+        except Exception as error:
+            self._give_up(self.count, error)
+
+    def _fork_all(self) -> None:
+        """Have the workers forked, by the first who asks: now the setup is known."""
         self._starter.join()
+        if self._nursery is None or not self._first.acquire(blocking=False):
+            return
+        left = self.count
+        try:
+            self._nursery.send((self.answer.__module__, self.answer.__qualname__, self.setup))
+            while left:
+                self._started.append(self._nursery.next_worker())
+                self._free.put(self._started[-1])
+                left -= 1
+        except Exception as error:
+            self._give_up(left, error)
+
+    def _give_up(self, count: int, error: Exception) -> None:
+        log.warning("%d worker processes could not be started (%s); their work is done in this process", count, error)
+        for _ in range(count):
+            self._free.put(None)
+
+    @property
+    def children(self) -> list[Worker]:
+        """The workers, once all have been started."""
+        self._fork_all()
         return self._started
 
     def __enter__(self) -> Self:
@@ -90,14 +139,17 @@ class WorkerPool:
     def close(self) -> None:
         """End the workers at once: they hold nothing that could be lost."""
         self._threads.shutdown(cancel_futures=True)
-        for child in self.children:
+        self._starter.join()
+        for child in self._started:
             child.kill()
-        for child in self.children:
+        for child in self._started:
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
                     with suppress(OSError):  # of a worker that is gone
                         pipe.close()
             child.wait()
+        if self._nursery is not None:
+            self._nursery.close()
 
     def map(self, requests: Iterable[Any]) -> Iterator[Any]:
         """The answers, in the order of the requests."""
@@ -123,42 +175,179 @@ class WorkerPool:
 
     def _worker(self) -> Any:
         if not hasattr(self._thread, "worker"):  # each thread keeps one worker for itself
+            self._fork_all()
             self._thread.worker = self._free.get()
-            if self._thread.worker is not None:
+            if self._thread.worker is not None and self._nursery is None:
                 _send(self._thread.worker.stdin, (self.answer.__module__, self.answer.__qualname__, self.setup))
         if self._thread.worker is None:
             raise OSError("there is none")
         return self._thread.worker
 
 
-def start_worker(environment: dict[str, str], plain: bool = False) -> subprocess.Popen[bytes]:
-    """A worker that waits for requests."""
-    paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+def _command(call: str, *options: str) -> list[str]:
     # -P: the current folder is not on the path, so that a user's random.py is not imported
-    command = [sys.executable, "-P", "-c", "from layerscope.data.workers import main; main()"]
-    if plain:
-        # -S: without `site`, which finds the installed packages and runs their hooks: often half of a worker's start.
-        # And behind the process that gives a GPU its work: more workers than there are free cores would hold that up.
-        command[1:] = ["-S", "-P", "-c", "import os; getattr(os, 'nice', int)(5); " + command[-1]]
-        paths += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)  # noqa: S603 - our own module
+    return [sys.executable, *options, "-P", "-c", f"from layerscope.data import workers; workers.{call}"]
+
+
+def _variables(environment: dict[str, str], more: Iterable[str] = ()) -> dict[str, str]:
+    paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")]), *more]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
+
+
+def start_worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A worker that waits for requests."""
+    variables = _variables(environment)
+    return subprocess.Popen(_command("main()"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)  # noqa: S603 - our own
+
+
+class Nursery:
+    """One process that imports what workers need, is sent their setup, and forks them: it starts while a GPU waits for the views.
+
+    A dozen processes that import the same on a machine with as many cores take several times as long. Nothing has been started
+    in it that a fork could break: no GPU, no threads. It ends its workers when this process lets go of it, or ends.
+    """
+
+    def __init__(self, count: int, environment: dict[str, str], imports: Sequence[str]) -> None:
+        pipes = [(os.pipe(), os.pipe()) for _ in range(count)]  # of each worker: requests, answers
+        theirs = [(requests[0], answers[1]) for requests, answers in pipes]
+        self._ours = iter([(requests[1], answers[0]) for requests, answers in pipes])
+        # -S: without `site`, which finds installed packages and runs what they hook into Python's start: often half of it
+        command = _command(f"nurse({list(imports)!r}, {theirs!r})", "-S")
+        installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=_variables(environment, installed),
+                pass_fds=[end for ends in theirs for end in ends],
+            )
+        except BaseException:
+            for ends in self._ours:
+                for end in ends:
+                    os.close(end)
+            raise
+        finally:
+            for ends in theirs:
+                for end in ends:
+                    os.close(end)
+
+    def send(self, setup: Any) -> None:
+        """Send the setup: workers are forked when it is there."""
+        _send(self.process.stdin, setup)
+
+    def next_worker(self) -> Worker:
+        """The next worker, as soon as it is forked."""
+        requests, answers = (os.fdopen(end, mode) for end, mode in zip(next(self._ours), ("wb", "rb"), strict=True))
+        try:
+            return ForkedWorker(int(_receive(self.process.stdout)), requests, answers)
+        except BaseException:
+            requests.close()
+            answers.close()
+            raise
+
+    def close(self) -> None:
+        """End it, and whatever it has forked."""
+        for ends in self._ours:  # of workers that nobody has asked for
+            for end in ends:
+                os.close(end)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        self.process.wait()
+
+
+@dataclass
+class ForkedWorker:
+    """A worker by its number: it is the child of another process."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return -signal.SIGKILL
+        return None
+
+    def wait(self) -> None:
+        """Until it has ended: its parent need not be told of that, so that it is gone at once."""
+        while self.poll() is None:
+            time.sleep(0.001)
+
+
+def nurse(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
+    """The main program of a nursery: `pipes` are the ends for each worker's requests and answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to be told of a worker's end
+    numbers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not end up among the answers
+    os.nice(5)  # behind the process that gives a GPU its work
+    for name in imports:
+        with suppress(ImportError):  # whoever needs it will say so
+            importlib.import_module(name)
+    try:
+        module, name, setup = _receive(sys.stdin.buffer)
+    except EOFError:
+        return
+    answer = getattr(importlib.import_module(module), name)
+    with suppress(Exception):  # what the first answer takes long to make, a tokenizer, is made once for all
+        answer(setup, [])
+    born = []
+    for i, (requests, answers) in enumerate(pipes):
+        worker = os.fork()
+        if worker == 0:
+            try:
+                os.close(0)
+                for others in pipes[i + 1 :]:  # or the parent would not hear of their end
+                    for end in others:
+                        os.close(end)
+                answer_all(answer, setup, os.fdopen(requests, "rb"), os.fdopen(answers, "wb"))
+            finally:
+                os._exit(0)
+        born.append(worker)
+        os.close(requests)
+        os.close(answers)
+        _send(numbers, worker)
+    sys.stdin.buffer.read()  # until the parent closes it, or ends
+    for worker in born:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more. The first message names the function and holds its setup."""
     try:
         module, name, setup = _receive(requests)
-        answer = getattr(importlib.import_module(module), name)
-        while True:
-            request = _receive(requests)
-            try:
-                found = (True, answer(setup, request))
-            except Exception as error:
-                found = (False, f"{type(error).__name__}: {error}")
-            _send(answers, found)
     except EOFError:
         return
+    answer_all(getattr(importlib.import_module(module), name), setup, requests, answers)
+
+
+def answer_all(answer: Callable[[Any, Any], Any], setup: Any, requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more."""
+    while True:
+        try:
+            request = _receive(requests)
+        except EOFError:
+            return
+        try:
+            found = (True, answer(setup, request))
+        except Exception as error:
+            found = (False, f"{type(error).__name__}: {error}")
+        _send(answers, found)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Protocol
 
 import numpy as np
@@ -186,6 +186,7 @@ class TextReader(ItemReader):
         self._asked = settings.max_length
         self._pool: ViewPool | None = None
         self._pool_is_set_up = False
+        self._ending: Thread | None = None
 
     @property
     def most_kept(self) -> int:  # type: ignore[override]
@@ -221,11 +222,18 @@ class TextReader(ItemReader):
             self._pool = ViewPool(ViewRequest(views.count, views.seed, views.augmenter))
 
     def stop_views(self) -> None:
-        """End the processes that make views."""
+        """End the processes that make views, in the background: nobody waits for that."""
         pool, self._pool = self._pool, None
         self._pool_is_set_up = False
         if pool is not None:
-            pool.close()
+            self._ending = Thread(target=pool.close, name="layerscope-end-workers")
+            self._ending.start()
+
+    def close(self) -> None:
+        """Let go of processes, which have ended after this."""
+        super().close()
+        if self._ending is not None:
+            self._ending.join()
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """Token ids of the views. A view in which the tokenizer finds no token is replaced by its text."""

@@ -149,6 +149,8 @@ def compile_kernels(task: ProfileTask) -> None:
     sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [kernel_source(n, index) for n in sizes]
+        if task.config.n_views:
+            solvers += [kernel_source(n, index, rough=True) for n in sizes]
         passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype)]
         passes += [source_for(kernel, width, dtype) for kernel in KERNELS]
         compile_ahead(

@@ -330,7 +330,7 @@ class Job(ProfileTask):
             else:
                 plan = make_plan(self.reader, size)
                 facts = encode(self, plan, store, bar)
-        self.reader.close()  # its processes have done their work
+        self.reader.stop_views()  # its processes have done their work
         encoded = time.perf_counter()
         # by number of these items: the run may have been started with the same items in another order
         shards = [Shard(numbers, store.vectors(i), {}) for i, numbers in enumerate(plan.shards)]

@@ -47,17 +47,18 @@ def solver_name(device: torch.device | str = "cpu") -> str:
     return f"torch.linalg.eigvalsh on {where.type}"
 
 
-def kernel_source(n: int, index: int) -> str:
+def kernel_source(n: int, index: int, rough: bool = False) -> str:
     """The source of the kernel that float32 matrices of n rows go to on a CUDA device, if it can be used there."""
     if n <= small.LARGEST:
         return small.variant(n).source
-    return band.variant(n).source if n <= band.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
+    return band.variant(n, rough).source if n <= band.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
 
 
-def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
+def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> Tensor:
     """Eigenvalues, ascending, of symmetric matrices with any batch dimensions (..., n, n).
 
-    `overwrite` allows a solver to work in the matrices themselves instead of a copy.
+    `overwrite` allows a solver to work in the matrices themselves instead of a copy; `rough` one that loses a few of the last
+    digits of float32.
 
     >>> import torch
     >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0]))).tolist()
@@ -70,7 +71,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
         return eigvalsh(matrices.cpu()).to(matrices.device)
     flat = matrices.reshape(-1, n, n)
     if matrices.device.type == "cuda":
-        return _on_cuda(flat, overwrite).reshape(matrices.shape[:-1])
+        return _on_cuda(flat, overwrite, rough).reshape(matrices.shape[:-1])
     workers = torch.get_num_threads()
     if matrices.device.type != "cpu" or workers == 1 or len(flat) == 1 or n > _LARGEST_SPLIT:
         return torch.linalg.eigvalsh(matrices)
@@ -79,16 +80,20 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False) -> Tensor:
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 
-def solve_together(batches: Sequence[Tensor], overwrite: bool = False) -> list[Tensor]:
-    """Eigenvalues of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle."""
+def solve_together(batches: Sequence[Tensor], overwrite: bool = False, rough: Sequence[bool] | None = None) -> list[Tensor]:
+    """Eigenvalues of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle.
+
+    `rough` says for each whether a few of the last digits may be lost.
+    """
+    rough = rough or [False] * len(batches)
     if not batches or not batches[0].is_cuda:
-        return [eigvalsh(batch, overwrite) for batch in batches]
+        return [eigvalsh(batch, overwrite, may) for batch, may in zip(batches, rough, strict=True)]
     main = torch.cuda.current_stream(batches[0].device)
     beside, solved = [torch.cuda.Stream(batches[0].device) for _ in batches], []
-    for stream, batch in zip(beside, batches, strict=True):
+    for stream, batch, may in zip(beside, batches, rough, strict=True):
         stream.wait_stream(main)
         with torch.cuda.stream(stream):
-            solved.append(eigvalsh(batch, overwrite))
+            solved.append(eigvalsh(batch, overwrite, may))
     for stream, values in zip(beside, solved, strict=True):
         main.wait_stream(stream)
         values.record_stream(main)
@@ -129,14 +134,15 @@ def _solve_single_threaded(part: Tensor) -> Tensor:
         return torch.linalg.eigvalsh(part)
 
 
-def _on_cuda(flat: Tensor, overwrite: bool) -> Tensor:
+def _on_cuda(flat: Tensor, overwrite: bool, rough: bool = False) -> Tensor:
     index = flat.device.index
     assert index is not None
     if flat.dtype == torch.float32 and small.usable(index, flat.shape[-1]) is None:
         return small.eigvalsh(flat)
     many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL
-    if many and band.usable(index, flat.shape[-1]) is None:
-        return band.eigvalsh(flat, overwrite)
+    n = flat.shape[-1]
+    if many and band.usable(index, n, rough) is None:
+        return band.eigvalsh(flat, overwrite, band.variant(n, rough))
     if many and flat.shape[-1] <= tridiagonal.largest(index) and tridiagonal.usable(index, flat.shape[-1]) is None:
         return tridiagonal.eigvalsh(flat, overwrite)
     problem = _cusolver_problem(index)

@@ -66,22 +66,22 @@ class BandVariant(NamedTuple):
         return 4 * (2 * BAND + 2) * max(n + BAND, 3 * BAND)
 
 
-def variant(n: int) -> BandVariant:
-    """The fastest that was found for matrices of n rows on an H200."""
+def variant(n: int, rough: bool = False) -> BandVariant:
+    """The fastest that was found for matrices of n rows on an H200; `rough`: where a few of the last digits may be lost."""
     if n <= 256:
         return BandVariant(128, 2, 2, chase_threads=128, chase_blocks=4)
     if n <= 384:
         return BandVariant(128, 2, chase_blocks=2)
     if n <= 512:
         return BandVariant(256, 2, 2, tensor=1)
-    return BandVariant(256, 1, chase_threads=512, chase_blocks=1)
+    return BandVariant(256, 1, chase_threads=512, chase_blocks=1, tensor=int(rough))
 
 
-def usable(index: int, n: int = 512) -> str | None:
+def usable(index: int, n: int = 512, rough: bool = False) -> str | None:
     """None if the kernels work on a device for matrices of n rows, else why not."""
     if not SMALLEST <= n <= LARGEST:
         return f"it takes matrices of {SMALLEST} to {LARGEST} rows"
-    how = variant(n)
+    how = variant(n, rough)
     if max(how.shared(n), how.chase_shared(n)) > shared_memory(index):
         return "its panels do not fit into shared memory"
     return _tried(index, how)
