@@ -333,9 +333,18 @@ __device__ __forceinline__ float team_sum(float x, float* part, int warp) {
   return x;
 }
 
+// a thread's part of a token's state; zeros where there is no such token
+__device__ __forceinline__ void read_token(uint2* held, const u16* at, int token, bool there, int column) {
+#pragma unroll
+  for (int f = 0; f < FOURS; ++f) {
+    const int k = f * 128 * TEAM + column;
+    held[f] = there && k < WIDTH ? *(const uint2*)(at + (size_t)token * WIDTH + k) : make_uint2(0u, 0u);
+  }
+}
+
 // Sums of CHUNK tokens of a text, or with `single` the mean of a text. A token is read once, by TEAM warps that keep it in
-// registers while they find its mean and scale, and add it to their own sums under the norm. With `full`, what is found of each
-// token is kept, and its norms: as it came, and under the norm.
+// registers while they find its mean and scale, and add it to their own sums under the norm; the next one is on its way
+// meanwhile. With `full`, what is found of each token is kept, and its norms: as it came, and under the norm.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 normed_sums(const u16* states, const unsigned char* mask, const float* weight, const float* bias, double* out, float* means,
             float* scales, double* before, double* after, int epsilon, int tokens, int masked, int kind, int full, int single) {
@@ -352,16 +361,16 @@ normed_sums(const u16* states, const unsigned char* mask, const float* weight, c
 #pragma unroll
   for (int f = 0; f < FOURS; ++f) sum[f] = make_float4(0.f, 0.f, 0.f, 0.f);
   int count = 0;
+  uint2 next[FOURS];
+  read_token(next, at, begin + team, begin + team < end, column);
   for (int start = begin; start < end; start += ROWS) {
     const int token = start + team;
     const bool there = token < end, counts_here = there && (!masked || real[token]);
-    if (!full && TEAM == 1 && !counts_here) continue;  // no barrier is missed: none are here
     uint2 held[FOURS];
 #pragma unroll
-    for (int f = 0; f < FOURS; ++f) {
-      const int k = f * 128 * TEAM + column;
-      held[f] = there && k < WIDTH ? *(const uint2*)(at + (size_t)token * WIDTH + k) : make_uint2(0u, 0u);
-    }
+    for (int f = 0; f < FOURS; ++f) held[f] = next[f];
+    read_token(next, at, token + ROWS, token + ROWS < end, column);
+    if (!full && TEAM == 1 && !counts_here) continue;  // no barrier is missed: none are here
     float mean = 0.f, square = 0.f, squares = 0.f, scale = 1.f;
     if (kind == LAYER) {
 #pragma unroll

@@ -26,6 +26,7 @@ _SHARE_OF_ERROR = 0.25
 _PIVOT_UNITS = 1024
 # What a fold leaves of Σ_w along its own directions: below this share too few digits would be left, and Σ_w is factored anew.
 _LEAST_LEFT = 1e-5
+_WORTH_HALVING = 512  # dimensions
 # For scatter matrices of several data at once on a GPU: bytes, and the share of what is free.
 _MOST_BYTES, _SHARE_OF_MEMORY = 5 * 2**29, 0.1
 
@@ -341,7 +342,18 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
 
 def _products(rows: Tensor) -> Tensor:
     """Scatter matrices (…, D, D) of rows (…, n, D)."""
-    return rows.mT @ rows
+    d = rows.shape[-1]
+    if not rows.is_cuda or d < _WORTH_HALVING:
+        return rows.mT @ rows
+    # symmetric: one of the four quarters is another one turned over
+    first, second = rows[..., : d // 2], rows[..., d // 2 :]
+    out = rows.new_empty(*rows.shape[:-2], d, d)
+    out[..., : d // 2, : d // 2] = first.mT @ first
+    out[..., d // 2 :, d // 2 :] = second.mT @ second
+    across = second.mT @ first
+    out[..., d // 2 :, : d // 2] = across
+    out[..., : d // 2, d // 2 :] = across.mT
+    return out
 
 
 def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -> Tensor:

@@ -192,8 +192,9 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
         pending = deque[PendingShard]()
         plan = planner.first() or planner.plan()
         early = len(plan.shards) if planner.early else 0
-        prefetcher = encoder.prefetcher = stack.enter_context(Prefetcher(reader, plan, plan.shards, config.view_settings))
         pending.extend(encoder.run_items_of(plan, plan.shards[:early], lambda n: None))
+        # after the GPU has been given its first work: a thread that readies views would hold that up
+        prefetcher = encoder.prefetcher = stack.enter_context(Prefetcher(reader, plan, plan.shards, config.view_settings))
         if planner.early:
             plan = planner.plan()
             prefetcher.add(plan, plan.shards[early:])
