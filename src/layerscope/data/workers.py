@@ -32,6 +32,8 @@ from layerscope.errors import LayerscopeError
 
 log = logging.getLogger("layerscope")
 
+_LONGEST_WAIT = 2.0  # seconds, for a process that has been killed
+
 
 def cores_here() -> int:
     """The cores that this process may use."""
@@ -208,9 +210,15 @@ class Nursery:
     """
 
     def __init__(self, count: int, environment: dict[str, str], imports: Sequence[str]) -> None:
-        pipes = [(os.pipe(), os.pipe()) for _ in range(count)]  # of each worker: requests, answers
-        theirs = [(requests[0], answers[1]) for requests, answers in pipes]
-        self._ours = iter([(requests[1], answers[0]) for requests, answers in pipes])
+        pipes: list[tuple[int, int]] = []
+        try:
+            pipes.extend(os.pipe() for _ in range(2 * count))
+        except OSError:  # too many open files
+            _close_all(pipes)
+            raise
+        both = list(zip(pipes[::2], pipes[1::2], strict=True))  # of each worker: requests, answers
+        theirs = [(requests[0], answers[1]) for requests, answers in both]
+        self._ours = iter([(requests[1], answers[0]) for requests, answers in both])
         # -S: without `site`, which finds installed packages and runs what they hook into Python's start: often half of it
         command = _command(f"nurse({list(imports)!r}, {theirs!r})", "-S")
         installed = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
@@ -223,14 +231,10 @@ class Nursery:
                 pass_fds=[end for ends in theirs for end in ends],
             )
         except BaseException:
-            for ends in self._ours:
-                for end in ends:
-                    os.close(end)
+            _close_all(self._ours)
             raise
         finally:
-            for ends in theirs:
-                for end in ends:
-                    os.close(end)
+            _close_all(theirs)
 
     def send(self, setup: Any) -> None:
         """Send the setup: workers are forked when it is there."""
@@ -248,9 +252,7 @@ class Nursery:
 
     def close(self) -> None:
         """End it, and whatever it has forked."""
-        for ends in self._ours:  # of workers that nobody has asked for
-            for end in ends:
-                os.close(end)
+        _close_all(self._ours)  # of workers that nobody has asked for
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with suppress(OSError):
@@ -280,8 +282,11 @@ class ForkedWorker:
         return None
 
     def wait(self) -> None:
-        """Until it has ended: its parent need not be told of that, so that it is gone at once."""
-        while self.poll() is None:
+        """Until it has ended. Its parent need not be told of that, so that it is gone at once; if that parent has been killed
+        itself, it may stay listed for good.
+        """
+        end = time.monotonic() + _LONGEST_WAIT
+        while self.poll() is None and time.monotonic() < end:
             time.sleep(0.001)
 
 
@@ -308,9 +313,7 @@ def nurse(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
         if worker == 0:
             try:
                 os.close(0)
-                for others in pipes[i + 1 :]:  # or the parent would not hear of their end
-                    for end in others:
-                        os.close(end)
+                _close_all(pipes[i + 1 :])  # or the parent would not hear of their end
                 answer_all(answer, setup, os.fdopen(requests, "rb"), os.fdopen(answers, "wb"))
             finally:
                 os._exit(0)
@@ -356,6 +359,12 @@ def main() -> None:
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
     serve(sys.stdin.buffer, pipe)
+
+
+def _close_all(pipes: Iterable[tuple[int, int]]) -> None:
+    for ends in pipes:
+        for end in ends:
+            os.close(end)
 
 
 def _send(stream: IO[bytes] | None, value: Any) -> None:
