@@ -282,8 +282,9 @@ class ForkedWorker:
         return None
 
     def wait(self) -> None:
-        """Until it has ended. Its parent need not be told of that, so that it is gone at once; if that parent has been killed
-        itself, it may stay listed for good.
+        """Until it has ended, for two seconds at most.
+
+        Its parent need not be told of that, so that it is gone at once. If that parent has been killed, it may stay listed.
         """
         end = time.monotonic() + _LONGEST_WAIT
         while self.poll() is None and time.monotonic() < end:

@@ -11,6 +11,7 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from layerscope.capture.batches import Batch
 from layerscope.data.augment import ViewPool, ViewRequest, make_views, open_tokenizer, token_ids
@@ -22,6 +23,7 @@ Row = Sequence[int] | np.ndarray
 
 _CHUNK = 2000  # texts tokenized at once
 _MOST_TOKENS = 2_000_000  # 8 MB: more are made again when they are needed
+_MOST_FOR_GPU = 16  # times as many: it would wait for that, and its host has the memory
 _FEWEST_IN_POOL = 2000  # views: fewer are made before the processes are up
 _TRIED = 4  # texts whose tokens are compared before a faster way is taken
 _FEWEST_FAST = 32  # texts: of fewer, nothing is gained
@@ -49,6 +51,10 @@ class ReadableModel(Protocol):
 
     name: str
     tokenizer: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs go."""
 
     @property
     def max_length(self) -> int | None:
@@ -191,7 +197,7 @@ class TextReader(ItemReader):
     @property
     def most_kept(self) -> int:  # type: ignore[override]
         """Tokens."""
-        return _MOST_TOKENS
+        return _MOST_TOKENS * (_MOST_FOR_GPU if self.model.device.type == "cuda" else 1)
 
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
         """Tokenize some texts for their lengths."""
@@ -205,7 +211,7 @@ class TextReader(ItemReader):
             truncated[start : start + _CHUNK] = block.truncated
             if rows is not None:
                 rows.append(block.tokens)
-                rows = rows if lengths.sum() <= _MOST_TOKENS else None
+                rows = rows if lengths.sum() <= self.most_kept else None
         size = int(lengths.sum())
         if rows is None:
             return Part(numbers, lengths, truncated, None, size)
