@@ -128,17 +128,29 @@ def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngin
 
 
 def test_workers_without_a_gpu_of_their_own_see_none(engine: RayEngine) -> None:
-    assert engine.map(visible_gpus, [0]) == [""]  # or all of them would compute on the first one of their machine
+    assert engine.map(visible_gpus, [0, 1]) == ["", ""]  # or all of them would compute on the first one of their machine
 
 
-def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
-    from layerscope.engines.base import ModelRecipe
+# The tests from here on go by what the one before has left: a worker takes seconds to start.
 
-    work = MapWork(len)
-    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
-    work.open = recipe.open  # type: ignore[method-assign]
-    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
-        list(engine.run(work, texts))
+
+def test_workers_stay_for_the_next_piece_of_work(engine: RayEngine) -> None:
+    processes = {pid for _ in range(3) for pid in engine.map(process_of, range(8))}
+    assert len(processes) <= 2  # one worker may do all of a map; workers started for each map would be three or more
+    assert len(engine._idle) == 2
+    assert engine.map(stumble, [5]) == [25]  # fewer items: one of them is enough
+    assert len(engine._idle) == 1
+
+
+def test_an_item_that_kills_its_workers_does_not_stop_the_others(
+    engine: RayEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "workers", 1)  # the one that stayed
+    monkeypatch.setattr(engine, "attempts", 2)
+    found = dict(engine.run(Deadly(stumble), [3, 0, 1, 2]))
+    assert found == {0: -1, 1: 0, 2: 1, 3: 4}
+    assert engine.facts()["replaced"] == 2  # the item that was with it the first time was not blamed
+    assert capsys.readouterr().out == ""  # where `--json` prints
 
 
 def test_errors_in_a_worker(engine: RayEngine) -> None:
@@ -148,13 +160,21 @@ def test_errors_in_a_worker(engine: RayEngine) -> None:
         engine.map(stumble, [4, 0])
 
 
-def test_workers_stay_for_the_next_piece_of_work_until_the_engine_is_closed(engine: RayEngine) -> None:
-    processes = {pid for _ in range(3) for pid in engine.map(process_of, range(8))}
-    assert len(processes) <= 2  # one worker may do all of a map; workers started for each map would be three or more
-    assert len(engine._idle) == 2
-    assert engine.map(stumble, [5]) == [25]  # fewer items: one of them is enough
+def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
+    from layerscope.engines.base import ModelRecipe
+
+    work = MapWork(len)
+    recipe = ModelRecipe(model_folder / "elsewhere", {}, True, {})
+    work.open = recipe.open  # type: ignore[method-assign]
+    with pytest.raises(LayerscopeError, match="must lie under the same path on every machine"):
+        list(engine.run(work, texts[:1]))
+
+
+def test_workers_end_when_the_engine_is_closed(engine: RayEngine) -> None:
+    processes = set(engine.map(process_of, [0]))
     assert len(engine._idle) == 1
     engine.close()
+    assert len(engine._idle) == 0
     while any(psutil.pid_exists(pid) for pid in processes):
         time.sleep(0.05)
 
@@ -187,11 +207,3 @@ def test_a_driver_that_was_killed_is_resumed(
     run = profile(engine=engine, **given)
     assert run.manifest["seconds"]["resumed_prompts"] == 64
     assert_same_numbers(local.table, run.table, 1e-6)
-
-
-def test_an_item_that_kills_its_workers_does_not_stop_the_others(free_cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with RayEngine(free_cluster.address, workers=1, attempts=2) as engine:
-        found = dict(engine.run(Deadly(stumble), [3, 0, 1, 2]))
-    assert found == {0: -1, 1: 0, 2: 1, 3: 4}
-    assert engine.facts()["replaced"] == 2  # the item that was with it the first time was not blamed
-    assert capsys.readouterr().out == ""  # where `--json` prints
