@@ -1,8 +1,8 @@
 """`launch` with the signature of `layerscope.spectra.cuda.launch`, for tensors in the CPU's memory.
 
-A kernel's source is compiled by g++ behind `shim.hpp` and kept in a folder for temporary files. Every launch runs twice, the
-threads of a block in opposite orders: where the results differ, a barrier is missing. Tensors are copied between guards, so
-what a kernel writes outside of them is found, and what it reads there is NaN.
+A kernel's source is compiled by g++ behind `shim.hpp`, linked to `runtime.cpp`, and kept in a folder for temporary files. Every
+launch runs twice, the threads of a block in opposite orders: where the results differ, a barrier is missing. Tensors are copied
+between guards, so what a kernel writes outside of them is found, and what it reads there is NaN.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from pathlib import Path
 from torch import Tensor
 
 _SHIM = Path(__file__).with_name("shim.hpp")
+_RUNTIME = Path(__file__).with_name("runtime.cpp")
 _GUARD = 4096
 _COMPILE = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=fast", "-fPIC", "-w", "-U_FORTIFY_SOURCE"]
-_CHECKS = ["-fsanitize=bounds,alignment"]  # their handlers are in the shim, so nothing is linked for them
+_CHECKS = ["-fsanitize=bounds,alignment"]  # their handlers are in the runtime, so nothing is linked for them
 _FORWARD, _BACKWARD = 0, 1
 
 
@@ -140,19 +141,20 @@ def _compiled(source: str, name: str) -> ctypes._CFuncPtr:
 
 @cache
 def _shim(options: tuple[str, ...]) -> tuple[Path, Path]:
-    """Where compiled files stay, and the shim there: compiled itself, which halves the time that each kernel takes."""
-    content = _SHIM.read_bytes()
+    """The shim and the runtime where compiled files stay, both compiled: kernels then take a sixth of the time."""
     folder = Path(tempfile.gettempdir()) / f"layerscope-cuda-on-cpu-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    shim = folder / f"shim-{hashlib.sha256(content + ' '.join(options).encode()).hexdigest()[:16]}.hpp"
-    compiled = shim.with_suffix(".hpp.gch")
-    if not compiled.exists():
-        copy, built = (folder / f"{shim.stem}.{os.getpid()}.{ending}" for ending in ("hpp", "gch"))
-        copy.write_bytes(content)
+    key = hashlib.sha256(b"\0".join([_SHIM.read_bytes(), _RUNTIME.read_bytes(), *map(str.encode, options)])).hexdigest()[:16]
+    shim, runtime = folder / f"shim-{key}.hpp", folder / f"runtime-{key}.o"
+    if not runtime.exists():
+        copy, built, made = (folder / f"{key}.{os.getpid()}.{ending}" for ending in ("hpp", "gch", "o"))
+        copy.write_bytes(_SHIM.read_bytes())
         copy.replace(shim)
         _run(["g++", *options, "-x", "c++-header", str(shim), "-o", str(built)])
-        built.replace(compiled)
-    return folder, shim
+        built.replace(shim.with_suffix(".hpp.gch"))
+        _run(["g++", *options, "-c", str(_RUNTIME), "-o", str(made)])
+        made.replace(runtime)  # last: where it is, all is
+    return shim, runtime
 
 
 @cache
@@ -162,16 +164,16 @@ def _library(source: str) -> ctypes.CDLL:
     entry = "(int b, int t, int s, void** a, int o) {{ return cuda_on_cpu::launch({name}, b, t, s, a, o); }}"
     entries = "".join(f'extern "C" const char* emulate_{name}{entry.format(name=name)}\n' for name in names)
     options = [*_COMPILE, *_CHECKS]
-    folder, shim = _shim(tuple(options))
+    shim, runtime = _shim(tuple(options))
     whole = f'#include "{shim}"\n#line 1 "kernel"\n{_translated(source)}\n{entries}'
     key = hashlib.sha256("\0".join([whole, *options]).encode()).hexdigest()[:24]
-    library = folder / f"{key}.so"
+    library = shim.with_name(f"{key}.so")
     if not library.exists():
-        text, made, built = (folder / f"{key}.{os.getpid()}.{ending}" for ending in ("cpp", "o", "so"))
+        text, made, built = (shim.with_name(f"{key}.{os.getpid()}.{ending}") for ending in ("cpp", "o", "so"))
         text.write_text(whole)
         try:
             _run(["g++", *options, "-c", str(text), "-o", str(made)])
-            _run(["g++", "-shared", "-Wl,-Bsymbolic", str(made), "-o", str(built)])
+            _run(["g++", "-shared", "-Wl,-Bsymbolic", str(made), str(runtime), "-o", str(built)])
             built.replace(library)
         finally:
             for left in (text, made):
