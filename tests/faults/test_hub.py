@@ -115,6 +115,7 @@ def test_a_hub_that_never_answers_is_given_up(hub: Hub, where: str, monkeypatch:
     hub.faults.append(lambda request: where in request.path and request.silent(30))
     real = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: real(min(seconds, 0.05)))
+    monkeypatch.setattr("layerscope.data.hub._PATIENCE", 0.15)  # it is tried many times
     with pytest.raises(LayerscopeError, match=r"did not answer within|could not be fetched"):
         resolve("org/tiny")
 
