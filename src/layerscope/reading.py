@@ -143,8 +143,7 @@ def _first_shards(first: Part, views: int, shard_size: int) -> list[np.ndarray]:
         if len(some) > size < shard_size:
             shards.append(some[:size])
             some = some[size:]
-    size = shard_size if shards else max(1, len(some))
-    return [*shards, *(some[i : i + size] for i in range(0, len(some), size))]
+    return [*shards, *(some[i : i + shard_size] for i in range(0, len(some), shard_size))]
 
 
 def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int = 0) -> Plan:

@@ -90,6 +90,14 @@ def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: Loade
     assert sorted(np.concatenate(whole.shards)) == list(range(len(TEXTS)))
 
 
+def test_no_shard_is_larger_than_memory_allows(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
+    for views in (0, 2):  # of a wide model fewer items fit into a shard than the smallest of the first ones holds
+        with EarlyPlanner(open_texts(model, TEXTS), SIZE, views=views) as made:
+            assert made.early
+            assert max(len(shard) for shard in made.plan().shards) == SIZE
+
+
 def test_few_texts_are_planned_whole(model: LoadedModel) -> None:
     with EarlyPlanner(open_texts(model, TEXTS[: 2 * SIZE]), SIZE) as made:
         assert made.first() is None
