@@ -183,6 +183,7 @@ static inline float __fdividef(float a, float b) {
 static inline float __frcp_rn(float x) { return 1.f / x; }
 static inline float __fsqrt_rn(float x) { return sqrtf(x); }
 static inline float rsqrtf(float x) { return cuda_on_cpu::rough(1.f / sqrtf(x)); }
+static inline double rsqrt(double x) { return 1. / sqrt(x); }
 static inline float __frsqrt_rn(float x) { return 1.f / sqrtf(x); }
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float __fmul_rn(float a, float b) { volatile float x = a * b; return x; }

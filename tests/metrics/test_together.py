@@ -10,6 +10,7 @@ import torch
 
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds import fold_members
+from layerscope.metrics.lidar import _by_size
 from layerscope.metrics.samples import _Vectors, n_folds
 from layerscope.spectra.resolvents import inverse_factor
 
@@ -63,10 +64,7 @@ def test_lidar_through_inverse_factors(monkeypatch):
     monkeypatch.setattr(_Vectors, "on_gpu", property(lambda self: True))
     monkeypatch.setattr(
         "layerscope.metrics.lidar._solvers",
-        lambda noise, sizes: [
-            partial(torch.matmul, factor)
-            for factor in inverse_factor(noise.flatten(0, 1).clone()).view_as(noise).split(sizes, dim=1)
-        ],
+        lambda noises, sizes: [partial(torch.matmul, factors) for factors in _by_size(inverse_factor(noises), sizes)],
     )
     metric.prepare([pair[1] for pair in together])()
     for one, pair in zip(want, together, strict=True):

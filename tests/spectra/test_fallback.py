@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import product
 
 import pytest
 import torch
@@ -105,14 +106,14 @@ def test_the_kernels_are_compiled_for_every_size():
 def test_two_stages_fit_for_every_size(monkeypatch):
     monkeypatch.setattr(band, "shared_memory", lambda index: 232448)
     monkeypatch.setattr(band, "_tried", lambda index, how: None)
-    for n in range(band.SMALLEST, band.LARGEST + 1):
-        how = band.variant(n)
+    for n, rough in product(range(band.SMALLEST, band.LARGEST + 1), (False, True)):
+        how = band.variant(n, rough)
         assert n <= how.largest
         assert how.threads % 32 == how.chase_threads % 32 == 0
         assert how.threads * how.min_blocks * 128 <= 65536
         assert how.min_blocks * (how.shared(n) + 1024) <= 228 * 1024
         assert how.chase_blocks * (how.chase_shared(n) + 1024) <= 228 * 1024
-        assert band.usable(0, n) is None
+        assert band.usable(0, n, rough) is None
     assert "193 to 1024 rows" in str(band.usable(0, 192))
     assert "193 to 1024 rows" in str(band.usable(0, 1025))
     monkeypatch.setattr(band, "shared_memory", lambda index: 99 * 1024)

@@ -16,6 +16,7 @@ from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_groupe
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
 from layerscope.spectra import Sent, solve_together
+from layerscope.spectra.halves import lower_product, symmetric_product
 from layerscope.spectra.memory import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
@@ -26,7 +27,6 @@ _SHARE_OF_ERROR = 0.25
 _PIVOT_UNITS = 1024
 # What a fold leaves of Σ_w along its own directions: below this share too few digits would be left, and Σ_w is factored anew.
 _LEAST_LEFT = 1e-5
-_WORTH_HALVING = 512  # dimensions
 # For scatter matrices of several data at once on a GPU: bytes, and the share of what is free.
 _MOST_BYTES, _SHARE_OF_MEMORY = 5 * 2**29, 0.1
 
@@ -81,8 +81,7 @@ class LiDAR(Metric[ViewRows]):
             for part, _ in made:
                 part[k] = part[0]  # let go of what has been copied
         del made
-        # folds only say how far the value spreads: seven digits of theirs are more than enough
-        near, *left_out = solve_together([wholes.float(), *folds], overwrite=True, rough=[False, *[True] * len(folds)])
+        near, *left_out = solve_together([wholes.float(), *folds], overwrite=True, rough=True)
         del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)
@@ -306,7 +305,7 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
     off[:, places] = _seen_from(centers, centers.mean(1, keepdim=True))
     inner = z.sub_(centers.unsqueeze(2))
     by_size = zip(inner.split([some.numel() for some in members], dim=1), members, strict=True)
-    within_of = [_products(rows.unflatten(1, some.shape).flatten(2, 3)) for rows, some in by_size]
+    within_of = [symmetric_product(rows.unflatten(1, some.shape).flatten(2, 3), lower=True) for rows, some in by_size]
     within = torch.stack([part.sum(1) for part in within_of]).sum(0)
     del z, inner, by_size, centers
     largest = within.diagonal(dim1=-2, dim2=-1).amax(-1)
@@ -315,11 +314,12 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
     between = torch.zeros(0) if by_prompts else off.mT @ off
     # one factorization for the noise of all prompts and without each fold: a few large matrices take as long as one
     sizes = [1, *(len(some) for some in members)]
-    noises = within.new_empty(len(many), sum(sizes), d, d)
-    whole, *without = noises.split(sizes, dim=1)
+    noises = within.new_empty(len(many) * sum(sizes), d, d)
+    whole, *without = _by_size(noises, sizes)
     torch.mul(within.unsqueeze(1), 1 / (n * q), out=whole)
     for some, part, noise in zip(members, within_of, without, strict=True):
-        torch.sub(within.unsqueeze(1), part, out=noise).mul_(1 / ((n - some.shape[1]) * q))
+        share = 1 / ((n - some.shape[1]) * q)
+        torch.sub((share * within).unsqueeze(1), part, alpha=share, out=noise)
     del within_of
     noises.diagonal(dim1=-2, dim2=-1).add_(options.delta)
     solvers = _solvers(noises, sizes)
@@ -334,26 +334,10 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
         if by_prompts:
             rest = (off / math.sqrt(left))[:, left_in(some, n)].sub_(shift.unsqueeze(2) / math.sqrt(left))
         else:
-            rest = between.unsqueeze(1) - _products(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
+            rest = between.unsqueeze(1) - symmetric_product(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
             rest = rest / left
         out.append(_whiten(solve, rest, by_prompts).float())
     return out, safe
-
-
-def _products(rows: Tensor) -> Tensor:
-    """Scatter matrices (…, D, D) of rows (…, n, D)."""
-    d = rows.shape[-1]
-    if not rows.is_cuda or d < _WORTH_HALVING:
-        return rows.mT @ rows
-    # symmetric: one of the four quarters is another one turned over
-    first, second = rows[..., : d // 2], rows[..., d // 2 :]
-    out = rows.new_empty(*rows.shape[:-2], d, d)
-    out[..., : d // 2, : d // 2] = first.mT @ first
-    out[..., d // 2 :, d // 2 :] = second.mT @ second
-    across = second.mT @ first
-    out[..., d // 2 :, : d // 2] = across
-    out[..., : d // 2, d // 2 :] = across.mT
-    return out
 
 
 def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -> Tensor:
@@ -363,20 +347,26 @@ def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -
     """
     half = solve(what.mT if by_prompts else what)
     if by_prompts:
-        return half.mT @ half
+        return symmetric_product(half)
     whitened = solve(half.mT)
     return (whitened + whitened.mT) / 2
 
 
-def _solvers(noise: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
-    """Multiplication by L⁻¹, noise = L Lᵀ (B, sets, D, D), for so many of the sets each; `noise` is overwritten.
+def _by_size(matrices: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Matrices (B · sets, D, D) as (B, size, D, D), one after the other, for so many of the sets each."""
+    count = len(matrices) // sum(sizes)
+    parts = matrices.split([count * size for size in sizes])
+    return [part.unflatten(0, (count, size)) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _solvers(noises: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """Multiplication by L⁻¹, noise = L Lᵀ, for each of `_by_size`; only the lower half of the noise is read, and overwritten.
 
     By products of matrices where a GPU is fast at them (its triangular solver is not).
     """
-    if noise.is_cuda and fast_doubles(noise.device):
-        factors = inverse_factor(noise.flatten(0, 1)).view_as(noise)
-        return [partial(torch.matmul, factor) for factor in factors.split(list(sizes), dim=1)]
-    return [_by_factor(factor) for factor in torch.linalg.cholesky_ex(noise).L.split(list(sizes), dim=1)]
+    if noises.is_cuda and fast_doubles(noises.device):
+        return [partial(lower_product, factors) for factors in _by_size(inverse_factor(noises), sizes)]
+    return [_by_factor(factors) for factors in _by_size(torch.linalg.cholesky_ex(noises).L, sizes)]
 
 
 def _by_factor(factor: Tensor) -> Callable[[Tensor], Tensor]:

@@ -31,28 +31,48 @@ _THREADS = 256
 _FAST_DOUBLES = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 
 SOURCE = r"""
-// symmetric positive definite matrices of n <= 64 rows, a block each: L^-1 in their place, zeros above the diagonal.
-// Rows are eliminated as in Cholesky's method, and the columns that it has used up hold what it does to the identity.
+// symmetric positive definite matrices of n <= 64 rows, a block each: L^-1 in the place of their lower half, zeros above it.
+// Rows are eliminated as in Cholesky's method, and the columns that it has used up hold what it does to the identity. A thread
+// keeps every fourth row of a column in registers; the row that is eliminated with goes to the others through shared memory.
 extern "C" __global__ void __launch_bounds__(256)
 inverse_factor(double* matrices, int n, int ld, int stride) {
-  __shared__ double a[64 * 65];
-  __shared__ double row[64];
+  __shared__ double lower[64 * 65];
+  __shared__ double rows[2][64];
   double* m = matrices + (size_t)blockIdx.x * stride;
-  const int j = threadIdx.x & 63, first = threadIdx.x >> 6;  // a column, and every fourth row of it
-  const bool mine = j < n;
-  for (int i = first; mine && i < n; i += 4) a[i * 65 + j] = m[(size_t)i * ld + j];
+  const int j = threadIdx.x & 63, first = threadIdx.x >> 6;
+  for (int i = first; i < 64; i += 4)  // the matrix goes on as the identity
+    if (j <= i) lower[i * 65 + j] = i < n ? m[(size_t)i * ld + j] : (double)(i == j);
   __syncthreads();
-  for (int k = 0; k < n; ++k) {
-    const double by = 1. / sqrt(a[k * 65 + k]);
-    if (mine && first == 0) row[j] = j == k ? by : a[k * 65 + j] * by;
-    __syncthreads();
-    for (int i = k + first; mine && i < n; i += 4) {
-      if (i == k) a[i * 65 + j] = j <= k ? row[j] : 0.;
-      else a[i * 65 + j] = (j == k ? 0. : a[i * 65 + j]) - row[i] * row[j];
-    }
-    __syncthreads();
+  double own[16];
+#pragma unroll
+  for (int r = 0; r < 16; ++r) {
+    const int i = first + 4 * r;
+    own[r] = i < j ? lower[j * 65 + i] : lower[i * 65 + j];
   }
-  for (int i = first; mine && i < n; i += 4) m[(size_t)i * ld + j] = a[i * 65 + j];
+#pragma unroll
+  for (int turn = 0; turn < 16; ++turn) {
+    if (4 * turn >= n) break;
+#pragma unroll 1
+    for (int k = 4 * turn; k < min(4 * turn + 4, n); ++k) {
+      double* row = rows[k & 1];  // in turns: one barrier is enough
+      if (first == k - 4 * turn) row[j] = own[turn];
+      __syncthreads();
+      const double by = rsqrt(row[k]), share = (j == k ? 1. : row[j]) * by, times = by * share;
+      if (j == k) {
+#pragma unroll
+        for (int r = turn; r < 16; ++r) own[r] = 0.;
+      }
+      if (first > k - 4 * turn) own[turn] -= row[first + 4 * turn] * times;
+      if (first == k - 4 * turn) own[turn] = j <= k ? share : 0.;
+#pragma unroll
+      for (int r = turn + 1; r < 16; ++r) own[r] -= row[first + 4 * r] * times;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 16; ++r) {
+    const int i = first + 4 * r;
+    if (i < n && j < n) m[(size_t)i * ld + j] = own[r];
+  }
 }
 """
 
@@ -64,6 +84,8 @@ def fast_doubles(device: torch.device) -> bool:
 
 def inverse_factor(matrices: Tensor) -> Tensor:
     """L⁻¹ of symmetric positive definite matrices A = L Lᵀ (B, n, n), float64, which are overwritten; NaN where one is not.
+
+    Only their lower halves are read.
 
     >>> import torch
     >>> inverse_factor(torch.tensor([[[4.0, 2.0], [2.0, 2.0]]], dtype=torch.float64)).tolist()

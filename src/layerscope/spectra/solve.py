@@ -80,20 +80,16 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> 
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 
-def solve_together(batches: Sequence[Tensor], overwrite: bool = False, rough: Sequence[bool] | None = None) -> list[Tensor]:
-    """Eigenvalues of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle.
-
-    `rough` says for each whether a few of the last digits may be lost.
-    """
-    rough = rough or [False] * len(batches)
+def solve_together(batches: Sequence[Tensor], overwrite: bool = False, rough: bool = False) -> list[Tensor]:
+    """`eigvalsh` of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle."""
     if not batches or not batches[0].is_cuda:
-        return [eigvalsh(batch, overwrite, may) for batch, may in zip(batches, rough, strict=True)]
+        return [eigvalsh(batch, overwrite, rough) for batch in batches]
     main = torch.cuda.current_stream(batches[0].device)
     beside, solved = [torch.cuda.Stream(batches[0].device) for _ in batches], []
-    for stream, batch, may in zip(beside, batches, rough, strict=True):
+    for stream, batch in zip(beside, batches, strict=True):
         stream.wait_stream(main)
         with torch.cuda.stream(stream):
-            solved.append(eigvalsh(batch, overwrite, may))
+            solved.append(eigvalsh(batch, overwrite, rough))
     for stream, values in zip(beside, solved, strict=True):
         main.wait_stream(stream)
         values.record_stream(main)

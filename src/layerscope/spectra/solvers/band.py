@@ -74,7 +74,9 @@ def variant(n: int, rough: bool = False) -> BandVariant:
         return BandVariant(128, 2, chase_blocks=2)
     if n <= 512:
         return BandVariant(256, 2, 2, tensor=1)
-    return BandVariant(256, 1, chase_threads=512, chase_blocks=1, tensor=int(rough))
+    if rough:
+        return BandVariant(384, 1, 3, chase_threads=512, chase_blocks=1, tensor=1)
+    return BandVariant(256, 1, chase_threads=512, chase_blocks=1)
 
 
 def usable(index: int, n: int = 512, rough: bool = False) -> str | None:
