@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "launch", launch)
     monkeypatch.setattr(activations, "_fits", lambda x: isinstance(x, Tensor) and activations._shape_fits(x))
-    monkeypatch.setattr(activations, "_multiprocessors", lambda states: 2)
+    monkeypatch.setattr(activations, "multiprocessors", lambda device: 2)
     monkeypatch.setattr(activations, "_THREADS", 64)
 
 

@@ -289,21 +289,13 @@ _COMMON = (
 
 // to the nearest values of the states' type, as the model itself would store them
 __device__ __forceinline__ void store(float& x, float& y) {
-#if HALF
-  x = widened(narrowed(x), 1), y = widened(narrowed(y), 1);
-#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  unsigned both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-  x = __uint_as_float(both << 16), y = __uint_as_float(both & 0xffff0000u);
-#else
-  x = widened(rounded(x, 0), 0), y = widened(rounded(y, 0), 0);
-#endif
+  const unsigned both = paired(x, y, HALF);
+  x = low(both, HALF), y = high(both, HALF);
 }
 
 // four numbers of a state
 __device__ __forceinline__ float4 wide(uint2 x) {
-  return make_float4(widened((u16)x.x, HALF), widened((u16)(x.x >> 16), HALF), widened((u16)x.y, HALF),
-                     widened((u16)(x.y >> 16), HALF));
+  return make_float4(low(x.x, HALF), high(x.x, HALF), low(x.y, HALF), high(x.y, HALF));
 }
 
 // four columns of a state under the norm, as the model would store them

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from layerscope.spectra.cuda import UnusableError, launch, shared_memory
+from layerscope.spectra.cuda import UnusableError, launch, multiprocessors, shared_memory
 
 _VALUES = 65536
 _BYTES = 2 * _VALUES
@@ -135,11 +135,6 @@ def _make_table(own: Any, dtype: torch.dtype, device: torch.device) -> Tensor | 
 def look_up(states: Tensor, table: Tensor) -> Tensor:
     """Contiguous states in half precision, every number replaced by what the table has for it."""
     out = torch.empty_like(states)
-    blocks = _multiprocessors(states)
+    blocks = min(-(-states.numel() // (_EIGHT * _THREADS)), multiprocessors(states.device))
     launch(SOURCE, "look_up", blocks, _THREADS, _BYTES, [states, table, out, states.numel() // _EIGHT])
     return out
-
-
-def _multiprocessors(states: Tensor) -> int:
-    most = -(-states.numel() // (_EIGHT * _THREADS))
-    return min(most, torch.cuda.get_device_properties(states.device).multi_processor_count)

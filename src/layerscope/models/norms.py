@@ -90,11 +90,11 @@ __device__ __forceinline__ void write_normed(const Four (&held)[PARTS][4], const
       const int at = part * 128 + warp * 32 + lane;
       if (FULL || at < fours) {
         const Four w = ((const Four*)weight)[at], b = ((const Four*)bias)[at];
-        u16 out[4];
+        float out[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          out[i] = rounded(fmaf(w.get(i, half), scale * (held[part][warp].get(i, half) - mean), b.get(i, half)), half);
-        ((Four*)to)[at] = {make_uint2(out[0] | (unsigned)out[1] << 16, out[2] | (unsigned)out[3] << 16)};
+          out[i] = fmaf(w.get(i, half), scale * (held[part][warp].get(i, half) - mean), b.get(i, half));
+        ((Four*)to)[at] = {make_uint2(paired(out[0], out[1], half), paired(out[2], out[3], half))};
       }
     }
 }
@@ -116,11 +116,16 @@ layer_norm(const u16* from, const u16* weight, const u16* bias, u16* to, int row
   write_normed(held, weight, bias, to + (size_t)row * width, fours, mean_and_variance(held, fours, width), epsilon);
 }
 
-// (one + two) + three, each sum rounded, and that under two norms
+// (one + two) + three of two numbers side by side, each sum rounded
+__device__ __forceinline__ unsigned sum_of(unsigned one, unsigned two, unsigned three) {
+  const unsigned sum = paired(low(one, HALF) + low(two, HALF), high(one, HALF) + high(two, HALF), HALF);
+  return paired(low(sum, HALF) + low(three, HALF), high(sum, HALF) + high(three, HALF), HALF);
+}
+
+// (one + two) + three, and that under two norms
 extern "C" __global__ void __launch_bounds__(256)
 sum_and_norms(const u16* one, const u16* two, const u16* three, const u16* weight1, const u16* bias1, const u16* weight2,
               const u16* bias2, u16* sum, u16* to1, u16* to2, int rows, int width, int epsilon1, int epsilon2) {
-  const int half = HALF;
   const int lane = threadIdx.x & 31, row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (row >= rows) return;
   const size_t start = (size_t)row * width;
@@ -134,11 +139,8 @@ sum_and_norms(const u16* one, const u16* two, const u16* three, const u16* weigh
       if (FULL || at < fours) {
         const Four a = ((const Four*)(one + start))[at], b = ((const Four*)(two + start))[at];
         const Four c = ((const Four*)(three + start))[at];
-        u16 out[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          out[i] = rounded(widened(rounded(a.get(i, half) + b.get(i, half), half), half) + c.get(i, half), half);
-        held[part][warp] = {make_uint2(out[0] | (unsigned)out[1] << 16, out[2] | (unsigned)out[3] << 16)};
+        const uint2 out = make_uint2(sum_of(a.x.x, b.x.x, c.x.x), sum_of(a.x.y, b.x.y, c.x.y));
+        held[part][warp] = {out};
         ((Four*)(sum + start))[at] = held[part][warp];
       }
     }

@@ -25,7 +25,8 @@ Rotation = Callable[..., Any]
 _NAME = "apply_rotary_pos_emb"
 _THREADS = 256
 _EIGHT = 8  # numbers that a thread reads at once: 16 bytes
-_ROWS = 4  # tokens of a block
+_ROWS = 4  # tokens of a block, or of a thread
+_WARP = 32  # threads
 
 _homes: WeakKeyDictionary[nn.Module, list[ModuleType]] = WeakKeyDictionary()
 _in_place: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -33,9 +34,6 @@ _in_place: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 _SOURCE = (
     HALVES
     + r"""
-// a product as a step of its own stores it
-__device__ __forceinline__ float product(float a, float b, int half) { return widened(rounded(a * b, half), half); }
-
 // eight numbers, read and written as 16 bytes at once: a struct of them would be copied number by number
 struct Eight {
   unsigned x[4];
@@ -44,22 +42,24 @@ struct Eight {
     const uint4 v = *(const uint4*)at;
     x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
   }
-  __device__ __forceinline__ float get(int i, int half) const { return widened((u16)(x[i / 2] >> (i % 2 * 16)), half); }
-  __device__ __forceinline__ void set(int i, u16 value) {
-    x[i / 2] = i % 2 ? x[i / 2] | (unsigned)value << 16 : (unsigned)value;
-  }
   __device__ __forceinline__ void put(u16* at) const { *(uint4*)at = make_uint4(x[0], x[1], x[2], x[3]); }
 };
 
-// eight pairs, turned
-__device__ __forceinline__ void turn(const Eight& x1, const Eight& x2, const Eight& c1, const Eight& c2, const Eight& s1,
-                                     const Eight& s2, Eight& y1, Eight& y2) {
+// products of two numbers each, as a step of its own stores them
+__device__ __forceinline__ unsigned products(unsigned x, unsigned y) {
+  return paired(low(x, HALF) * low(y, HALF), high(x, HALF) * high(y, HALF), HALF);
+}
+
+// eight numbers, turned with the eight they are paired with; the first of a pair takes its partner's negative
+__device__ __forceinline__ Eight turn(const Eight& x, const Eight& other, const Eight& cosine, const Eight& sine, bool is_first) {
+  const unsigned signs = is_first ? 0x80008000u : 0u;
+  Eight y;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float a = x1.get(i, HALF), z = x2.get(i, HALF);
-    y1.set(i, rounded(product(a, c1.get(i, HALF), HALF) + product(-z, s1.get(i, HALF), HALF), HALF));
-    y2.set(i, rounded(product(z, c2.get(i, HALF), HALF) + product(a, s2.get(i, HALF), HALF), HALF));
+  for (int i = 0; i < 4; ++i) {
+    const unsigned one = products(x.x[i], cosine.x[i]), two = products(other.x[i] ^ signs, sine.x[i]);
+    y.x[i] = paired(low(one, HALF) + low(two, HALF), high(one, HALF) + high(two, HALF), HALF);
   }
+  return y;
 }
 
 // Queries, then keys: (batch, heads, tokens, across) with these strides in, and out with the heads of a token side by side. The
@@ -100,33 +100,47 @@ rotate(const u16* q, const u16* k, const u16* cosine, const u16* sine, u16* q_ou
       const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
       const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
       const Eight x1(at + one), x2(at + two), c1(c + one), c2(c + two), s1(s + one), s2(s + two);
-      Eight y1, y2;
-      turn(x1, x2, c1, c2, s1, s2, y1, y2);
-      y1.put(to + (size_t)(first + r) * step + one);
-      y2.put(to + (size_t)(first + r) * step + two);
+      turn(x1, x2, c1, s1, true).put(to + (size_t)(first + r) * step + one);
+      turn(x2, x1, c2, s2, false).put(to + (size_t)(first + r) * step + two);
       if (++t == tokens) t = 0, ++b;
     }
   }
 }
 
-// The same in place: what is copied is left where it is. A thread takes eight pairs of one head of one token.
+// The same in place: what is copied is left where it is. A thread takes eight numbers of a head, of ROWS tokens; another of its
+// warp has those they are paired with. A warp takes as many heads as fit into it.
 extern "C" __global__ void __launch_bounds__(256)
 rotate_in_place(u16* q, u16* k, const u16* cosine, const u16* sine, int batch, int q_heads, int k_heads, int tokens, int turned,
                 int q_batch, int q_head, int q_token, int k_batch, int k_head, int k_token, int cos_batch, int cos_token,
                 int sin_batch, int sin_token) {
-  const unsigned pairs = turned / 16, heads = q_heads + k_heads, unit = blockIdx.x * blockDim.x + threadIdx.x;
-  const unsigned row = unit / (heads * pairs), rest = unit % (heads * pairs), h = rest / pairs, one = rest % pairs * 8;
-  if (row >= (unsigned)batch * tokens) return;
-  const unsigned b = row / tokens, t = row % tokens, two = one + turned / 2;
-  u16* at = h >= q_heads ? k + (size_t)b * k_batch + (size_t)(h - q_heads) * k_head + (size_t)t * k_token
-                         : q + (size_t)b * q_batch + (size_t)h * q_head + (size_t)t * q_token;
-  const u16* c = cosine + (size_t)b * cos_batch + (size_t)t * cos_token;
-  const u16* s = sine + (size_t)b * sin_batch + (size_t)t * sin_token;
-  const Eight x1(at + one), x2(at + two), c1(c + one), c2(c + two), s1(s + one), s2(s + two);
-  Eight y1, y2;
-  turn(x1, x2, c1, c2, s1, s2, y1, y2);
-  y1.put(at + one);
-  y2.put(at + two);
+  const unsigned units = turned / 8, each = 32 / units, lane = threadIdx.x & 31, unit = lane % units;
+  const unsigned heads = q_heads + k_heads, rows = batch * tokens, warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5;
+  const unsigned place = warp * each + lane / units, h = place % heads, first = place / heads * ROWS;
+  const bool is_key = h >= q_heads, is_first = unit < units / 2;
+  const unsigned partner = is_first ? lane + units / 2 : lane - units / 2;
+  u16* from = (is_key ? k + (size_t)(h - q_heads) * k_head : q + (size_t)h * q_head) + unit * 8;
+  const int of_batch = is_key ? k_batch : q_batch, of_token = is_key ? k_token : q_token;
+  const unsigned end = lane < each * units ? rows : 0;  // lanes beyond the last head have nothing to do
+  Eight x[ROWS];
+  unsigned b = first / tokens, t = first % tokens;
+#pragma unroll
+  for (unsigned r = 0; r < ROWS; ++r) {
+    if (first + r < end) x[r] = Eight(from + (size_t)b * of_batch + (size_t)t * of_token);
+    if (++t == tokens) t = 0, ++b;
+  }
+  b = first / tokens, t = first % tokens;
+#pragma unroll
+  for (unsigned r = 0; r < ROWS; ++r) {
+    Eight other;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) other.x[i] = __shfl_sync(0xffffffffu, x[r].x[i], partner);
+    if (first + r < end) {
+      const Eight c(cosine + (size_t)b * cos_batch + (size_t)t * cos_token + unit * 8);
+      const Eight s(sine + (size_t)b * sin_batch + (size_t)t * sin_token + unit * 8);
+      turn(x[r], other, c, s, is_first).put(from + (size_t)b * of_batch + (size_t)t * of_token);
+    }
+    if (++t == tokens) t = 0, ++b;
+  }
 }
 """
 )
@@ -173,7 +187,8 @@ class _Fast:
         if len(given) == 4 and not named and not torch.is_grad_enabled() and _fits(*given):
             q, k, cos, _ = given
             if _is_same(self.own, q.dtype, q.device, cos.shape[-1] < q.shape[-1]):
-                return rotate_in_place(*given) if self.in_place and _apart(q, k) else rotate(*given)
+                by_warps = cos.shape[-1] <= _WARP * _EIGHT  # of which one can take a head
+                return rotate_in_place(*given) if self.in_place and by_warps and _apart(q, k) else rotate(*given)
         return self.own(*given, **named)
 
 
@@ -249,8 +264,9 @@ def rotate_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Ten
     turned = cos.shape[-1]
     angles = [step for one in (cos, sin) for step in (one.stride(0) if one.shape[0] > 1 else 0, one.stride(1))]
     sizes = [batch, heads, k.shape[1], tokens, turned, *q.stride()[:3], *k.stride()[:3], *angles]
-    units = batch * tokens * (heads + k.shape[1]) * (turned // (2 * _EIGHT))
-    launch(source(q.dtype), "rotate_in_place", -(-units // _THREADS), _THREADS, 0, [q, k, cos, sin, *sizes])
+    places = -(-batch * tokens // _ROWS) * (heads + k.shape[1])
+    warps = -(-places // (_WARP // (turned // _EIGHT)))
+    launch(source(q.dtype), "rotate_in_place", -(-_WARP * warps // _THREADS), _THREADS, 0, [q, k, cos, sin, *sizes])
     return q, k
 
 

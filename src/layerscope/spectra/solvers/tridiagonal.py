@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda import WARP_SUM, launch, shared_memory
+from layerscope.spectra.cuda import WARP_SUM, launch, multiprocessors, shared_memory
 from layerscope.spectra.solvers.pieces import BISECTION, UPPER, halvings, problem_with
 
 _COPY_BYTES = 2**30
@@ -92,7 +92,7 @@ def parts(matrices: Tensor, min_blocks: int) -> Iterator[slice]:
     """Parts of a batch whose copies take at most a gigabyte."""
     step = max(1, _COPY_BYTES // (4 * matrices.shape[-1] ** 2))
     if matrices.is_cuda:  # a block for every multiprocessor, as often as that goes
-        at_once = torch.cuda.get_device_properties(matrices.device).multi_processor_count * min_blocks
+        at_once = multiprocessors(matrices.device) * min_blocks
         step = max(1, step // at_once) * at_once
     for start in range(0, len(matrices), step):
         yield slice(start, start + step)
