@@ -23,7 +23,7 @@ from layerscope.metrics.folds import (
     prepared_view,
 )
 from layerscope.metrics.samples import ViewRows
-from layerscope.spectra import Sent, beside, eigvalsh
+from layerscope.spectra import Sent, beside, eigvalsh, placed
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
 _BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
@@ -76,9 +76,13 @@ def _all_products(a: Tensor, b: Tensor, orders: Sequence[Tensor], dtype: torch.d
 
 
 @lru_cache(maxsize=4)  # the same for all sites: a GPU would wait for each of them
-def _orders(n: int, permutations: int, seed: int, device: torch.device) -> list[Tensor]:
+def _permutations(n: int, count: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng([seed, n])
-    return [torch.from_numpy(rng.permutation(n)).to(device) for _ in range(permutations)]
+    return [rng.permutation(n) for _ in range(count)]
+
+
+def _orders(n: int, permutations: int, seed: int, device: torch.device) -> list[Tensor]:
+    return [placed(torch.from_numpy(order), device) for order in _permutations(n, permutations, seed)]
 
 
 # --- how far other prompts would move it ---------------------------------------------------------------------------------------
@@ -127,7 +131,7 @@ def later_errors(pairs: Sequence[tuple[Tensor, Tensor]], alpha: float, permutati
 
     def errors() -> list[float]:
         effects = -torch.cat([some.get() for some in without]).numpy().reshape(len(pairs), 1 + permutations, used)
-        of_a, of_b, noise = two_way_effects(effects[:, 1:], [p.cpu().numpy() for p in orders])
+        of_a, of_b, noise = two_way_effects(effects[:, 1:], _permutations(used, permutations, seed))
         paired = effects[:, 0]
         influence = of_a + of_b - (paired - paired.mean(1, keepdims=True))
         variance = np.square(influence).sum(1) - 2 * used * noise / permutations

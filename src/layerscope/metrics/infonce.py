@@ -31,17 +31,17 @@ def info_nce(a: Tensor, b: Tensor, temperature: float = 0.1, one_way: bool = Fal
     losses, columns = [], torch.zeros_like(others[..., 0])
     for start in range(0, z.shape[-2], _BLOCK):
         block = z[..., start : start + _BLOCK, :]
-        row = torch.arange(block.shape[-2], device=z.device)
-        here = row + start
+        here = torch.arange(start, start + block.shape[-2], device=z.device)
         partner = here if one_way else (here + n) % (2 * n)
         logits = block @ others.mT / temperature
+        partners = partner.unsqueeze(-1).expand(*logits.shape[:-1], 1)
         if not one_way:
-            logits[..., row, here] = -math.inf
-        positive = logits[..., row, partner]
+            logits.diagonal(start, -2, -1).fill_(-math.inf)
+        positive = logits.gather(-1, partners).squeeze(-1)
         total = torch.logsumexp(logits, -1)
         losses.append(total - positive)
         share = (logits - total.unsqueeze(-1)).exp_()
-        share[..., row, partner] = 0  # a partner is no negative
+        share.scatter_(-1, partners, 0.0)  # a partner is no negative
         columns += share.sum(-2)
     per_row = torch.cat(losses, dim=-1)
     if one_way:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerscope.spectra import placed
+
 BLOCK_ROWS = 4096
 # Blocks are shards of 32 prompts on a CPU, 512 on a GPU. A step of a sum over blocks takes hardly less for so few rows than for
 # many: blocks are joined up to so many numbers.
@@ -260,7 +262,7 @@ class _Vectors:
     def _order_there(self) -> Tensor:
         """The canonical order, where the vectors are."""
         if ("order", self.device) not in self._by_keys:
-            self._by_keys["order", self.device] = torch.from_numpy(self.order()).to(self.device)
+            self._by_keys["order", self.device] = placed(torch.from_numpy(self.order()), self.device)
         return self._by_keys["order", self.device]
 
     def _fold_numbers(self) -> np.ndarray:

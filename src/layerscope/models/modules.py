@@ -14,6 +14,7 @@ from layerscope.errors import ModelError
 from layerscope.models.activations import fast_activations
 from layerscope.models.norms import fast_norms
 from layerscope.models.parallel_blocks import fast_blocks, try_fast_blocks
+from layerscope.models.positions import remembered_positions
 from layerscope.models.rotary import fast_rotation, try_rotating_in_place
 
 _SAME = 0.05  # of their size: what rounding in half precision makes of the same states
@@ -50,6 +51,8 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
             stack.enter_context(fast_norms())
             stack.enter_context(fast_activations(module))
             stack.enter_context(fast_blocks(module))
+            if mask is None and positions is None and cache is None:
+                stack.enter_context(remembered_positions(module))
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 

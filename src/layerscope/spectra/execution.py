@@ -58,6 +58,17 @@ def half_products() -> Iterator[None]:
             setattr(switch, name, True)
 
 
+def placed(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of the host on a device; a GPU copies from pinned memory, so that the host does not wait for the transfer.
+
+    >>> placed(torch.tensor([1, 2]), "cpu").tolist()
+    [1, 2]
+    """
+    if torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 class Sent:
     """A tensor on its way to the host, behind the work that makes it: nobody waits before it is asked for.
 
