@@ -139,7 +139,7 @@ def bare_batches(model: LoadedModel, corpus: Corpus, length: int, **settings):  
     """The batches that the profile forms of prompts and views, on the GPU."""
     config = make_config(max_length=length, **settings)
     job = Job(model, corpus, config)
-    with EarlyPlanner(job.reader, job._shard_size(), views=config.n_views) as planner:
+    with EarlyPlanner(job.reader, job._shard_size(), per_batch=job.items_per_batch) as planner:
         first = planner.first()
         plan = planner.plan()
     early, at_once = 0 if first is None else len(first.shards), MOST_PENDING if config.n_views else 1

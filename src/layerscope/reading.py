@@ -85,10 +85,12 @@ def read_states(
 _SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 # What is run first, while the other items are looked at: a GPU has to do longer than the host takes to give it the work and go
 # on. With views it is twice as much: the host starts the processes that make them, too.
-_FIRST_TOKENS = 32768
-_FIRST_ITEMS = (16, 256)  # at least, at most
-# Items of the first shards with views: a GPU runs those of one shard while those of the next are made, which takes hardly less.
-_FIRST_VIEWS = (32, 48, 64, 96, 128)
+_FIRST_TOKENS = 33792
+_FIRST_ITEMS = (16, 264)  # at least, at most
+# Batches of views in the first shards: a GPU runs those of one shard while those of the next are made, which takes hardly less.
+_FIRST_VIEWS = (1, 2, 2, 3, 4)
+_USUAL_LENGTH = 128  # tokens, where there is no limit
+_MOST_IN_FIRST = 40  # items of the first: a GPU has nothing to do until their views are made
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,17 @@ def read_rows(reader: ItemReader, plan: Plan, shard: np.ndarray) -> Sequence[Row
     return reader.read(shard) if plan.rows is None else [plan.rows[i] for i in shard]
 
 
-def _first_shards(first: Part, views: int, shard_size: int) -> list[np.ndarray]:
-    """The items that are run first: one shard, or with views small ones and the others."""
+def _first_shards(first: Part, per_batch: int, shard_size: int) -> list[np.ndarray]:
+    """The items that are run first: one shard, or with views (`per_batch` items a batch) small ones and the others."""
     some, shards = first.numbers[first.lengths > 0], []
-    for size in _FIRST_VIEWS if views else ():
+    for size in (batches * min(per_batch, _MOST_IN_FIRST) for batches in _FIRST_VIEWS if per_batch):
         if len(some) > size < shard_size:
             shards.append(some[:size])
             some = some[size:]
     return [*shards, *(some[i : i + shard_size] for i in range(0, len(some), shard_size))]
 
 
-def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int = 0) -> Plan:
+def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], per_batch: int = 0) -> Plan:
     """The plan of all items: of two parts, the first has shards of its own."""
     count = len(reader.items)
     lengths, truncated = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
@@ -160,7 +162,7 @@ def _plan(reader: ItemReader, shard_size: int, parts: Sequence[Part], views: int
     for part in parts:
         some = part.numbers[part.lengths > 0]
         if part is not parts[-1]:
-            shards += _first_shards(part, views, shard_size)
+            shards += _first_shards(part, per_batch, shard_size)
             continue
         # Longest first: memory that does not suffice is found out at once. Ties by key, so that order never matters.
         order = some[np.lexsort((keys[some], -lengths[some]))]
@@ -175,24 +177,21 @@ class EarlyPlanner:
 
     For runs whose shards stay in memory; what a folder holds of a run is told by the numbers of shards, so its plan is made
     whole. The first shard holds the largest items: memory that does not suffice is found out at once, and which items they are
-    does not depend on their order.
+    does not depend on their order. With views, `per_batch` says of how many items these fill a batch.
     """
 
-    def __init__(self, reader: ItemReader, shard_size: int, early: bool = True, views: int = 0) -> None:
-        self.reader, self.shard_size, self.views = reader, shard_size, views
+    def __init__(self, reader: ItemReader, shard_size: int, early: bool = True, per_batch: int = 0) -> None:
+        self.reader, self.shard_size, self.per_batch = reader, shard_size, per_batch
         self._first = self._survey_largest() if early else None
-        others = np.arange(len(reader.items))
-        if self._first is not None:
-            others = np.setdiff1d(others, self._first.numbers, assume_unique=True)
         self._proceed = Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-planning")
-        self._rest: Future[Part] = self._thread.submit(reader.survey, others, self._proceed)
+        self._rest: Future[Part] | None = None
 
     def _survey_largest(self) -> Part | None:
         fewest, most = _FIRST_ITEMS
         limit = self.reader.max_length or _FIRST_TOKENS
         enough = max(fewest, min(most, _FIRST_TOKENS // limit))
-        count = 2 * enough if self.views else min(self.shard_size, enough)
+        count = 2 * enough if self.per_batch else min(self.shard_size, enough)
         largest = self.reader.largest(count) if len(self.reader.items) > count + min(enough, count) else None
         if largest is None:
             return None
@@ -218,26 +217,47 @@ class EarlyPlanner:
             return None
         nothing = np.empty(0)
         limit = self.reader.max_length or int(first.lengths.max())
-        shards = _first_shards(first, self.views, self.shard_size)
+        shards = _first_shards(first, self.per_batch, self.shard_size)
         return Plan(nothing, nothing, nothing, 0, limit, shards, PlannedRows([first]))
+
+    def start(self) -> None:
+        """Look at the other items, in the background: once the GPU has a batch, since that takes every core there is."""
+        if self._rest is None:
+            others = np.arange(len(self.reader.items))
+            if self._first is not None:
+                others = np.setdiff1d(others, self._first.numbers, assume_unique=True)
+            self._rest = self._thread.submit(self.reader.survey, others, self._proceed)
 
     def plan(self) -> Plan:
         """The whole plan, its first shard as given before."""
+        self.start()
         self._proceed.set()  # whoever asks has given the GPU the first shard
+        assert self._rest is not None
         rest = self._rest.result()
-        return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest], self.views)
+        return _plan(self.reader, self.shard_size, [rest] if self._first is None else [self._first, rest], self.per_batch)
 
 
-def choose_shard_size(device_type: str, sites: int, views: int, width: int, item_bytes: int = 0) -> int:
+def items_per_batch(model: LoadedModel, limit: int | None, views: int, most: int | None = None) -> int:
+    """Of how many items the views fill a batch if they are all as long as they may be; at least 1. `most` texts are in one."""
+    if not views:
+        return 0
+    tokens = token_budget(model.device, model.width)
+    texts = tokens // (limit or _USUAL_LENGTH)
+    return max(1, min(texts, most or texts) // views)
+
+
+def choose_shard_size(device_type: str, sites: int, views: int, width: int, item_bytes: int = 0, per_batch: int = 0) -> int:
     """Items per shard: a minute or so of work on a CPU, full batches on a GPU, and a bounded amount of memory.
 
-    `item_bytes` is what one item's input takes, where that is more than a few token ids.
+    `item_bytes` is what one item's input takes, where that is more than a few token ids. Of `per_batch` items the views fill a
+    batch on a GPU: a shard has a multiple of them, as its last batch would be a part of one.
     """
     room = _SHARD_BYTES.get(device_type, _SHARD_BYTES["cpu"])
     fits = room // (sites * (1 + views) * width * 4)
     if item_bytes:
         fits = min(fits, room // ((1 + views) * item_bytes))
-    return int(max(4, min(32 if device_type == "cpu" else 512, fits)))
+    size = int(max(4, min(32 if device_type == "cpu" else 512, fits)))
+    return size - size % per_batch if device_type == "cuda" and 0 < per_batch <= size else size
 
 
 _AHEAD = 2  # shards

@@ -18,7 +18,7 @@ from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy
 from layerscope.models import modules, rotary
 from layerscope.models import norms as model_norms
-from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, solver_name
+from layerscope.spectra import chebyshev_kernels, eigvalsh, halves, resolvents, solver_name
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.resolvents import sums_without
 from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
@@ -87,17 +87,21 @@ def test_reading_half_of_a_matrix_is_enough(n, half):
     assert np.abs(found - known).max() < 1e-6 * known.max()
 
 
-@pytest.mark.parametrize("n", [193, 256, 257, 384, 385, 512, 640, 769, 1001, 1024])
-def test_two_stages_are_as_exact_as_one(n):
-    assert band.usable(0, n) is None
+@pytest.mark.parametrize(
+    ("n", "rough"),
+    [(193, 0), (256, 0), (257, 0), (384, 0), (385, 0), (512, 0), (640, 1), (769, 0), (950, 1), (1001, 0), (1024, 1)],
+)
+def test_two_stages_are_as_exact_as_one(n, rough):
+    assert band.usable(0, n, bool(rough)) is None
+    how = band.variant(n, bool(rough))
     z = states("decaying", 20, n, n)
     gram = z @ z.mT
     gram[1, :9], gram[1, :, :9] = 0, 0
     gram[2, n // 2 :], gram[2, :, n // 2 :] = 0, 0
     known = np.linalg.eigvalsh(gram.numpy())
-    found = band.eigvalsh(gram.float().cuda())
+    found = band.eigvalsh(gram.float().cuda(), how=how)
     assert (np.abs(found.cpu().numpy() - known).max(-1) < 1e-6 * known.max(-1)).all()
-    assert torch.equal(found, band.eigvalsh(gram.float().cuda()))
+    assert torch.equal(found, band.eigvalsh(gram.float().cuda(), how=how))
 
 
 def test_not_a_number_stays_one():
@@ -266,6 +270,30 @@ def test_inverse_factors(n):
     error = (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
     assert error < 1e-6
     torch.testing.assert_close(resolvents.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d"), [(600, 1000), (300, 1024), (64, 513)])
+def test_products_in_parts(n, d):
+    rows = states("random", 2, 3, n, d).cuda()
+    want = rows.mT @ rows
+    torch.testing.assert_close(halves.symmetric_product(rows), want)
+    torch.testing.assert_close(halves.symmetric_product(rows, lower=True).tril(), want.tril())
+    factors = want.tril()
+    torch.testing.assert_close(halves.lower_product(factors, rows.mT), factors @ rows.mT)
+
+
+def test_nobody_waits_for_a_pass():
+    """Positions of a length are looked at once: the host queues further passes without waiting."""
+    config = transformers.GPTNeoXConfig(hidden_size=64, num_attention_heads=2, num_hidden_layers=2, vocab_size=50)
+    module = transformers.GPTNeoXModel(config).to("cuda", torch.bfloat16).eval()
+    ids = torch.randint(0, 50, (3, 16), device="cuda")
+    want = modules.run(module, ids).last_hidden_state
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        got = modules.run(module, ids).last_hidden_state
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])

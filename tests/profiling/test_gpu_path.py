@@ -24,7 +24,7 @@ from layerscope.profiling.encode import BackgroundWriter, MemoryStore, fits_on_d
 from layerscope.profiling.job import Job
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
-from layerscope.reading import Prefetcher, choose_shard_size, make_plan, read_rows
+from layerscope.reading import Prefetcher, choose_shard_size, items_per_batch, make_plan, read_rows
 from layerscope.spectra import solve
 from layerscope.store import Shard, ShardStore
 from tests.tiny import tiny_model
@@ -124,6 +124,23 @@ def test_only_a_gpu_holds_shards() -> None:
 
 def test_shards_are_larger_on_a_gpu() -> None:
     assert choose_shard_size("cuda", 25, 16, 1024) > choose_shard_size("cpu", 25, 16, 1024)
+
+
+def test_views_of_a_shard_fill_whole_batches() -> None:
+    most = choose_shard_size("cuda", 25, 16, 1024)
+    size = choose_shard_size("cuda", 25, 16, 1024, per_batch=33)
+    assert most - 33 < size <= most
+    assert size % 33 == 0
+    assert choose_shard_size("cuda", 25, 16, 1024, per_batch=most + 1) == most  # those of one shard are less than a batch
+    assert choose_shard_size("cpu", 25, 16, 1024, per_batch=33) == choose_shard_size("cpu", 25, 16, 1024)
+
+
+def test_of_how_many_items_the_views_fill_a_batch(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.reading.token_budget", lambda device, width: 67584)
+    assert items_per_batch(model, 128, 0) == 0
+    assert items_per_batch(model, 128, 16) == items_per_batch(model, None, 16) == 33
+    assert items_per_batch(model, 8192, 16) == 1  # longer than a batch
+    assert items_per_batch(model, 128, 16, most=64) == 4
 
 
 def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> None:

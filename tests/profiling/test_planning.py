@@ -81,7 +81,7 @@ def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: Loaded
 def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
     monkeypatch.setattr(reading, "_FIRST_VIEWS", (2, 3))
-    with EarlyPlanner(open_texts(model, TEXTS), SIZE, views=2) as made:
+    with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=1) as made:
         first, whole = made.first(), made.plan()
     assert first is not None
     assert [len(shard) for shard in first.shards] == [2, 3, 4, 4, 1]  # twice as many as without views
@@ -92,8 +92,8 @@ def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: Loade
 
 def test_no_shard_is_larger_than_memory_allows(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
-    for views in (0, 2):  # of a wide model fewer items fit into a shard than the smallest of the first ones holds
-        with EarlyPlanner(open_texts(model, TEXTS), SIZE, views=views) as made:
+    for per_batch in (0, 30):  # of a wide model fewer items fit into a shard than the smallest of the first ones holds
+        with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=per_batch) as made:
             assert made.early
             assert max(len(shard) for shard in made.plan().shards) == SIZE
 
@@ -155,8 +155,8 @@ def test_the_first_shard_is_run_before_the_others_are_tokenized(model: LoadedMod
         seen.append(given[1])
         return survey(*given)
 
-    def note(self: ShardEncoder, plan: Any, shards: list[np.ndarray], advance: Any) -> Any:
-        out = begin(self, plan, shards, advance)
+    def note(self: ShardEncoder, plan: Any, shards: list[np.ndarray], *given: Any) -> Any:
+        out = begin(self, plan, shards, *given)
         begun.extend(shards)
         run.set()
         return out

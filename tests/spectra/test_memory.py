@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from layerscope.capture import batches
 from layerscope.capture.batches import token_budget
 from layerscope.core.options import EngineOptions, parse_size
 from layerscope.engines import LocalEngine, engine_in_use
@@ -24,6 +25,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (90 * GB, 100 * GB))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: 5 * GB)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=None: 8 * GB)
+    monkeypatch.setattr(batches, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: found.append(share))
     return found
 
@@ -41,6 +43,12 @@ def test_what_is_left(shares: list[float]) -> None:
         assert free_memory(DEVICE) == 4 * GB
     assert total_memory(DEVICE) == 100 * GB
     assert shares == [0.09, 0.07, 0.09, 1.0]
+
+
+def test_a_batch_is_a_whole_number_of_rounds(shares: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert token_budget(DEVICE, 1024) == 16 * 32 * 132  # of an H200
+    monkeypatch.setattr(batches, "multiprocessors", lambda device: 108)
+    assert token_budget(DEVICE, 1024) == 19 * 32 * 108 >= batches.GPU_TOKENS
 
 
 def test_the_bound_ends_whatever_happens(shares: list[float]) -> None:

@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import LayerscopeError
+from layerscope.spectra import placed
+from layerscope.spectra.cuda import multiprocessors
 from layerscope.spectra.memory import free_memory
 
 CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
-GPU_TOKENS = 65536
+GPU_TOKENS = 65536  # at least
+# Rows of a product that keep one multiprocessor busy for a round, in tiles of 256 x 128 of states 1,024 wide; of wider ones it
+# is a few rounds. A batch is a whole number of rounds: the last one takes as long with half of the tiles.
+_ROWS_PER_ROUND = 32
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,14 @@ def make_batch(
     lengths = [len(row) for row in ids]
     width = max(lengths)
     if min(lengths) == width:
-        return Batch(_moved(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths)
+        return Batch(placed(torch.from_numpy(np.array(ids, dtype=np.int64)), device), None, lengths)
     tokens = np.full((len(ids), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(ids), width), dtype=bool)
     for i, row in enumerate(ids):
         where = slice(width - len(row), width) if left else slice(0, len(row))
         tokens[i, where] = row
         mask[i, where] = True
-    return Batch(_moved(torch.from_numpy(tokens), device), _moved(torch.from_numpy(mask), device), lengths, left=left)
+    return Batch(placed(torch.from_numpy(tokens), device), placed(torch.from_numpy(mask), device), lengths, left=left)
 
 
 def make_image_batch(
@@ -80,14 +85,7 @@ def make_image_batch(
     if pixels.is_floating_point() and dtype is not None:
         pixels = pixels.to(dtype)
     none = torch.empty((len(rows), 0), dtype=torch.int64, device=device)
-    return Batch(none, None, [tokens] * len(rows), _moved(pixels, device), skip, pool_class)
-
-
-def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """On a device; a GPU copies from pinned memory, so that the host does not wait for the transfer."""
-    if torch.device(device).type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return Batch(none, None, [tokens] * len(rows), placed(pixels, device), skip, pool_class)
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:
@@ -113,7 +111,8 @@ def token_budget(device: torch.device, width: int) -> int:
     if device.type != "cuda":
         return CPU_TOKENS
     per_token = width * 4 * 48  # one block's activations, the float64 copy of one site, and their temporaries
-    return int(max(512, min(GPU_TOKENS, 0.5 * free_memory(device) / per_token)))
+    in_round = _ROWS_PER_ROUND * multiprocessors(device)
+    return int(max(512, min(-(-GPU_TOKENS // in_round) * in_round, 0.5 * free_memory(device) / per_token)))
 
 
 def release_memory() -> None:

@@ -24,7 +24,7 @@ from layerscope.models.inputs import ItemReader
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
-from layerscope.reading import EarlyPlanner, Plan, Prefetcher
+from layerscope.reading import EarlyPlanner, Plan, Prefetcher, items_per_batch
 from layerscope.spectra import resolvents
 from layerscope.spectra.cuda import UnusableError, architecture_of, compile_ahead
 from layerscope.spectra.memory import free_memory
@@ -134,6 +134,13 @@ class ProfileTask:
             return self.model.device
         return torch.device("cuda" if self.device.type == "cuda" and torch.cuda.is_available() else "cpu")
 
+    @cached_property
+    def items_per_batch(self) -> int:
+        """Of how many items the views fill a batch; 0 without views, or where others run the model."""
+        if self.recipe is not None:
+            return 0
+        return items_per_batch(self.model, self.reader.max_length, self.config.n_views, self.batch_size)
+
     @property
     def fits_on_device(self) -> bool:
         """Whether the pooled vectors of the whole run may stay on a GPU, so that nothing goes to disk and back."""
@@ -182,7 +189,7 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
     with ExitStack() as stack:
         stack.callback(reader.stop_views)
         inside = any(site.part for site in task.sites)
-        planner = stack.enter_context(EarlyPlanner(reader, shard_size, early=not inside, views=config.n_views))
+        planner = stack.enter_context(EarlyPlanner(reader, shard_size, early=not inside, per_batch=task.items_per_batch))
         # after the first items have been tokenized, which a dozen processes that start up would hold up
         reader.start_views(config.view_settings, len(task.items))
         if inside:  # before there are other hooks
@@ -192,7 +199,7 @@ def encode_in_memory(task: ProfileTask, store: MemoryStore, bar: Progress, shard
         pending = deque[PendingShard]()
         plan = planner.first() or planner.plan()
         early = len(plan.shards) if planner.early else 0
-        pending.extend(encoder.run_items_of(plan, plan.shards[:early], lambda n: None))
+        pending.extend(encoder.run_items_of(plan, plan.shards[:early], lambda n: None, planner.start))
         # after the GPU has been given its first work: a thread that readies views would hold that up
         prefetcher = encoder.prefetcher = stack.enter_context(Prefetcher(reader, plan, plan.shards, config.view_settings))
         if planner.early:

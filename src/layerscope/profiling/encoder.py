@@ -20,7 +20,7 @@ from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Row, ViewInputs
 from layerscope.profiling.config import ProfileConfig
 from layerscope.reading import BatchRunner, Plan, Prefetcher, read_rows
-from layerscope.spectra import Sent
+from layerscope.spectra import Sent, placed
 from layerscope.store import Shard
 
 
@@ -91,14 +91,24 @@ class ShardEncoder:
         """Run the items of a shard."""
         return self.run_items_of(plan, [shard], advance)[0]
 
-    def run_items_of(self, plan: Plan, shards: Sequence[np.ndarray], advance: Callable[[int], None]) -> list[PendingShard]:
-        """Run the items of several shards, in common batches: a GPU does a small one in less time than the host takes for it."""
+    def run_items_of(
+        self,
+        plan: Plan,
+        shards: Sequence[np.ndarray],
+        advance: Callable[[int], None],
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> list[PendingShard]:
+        """Run the items of several shards, in common batches: a GPU does a small one in less time than the host takes for it.
+
+        `on_batch()` is called before a batch is run.
+        """
         pending = [self._make_room(plan, shard) for shard in shards]
         wanted = self.config.needs("tokens")
         # by item: which shard it is in, and its place there
         places = [(one, i) for one in pending for i in range(len(one.rows))]
 
         def keep_items(numbers: list[int], batch: Batch) -> None:
+            on_batch()
             reduced = self._reduce(batch, wanted)
             for one in pending:
                 here = [(k, places[number][1]) for k, number in enumerate(numbers) if places[number][0] is one]
@@ -164,8 +174,7 @@ class ShardEncoder:
 
 
 def _index(numbers: list[int], device: torch.device) -> Tensor:
-    index = torch.tensor(numbers)
-    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index
+    return placed(torch.tensor(numbers), device)
 
 
 @dataclass(frozen=True)

@@ -354,5 +354,5 @@ class Job(ProfileTask):
         return make_manifest(self, plan, builder, facts, seconds)
 
     def _shard_size(self) -> int:
-        model = self.model
-        return choose_shard_size(self.device.type, len(self.sites), self.config.n_views, model.width, model.item_bytes)
+        model, sizes = self.model, (len(self.sites), self.config.n_views)
+        return choose_shard_size(self.device.type, *sizes, model.width, model.item_bytes, self.items_per_batch)
