@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +13,14 @@ import pandas as pd
 import pytest
 import torch
 
+from layerscope.capture import Reducer, reduce
+from layerscope.capture.reduce import LaterTokens
 from layerscope.data import Corpus
 from layerscope.errors import UnknownNameError
 from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings, ViewSettings
-from layerscope.profiling import Run
+from layerscope.profiling import Run, encoder
 from layerscope.profiling import encode as encode_module
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
@@ -87,6 +91,52 @@ def test_shards_held_and_sites_together(
     monkeypatch.setattr(TableBuilder, "_group_on_gpu", without_room_for_two)
     assert_same(plain, job(model).run(MemoryStore(), Silent()))
     assert tried == [2] + [1] * len(plain.table["site"].unique())
+
+
+class Compiling:
+    """A kernel that is ready when somebody has looked so often, and how much waited for it."""
+
+    def __init__(self, looks: float, monkeypatch: pytest.MonkeyPatch, room: int = 2**30) -> None:
+        self.looks, self.put_off = looks, 0
+        begin = LaterTokens.__init__
+        monkeypatch.setattr(Reducer, "_in_parts", lambda *_: False)  # a CPU has none to wait for
+        monkeypatch.setattr(reduce, "is_ready_for", self.is_ready)
+        for module in (reduce, encoder):
+            monkeypatch.setattr(module, "room_for_matrices", lambda device: room)
+
+        def note(later: LaterTokens, waiting: object, solve: Callable[[], torch.Tensor]) -> None:
+            def solve_late() -> torch.Tensor:
+                self.put_off += 1
+                return solve()
+
+            begin(later, waiting, solve_late)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LaterTokens, "__init__", note)
+
+    def is_ready(self, matrices: torch.Tensor) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize(("looks", "put_off"), [(0, 0), (1, 1), (4, 3), (math.inf, 3)])
+@pytest.mark.parametrize("views", [0, 3])
+def test_token_measures_are_put_off_while_their_kernel_is_compiled(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, looks: float, put_off: int, views: int
+) -> None:
+    metrics = ["prompt_entropy", "curvature", "sink_ratio", "dataset_entropy"]
+    settings = make_config(max_length=24, views=views, metrics=[*metrics, *(["infonce"] if views else [])])
+    want = Job(model, Corpus.of(TEXTS), settings).run(MemoryStore(), Silent())
+    compiling = Compiling(looks, monkeypatch)
+    got = Job(model, Corpus.of(TEXTS), settings, batch_size=4).run(MemoryStore(), Silent())
+    assert compiling.put_off == put_off
+    assert_same(want, got)
+
+
+def test_not_more_is_put_off_than_there_is_room_for(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent())
+    compiling = Compiling(math.inf, monkeypatch, room=1)
+    assert_same(want, job(model, metrics=["prompt_entropy"]).run(MemoryStore(), Silent()))
+    assert compiling.put_off == 0
 
 
 def open_texts(model: LoadedModel) -> ItemReader:

@@ -100,6 +100,27 @@ def test_kernels_are_compiled_at_the_same_time_and_once(made: list[tuple[str, st
     assert len(files()) == 3
 
 
+def test_who_uses_a_kernel_is_told_that_it_is_being_compiled(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, compile_it = threading.Event(), cuda._compile
+
+    def wait(source: str, architecture: str) -> bytes:
+        assert go_on.wait(20)
+        return compile_it(source, architecture)
+
+    monkeypatch.setattr(cuda, "_compile", wait)
+    assert not cuda.is_compiling("y", "sm_90")  # nobody has asked for it
+    cuda.compile_ahead(["y"], "sm_90")
+    assert cuda.is_compiling("y", "sm_90")
+    assert not cuda.is_compiling("y", "sm_80")
+    go_on.set()
+    cuda._ahead["y", "sm_90"].result()
+    assert not cuda.is_compiling("y", "sm_90")
+    assert cuda.compiled("y", "sm_90") == b"code of y for sm_90"
+    assert not cuda.is_compiling("y", "sm_90")
+
+
 def test_what_fails_ahead_of_time_fails_where_it_is_used(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, architecture: str) -> bytes:
         raise cuda.UnusableError("the kernel does not compile")

@@ -36,7 +36,7 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
-from layerscope.spectra import side_by_side
+from layerscope.spectra import is_ready_for, side_by_side
 from layerscope.spectra.memory import total_memory
 
 # what is fused; the fields of other token metrics come after these
@@ -59,11 +59,13 @@ class Reduced:
 class ReducedTensors:
     """A `Reduced` batch, still on its device: `pooled` (sites, texts, D) float32, `tokens` (fields, sites, texts) float64.
 
-    On a GPU the work may still be running, and nothing has been checked for NaN or infinity (see `Reducer.check`).
+    On a GPU the work may still be running, and nothing has been checked for NaN or infinity (see `Reducer.check`). Where `tokens`
+    were put off, `later` gives them.
     """
 
     pooled: Tensor
     tokens: Tensor | None
+    later: LaterTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,23 @@ class _Waiting:
     norms: Tensor
     position: Tensor
     prepared: PreparedTokens
+
+
+class LaterTokens:
+    """The token measures of a batch whose matrices wait for a kernel that is still being compiled: seconds, once per machine."""
+
+    def __init__(self, waiting: Sequence[_Waiting], solve: Callable[[], Tensor]) -> None:
+        self.solve = solve
+        self._matrices = [matrix for site in waiting for matrix in site.prepared.matrices.values()]
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return sum(matrix.numel() * matrix.element_size() for matrix in self._matrices)
+
+    def is_ready(self) -> bool:
+        """Whether nobody would have to wait any more."""
+        return all(is_ready_for(matrix) for matrix in {matrix.shape[-1]: matrix for matrix in self._matrices}.values())
 
 
 @dataclass(frozen=True)
@@ -138,18 +157,40 @@ class Reducer:
             return Reduced(reduced.pooled.cpu().numpy(), {})
         return Reduced(reduced.pooled.cpu().numpy(), dict(zip(self.fields, reduced.tokens.cpu().numpy(), strict=True)))
 
-    def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> ReducedTensors:
-        """The same, left on the device: on a GPU this returns before the work is done."""
+    def reduce(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool, put_off: int = 0) -> ReducedTensors:
+        """The same, left on the device: on a GPU this returns before the work is done.
+
+        Token measures may be put off while their kernel is being compiled, if not more than so many bytes would wait.
+        """
         self._forget()
         self._batch, self._token_level = batch, token_level
         try:
             self._capture.run(lambda: forward(batch))
             with torch.inference_mode():
-                self._solve()
                 pooled = _stacked(self._pooled).float()
+                later = self._later()
+                if not later.is_ready() and later.size <= put_off:
+                    return ReducedTensors(pooled, None, later)
+                self._solve()
                 return ReducedTensors(pooled, self._token_values())
         finally:
             self._forget()
+
+    def _later(self) -> LaterTokens:
+        batch, waiting, tokens, own = self._batch, self._waiting, self._tokens, self._own
+
+        @torch.inference_mode()
+        def solve() -> Tensor:
+            self._batch, self._waiting, self._tokens, self._own = batch, waiting, tokens, own
+            try:
+                self._solve()
+                values = self._token_values()
+                assert values is not None
+                return values
+            finally:
+                self._forget()
+
+        return LaterTokens(waiting, solve)
 
     def _token_values(self) -> Tensor | None:
         if not self._tokens:
@@ -321,14 +362,14 @@ class Reducer:
             self._solve()
         self._waiting.append(site)
         pending_bytes = sum(m.numel() * m.element_size() for site in self._waiting for m in site.prepared.matrices.values())
-        if pending_bytes >= _room(site.norms.device):
+        if pending_bytes >= room_for_matrices(site.norms.device):
             self._solve()
 
     def _space(self, like: Tensor) -> Tensor:
         """Memory for a batch of matrices, next to that of the batch before: they are solved together without being gathered."""
         each = like.numel()
         if self._room_left is None or len(self._room_left) < each or self._room_left.device != like.device:
-            most = int(_room(like.device)) // like.element_size()
+            most = room_for_matrices(like.device) // like.element_size()
             self._room_left = like.new_empty(max(each, min(2 * len(self.sites) * each, most)))
         out, self._room_left = self._room_left[:each].view_as(like), self._room_left[each:]
         return out
@@ -371,11 +412,9 @@ def compute_dtype(device: torch.device, options: Options) -> torch.dtype:
     return torch.float32 if device.type == "cuda" and options.alpha >= 1 else torch.float64
 
 
-def _room(device: torch.device) -> float:
+def room_for_matrices(device: torch.device) -> int:
     """Bytes of Gram matrices that may wait to be solved together; on a CPU each site is solved at once."""
-    if device.type != "cuda":
-        return 0
-    return _SHARE_OF_MEMORY * total_memory(device)
+    return int(_SHARE_OF_MEMORY * total_memory(device)) if device.type == "cuda" else 0
 
 
 def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFiniteStatesError:

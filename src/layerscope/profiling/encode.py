@@ -232,7 +232,7 @@ def _run_in_memory(
         elif waiting:
             pending.extend(encoder.run_items_of(plan, waiting.popleft(), bar.advance))
         # the host waits for a shard while another one's passes are queued; for the last one when it has queued the metrics
-        while len(queued) > 1:
+        while len(queued) > 1 and encoder.settled(wait=not waiting and not pending):
             store.write(written, encoder.finish(queued.popleft()))
             written += 1
         if queued and not waiting and not pending:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site
-from layerscope.capture.reduce import ReducedTensors
+from layerscope.capture.reduce import LaterTokens, ReducedTensors, room_for_matrices
 from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
 from layerscope.metrics.registry import get_metric, is_plugin, register
@@ -61,7 +61,8 @@ class ShardEncoder:
 
     On a GPU a shard's results stay on the device until all its batches are queued: the host waits once per shard (`run`), or
     for a shard while the next one's passes are queued (`run_items`, `run_views`, `queue`, `finish`). With `on_device` the
-    pooled vectors stay there for good. With a `prefetcher`, rows are read before they are asked for.
+    pooled vectors stay there for good, and token measures whose kernel is still being compiled are put off until `settled`. With
+    a `prefetcher`, rows are read before they are asked for.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ShardEncoder:
         self.on_device, self.prefetcher = on_device, prefetcher
         self.runner = BatchRunner(model, batch_size)
         self.empty_views = 0
+        self._late: list[tuple[LaterTokens, Callable[[Tensor], None]]] = []  # with where they go
 
     def run(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> Shard:
         """Encode one shard's items and their views. `advance(n)` is told of n more done."""
@@ -110,6 +112,7 @@ class ShardEncoder:
         def keep_items(numbers: list[int], batch: Batch) -> None:
             on_batch()
             reduced = self._reduce(batch, wanted)
+            puts = []
             for one in pending:
                 here = [(k, places[number][1]) for k, number in enumerate(numbers) if places[number][0] is one]
                 if not here:
@@ -118,8 +121,17 @@ class ShardEncoder:
                 where = _index([i for _, i in here], device)
                 some = slice(None) if len(here) == len(numbers) else _index([k for k, _ in here], device)
                 one.pooled[:, where, 0] = reduced.pooled.to(device)[:, some]
-                if one.values is not None and reduced.tokens is not None:
-                    one.values[:, :, where] = reduced.tokens.to(device)[:, :, some]
+                puts.append((one.values, where, some))
+
+            def put(tokens: Tensor) -> None:
+                for values, where, some in puts:
+                    if values is not None:
+                        values[:, :, where] = tokens.to(values.device)[:, :, some]
+
+            if reduced.later is not None:
+                self._late.append((reduced.later, put))
+            elif reduced.tokens is not None:
+                put(reduced.tokens)
             advance(len(numbers))
 
         self.runner.run([row for one in pending for row in one.rows], keep_items)
@@ -157,20 +169,33 @@ class ShardEncoder:
     def queue(self, pending: PendingShard) -> QueuedShard:
         """Have the device check its results and send the host what it needs of them; nothing waits."""
         finite = torch.isfinite(pending.pooled).all()
-        return QueuedShard(pending, Sent(finite), None if pending.values is None else Sent(pending.values))
+        values = None if pending.values is None or self._late else Sent(pending.values)
+        return QueuedShard(pending, Sent(finite), values)
+
+    def settled(self, wait: bool = False) -> bool:
+        """Whether no token measures are put off any more; what can be done now is done, and with `wait` everything."""
+        while self._late and (wait or self._late[0][0].is_ready()):
+            later, put = self._late.pop(0)
+            put(later.solve())
+        return not self._late
 
     def finish(self, queued: QueuedShard) -> Shard:
         """Wait for a shard and check it."""
         pooled = queued.pending.pooled
         if not bool(queued.finite.get()):
             self.reducer.check(pooled)  # which finds the site and raises
-        numbers = {} if queued.values is None else dict(zip(self.reducer.fields, queued.values.get().numpy(), strict=True))
+        values = queued.values
+        if values is None and queued.pending.values is not None:  # they had been put off
+            self.settled(wait=True)
+            values = Sent(queued.pending.values)
+        numbers = {} if values is None else dict(zip(self.reducer.fields, values.get().numpy(), strict=True))
         if numbers:
             self.reducer.check_values(numbers)
         return Shard(queued.pending.shard, pooled if self.on_device else pooled.cpu().numpy(), numbers)  # type: ignore[arg-type]
 
     def _reduce(self, batch: Batch, token_level: bool) -> ReducedTensors:
-        return self.reducer.reduce(batch, self.model.run, token_level)
+        room = room_for_matrices(self.model.device) - sum(later.size for later, _ in self._late) if self.on_device else 0
+        return self.reducer.reduce(batch, self.model.run, token_level, put_off=room)
 
 
 def _index(numbers: list[int], device: torch.device) -> Tensor:

@@ -1,13 +1,14 @@
 """Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they are computed."""
 
 from layerscope.spectra.execution import Sent, beside, full_precision, placed, side_by_side
-from layerscope.spectra.solve import eigvalsh, joined, solve_together, solver_name
+from layerscope.spectra.solve import eigvalsh, is_ready_for, joined, solve_together, solver_name
 
 __all__ = [
     "Sent",
     "beside",
     "eigvalsh",
     "full_precision",
+    "is_ready_for",
     "joined",
     "placed",
     "side_by_side",

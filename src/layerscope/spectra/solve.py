@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda import UnusableError, shared_memory
+from layerscope.spectra.cuda import UnusableError, architecture_of, is_compiling, shared_memory
 from layerscope.spectra.execution import side_by_side
 from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 
@@ -52,6 +52,14 @@ def kernel_source(n: int, index: int, rough: bool = False) -> str:
     if n <= small.LARGEST:
         return small.variant(n).source
     return band.variant(n, rough).source if n <= band.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
+
+
+def is_ready_for(matrices: Tensor) -> bool:
+    """Whether `eigvalsh` of some matrices can begin: not while their kernel is still being compiled."""
+    if not matrices.is_cuda:
+        return True
+    index = matrices.device.index
+    return not is_compiling(kernel_source(matrices.shape[-1], index), architecture_of(index))
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> Tensor:
