@@ -55,7 +55,7 @@ def test_templates_on_real_sentences(loaded: Callable[[str], LoadedModel], name:
 def test_mteb_scores_the_folder_as_the_evaluation_did(
     loaded: Callable[[str], LoadedModel], name: str, layer: int, readout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data, limit = loaded(name), shared_data(), 40
+    model, data, limit = loaded(name), shared_data(), 20
     run = evaluate(
         model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", limit=limit, scoring_workers=0,
         layers=[layer, -1], readouts=[readout], max_length=96,
