@@ -75,12 +75,13 @@ def _all_products(a: Tensor, b: Tensor, orders: Sequence[Tensor], dtype: torch.d
     return out
 
 
-@lru_cache(maxsize=4)  # the same for all sites: a GPU would wait for each of them
+@lru_cache(maxsize=4)
 def _permutations(n: int, count: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng([seed, n])
     return [rng.permutation(n) for _ in range(count)]
 
 
+@lru_cache(maxsize=4)  # the same for all sites
 def _orders(n: int, permutations: int, seed: int, device: torch.device) -> list[Tensor]:
     return [placed(torch.from_numpy(order), device) for order in _permutations(n, permutations, seed)]
 

@@ -81,6 +81,7 @@ class LiDAR(Metric[ViewRows]):
             for part, _ in made:
                 part[k] = part[0]  # let go of what has been copied
         del made
+        # what float32 loses is allowed for below; of the folds only a standard error is made
         near, *left_out = solve_together([wholes.float(), *folds], overwrite=True, rough=True)
         del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))

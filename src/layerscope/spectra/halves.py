@@ -10,7 +10,7 @@ from itertools import pairwise
 from torch import Tensor, bmm
 
 _PARTS, _TILE = 4, 64
-_FEWEST = 512  # rows: with fewer, a part would be too small to keep a GPU busy
+_FEWEST = 512  # of a side: a part of a smaller one would not keep a GPU busy
 
 
 def symmetric_product(rows: Tensor, lower: bool = False) -> Tensor:
