@@ -121,6 +121,17 @@ def test_who_uses_a_kernel_is_told_that_it_is_being_compiled(
     assert not cuda.is_compiling("y", "sm_90")
 
 
+def test_without_a_place_to_write_to_nothing_is_compiled_ahead_twice(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "file"))
+    for _ in range(3):  # as three profiles do
+        cuda.compile_ahead(["w"], "sm_90")
+        assert again("w") == b"code of w for sm_90"
+    assert made == [("w", "sm_90")]
+
+
 def test_what_fails_ahead_of_time_fails_where_it_is_used(made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, architecture: str) -> bytes:
         raise cuda.UnusableError("the kernel does not compile")

@@ -10,7 +10,7 @@ import torch
 
 from layerscope.spectra import cuda, solve
 from layerscope.spectra.cuda import UnusableError
-from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
+from layerscope.spectra.solvers import band, cusolver, pieces, small, tridiagonal
 
 
 @pytest.fixture(autouse=True)
@@ -84,14 +84,33 @@ def test_which_matrices_go_where(monkeypatch):
     monkeypatch.setattr(solve.band, "eigvalsh", lambda m, o, how: used.append("band"))
     monkeypatch.setattr(solve.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
     monkeypatch.setattr(solve.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
+    monkeypatch.setattr(solve, "_used", {})
+    assert solve.solvers_used("cuda:0") == "none"
     single, double = torch.float32, torch.float64
     for count, n, dtype in ((60, 4, single), (3, 4, single), (60, 4, double), (60, 6, single), (3, 6, single), (60, 9, single)):
         solve._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
     assert used == ["registers", "registers", "cusolver", "panels", "cusolver", "cusolver"]
+    named = solve.solvers_used("cuda:0")
+    assert all(part in named for part in ("register", "tridiagonal", "cusolver"))
+    assert "band" not in named  # no matrix went there
+    assert solve.solvers_used("cuda:1") == "none"
     used.clear()
     for count, dtype in ((60, single), (3, single), (60, double)):
         solve._on_cuda(torch.zeros(count, 5, 5, dtype=dtype), False)
     assert used == ["band", "cusolver", "cusolver"]
+    assert "band" in solve.solvers_used("cuda:0")
+    assert "lapack" in solve.solvers_used("cpu")
+
+
+@pytest.mark.parametrize("n", [1, 2, 29, 125, 250, 518])
+def test_the_matrices_that_solvers_are_tried_on_have_the_eigenvalues_that_are_known(n):
+    matrices, known = pieces.known_case(n)
+    assert matrices.shape == (3, n, n)
+    assert torch.equal(matrices, matrices.mT)
+    torch.testing.assert_close(torch.linalg.eigvalsh(matrices), known.expand(3, -1), atol=1e-12, rtol=0)
+    if n > 2:
+        assert not torch.allclose(matrices[0], matrices[1])
+        assert (matrices.abs() > 1e-3 / n).float().mean() > 0.9  # not a matrix that is already almost reduced
 
 
 def test_the_kernels_are_compiled_for_every_size():
@@ -139,6 +158,7 @@ def test_small_matrices_have_a_kernel_that_holds_them():
 
 def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
+    monkeypatch.setattr(pieces, "side_stream", lambda device: None)
     for found, reason in ((torch.zeros(3, 125), "missed known eigenvalues by 3.0e"), (None, "no driver")):
 
         def solved(matrices, how, found=found):

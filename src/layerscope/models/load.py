@@ -17,6 +17,7 @@ from layerscope.models.declared import check_sizes
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
+from layerscope.models.kernels import compile_for_reading
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
@@ -213,6 +214,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         )
     else:
         model = LoadedModel(module, tokenizer, anatomy, name)
+    compile_for_reading(model)
     if anatomy.family == "generic":
         ahead = modules.sees_ahead(module)
     else:

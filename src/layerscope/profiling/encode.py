@@ -14,13 +14,12 @@ from typing import Any, Self
 import torch
 
 from layerscope.capture import Site, check_residual, expand_sites
-from layerscope.capture.normed import KERNELS, source_for
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.metrics.samples import FOLDS
-from layerscope.metrics.tokens import gram_kernel
-from layerscope.models import LoadedModel, activations, norms, rotary
+from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader
+from layerscope.models.kernels import reading_kernels
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
@@ -152,17 +151,12 @@ def compile_kernels(task: ProfileTask) -> None:
     """Start compiling the kernels that a profile needs on this GPU, where a machine has none of them yet."""
     index = task.model.device.index or 0
     tokens, prompts, width = task.config.max_length or task.model.max_length or 512, len(task.items), task.model.width
-    dtype = next((p.dtype for p in task.model.module.parameters() if p.is_floating_point()), torch.float32)
     sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
         solvers = [kernel_source(n, index) for n in sizes]
         if task.config.n_views:
             solvers += [kernel_source(n, index, rough=True) for n in sizes]
-        passes = [activations.SOURCE, rotary.source(dtype), norms.source(width, dtype)]
-        passes += [source_for(kernel, width, dtype) for kernel in KERNELS]
-        compile_ahead(
-            [*(passes if dtype.itemsize == 2 else []), gram_kernel.SOURCE, resolvents.SOURCE, *solvers], architecture_of(index)
-        )
+        compile_ahead([*reading_kernels(task.model), resolvents.SOURCE, *solvers], architecture_of(index))
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:

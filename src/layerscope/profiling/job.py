@@ -38,7 +38,7 @@ from layerscope.profiling.run import Run
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress, progress_bar
 from layerscope.reading import Plan, choose_shard_size, make_plan
-from layerscope.spectra import solver_name
+from layerscope.spectra import solvers_used
 from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
@@ -94,7 +94,7 @@ def make_manifest(
             "device": ", ".join(devices),
             "threads": torch.get_num_threads(),
             "engine": engine,
-            "eigenvalues": solver_name(task.metrics_device),
+            "eigenvalues": solvers_used(task.metrics_device),
             **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
         },
         "seconds": {**seconds, "resumed_prompts": facts["resumed_prompts"]},

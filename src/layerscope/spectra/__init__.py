@@ -1,7 +1,7 @@
 """Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they are computed."""
 
 from layerscope.spectra.execution import Sent, beside, full_precision, placed, side_by_side
-from layerscope.spectra.solve import eigvalsh, is_ready_for, joined, solve_together, solver_name
+from layerscope.spectra.solve import eigvalsh, is_ready_for, joined, solve_together, solver_name, solvers_used
 
 __all__ = [
     "Sent",
@@ -14,4 +14,5 @@ __all__ = [
     "side_by_side",
     "solve_together",
     "solver_name",
+    "solvers_used",
 ]

@@ -49,7 +49,7 @@ def stream_of(device: torch.device) -> ctypes.c_void_p:
 _DIGEST = 32  # bytes in front of what is kept
 
 
-_ahead: dict[tuple[str, str], Future[bytes]] = {}  # being compiled in the background
+_ahead: dict[tuple[str, str], Future[bytes]] = {}  # compiled in the background, or being so
 
 
 def compile_ahead(sources: Iterable[str], architecture: str) -> None:
@@ -78,7 +78,7 @@ def architecture_of(index: int) -> str:
 @cache
 def compiled(source: str, architecture: str) -> bytes:
     """The code for an architecture such as `sm_90`. A second process reads it from the cache: compiling takes seconds."""
-    waiting = _ahead.pop((source, architecture), None)
+    waiting = _ahead.get((source, architecture))
     if waiting is not None:
         return waiting.result()
     cached = _cached(_file(source, architecture))

@@ -95,8 +95,8 @@ class Sent:
 
 
 @cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    """One for good: every stream keeps memory of its own."""
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream beside the usual one. One for good: every stream keeps memory of its own."""
     return torch.cuda.Stream(device)
 
 
@@ -108,7 +108,7 @@ def beside(one: Callable[[], Tensor], other: Callable[[], Tensor], device: torch
     """
     if device.type != "cuda":
         return one(), other()
-    main, aside = torch.cuda.current_stream(device), _aside(device)
+    main, aside = torch.cuda.current_stream(device), side_stream(device)
     aside.wait_stream(main)
     first = one()
     with torch.cuda.stream(aside):

@@ -132,7 +132,7 @@ def usable(index: int) -> bool:
         matrices = base @ base.mT + torch.eye(37, dtype=torch.float64, device=base.device)
         found = matrices.clone()
         _leaf_kernel(found)
-        return torch.allclose(found.mT @ found, torch.linalg.inv(matrices)) and bool((found.triu(1) == 0).all())
+        return torch.allclose(found @ matrices @ found.mT, torch.eye(37).to(base)) and bool((found.triu(1) == 0).all())
     except (UnusableError, OSError, AttributeError, RuntimeError):
         return False
 

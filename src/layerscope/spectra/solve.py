@@ -26,22 +26,46 @@ _LARGEST_SPLIT = 1536
 _FEWEST_FOR_KERNEL = 16
 
 
-def solver_name(device: torch.device | str = "cpu") -> str:
-    """The solver that `eigvalsh` uses on a device, for a run's manifest."""
+_LAPACK = "lapack-syevd, one thread per matrix"
+_REGISTERS = "own register kernel (small float32 matrices)"
+_BANDS = f"own band kernels (float32 batches up to {band.LARGEST} rows)"
+_TRIDIAGONAL = "own tridiagonal kernel (float32 batches)"
+_CUSOLVER = "cusolverDnXsyevBatched"
+
+_used: dict[int, set[str]] = {}  # by CUDA device
+
+
+def solvers_used(device: torch.device | str = "cpu") -> str:
+    """The solvers that `eigvalsh` has used on a device so far in this process, for a run's manifest. It compiles nothing."""
     where = torch.device(device)
     if where.type == "cpu":
-        return "lapack-syevd, one thread per matrix"
+        return _LAPACK
+    if where.type == "cuda":
+        used = _used.get(_index_of(where), set())
+        return ", ".join(sorted(used)) if used else "none"
+    return f"torch.linalg.eigvalsh on {where.type}"
+
+
+def _index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def solver_name(device: torch.device | str = "cpu") -> str:
+    """The solvers that work on a device. All of them are tried, which takes seconds where a kernel has not been compiled yet."""
+    where = torch.device(device)
+    if where.type == "cpu":
+        return _LAPACK
     if where.type == "cuda" and torch.cuda.is_available():
-        index = torch.cuda.current_device() if where.index is None else where.index
+        index = _index_of(where)
         names = []
         if small.usable(index, 128) is None:
-            names.append("own register kernel (small float32 matrices)")
+            names.append(_REGISTERS)
         if band.usable(index) is None:
-            names.append(f"own band kernels (float32 batches up to {band.LARGEST} rows)")
+            names.append(_BANDS)
         if tridiagonal.usable(index) is None:
-            names.append("own tridiagonal kernel (float32 batches)")
+            names.append(_TRIDIAGONAL)
         if _cusolver_problem(index) is None:
-            names.append("cusolverDnXsyevBatched")
+            names.append(_CUSOLVER)
         if names:
             return ", ".join(names)
     return f"torch.linalg.eigvalsh on {where.type}"
@@ -141,18 +165,24 @@ def _solve_single_threaded(part: Tensor) -> Tensor:
 def _on_cuda(flat: Tensor, overwrite: bool, rough: bool = False) -> Tensor:
     index = flat.device.index
     assert index is not None
+    used = _used.setdefault(index, set())
     if flat.dtype == torch.float32 and small.usable(index, flat.shape[-1]) is None:
+        used.add(_REGISTERS)
         return small.eigvalsh(flat)
     many = flat.dtype == torch.float32 and len(flat) >= _FEWEST_FOR_KERNEL
     n = flat.shape[-1]
     if many and band.usable(index, n, rough) is None:
+        used.add(_BANDS)
         return band.eigvalsh(flat, overwrite, band.variant(n, rough))
     if many and flat.shape[-1] <= tridiagonal.largest(index) and tridiagonal.usable(index, flat.shape[-1]) is None:
+        used.add(_TRIDIAGONAL)
         return tridiagonal.eigvalsh(flat, overwrite)
     problem = _cusolver_problem(index)
     if problem is None:
+        used.add(_CUSOLVER)
         return cusolver.eigvalsh(flat, overwrite)
     _say_once(problem)
+    used.add("torch.linalg.eigvalsh on cuda")
     return torch.linalg.eigvalsh(flat)
 
 
