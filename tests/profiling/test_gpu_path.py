@@ -17,6 +17,7 @@ from layerscope.capture import Reducer, reduce
 from layerscope.capture.reduce import LaterTokens
 from layerscope.data import Corpus
 from layerscope.errors import UnknownNameError
+from layerscope.metrics.options import Options
 from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings, ViewSettings
@@ -100,25 +101,25 @@ class Compiling:
         self.looks, self.put_off = looks, 0
         begin = LaterTokens.__init__
         monkeypatch.setattr(Reducer, "_in_parts", lambda *_: False)  # a CPU has none to wait for
-        monkeypatch.setattr(reduce, "is_ready_for", self.is_ready)
+        monkeypatch.setattr(reduce, "is_entropy_ready", self.is_ready)
         for module in (reduce, encoder):
             monkeypatch.setattr(module, "room_for_matrices", lambda device: room)
 
-        def note(later: LaterTokens, waiting: object, solve: Callable[[], torch.Tensor]) -> None:
+        def note(later: LaterTokens, waiting: object, options: Options, solve: Callable[[], torch.Tensor]) -> None:
             def solve_late() -> torch.Tensor:
                 self.put_off += 1
                 return solve()
 
-            begin(later, waiting, solve_late)  # type: ignore[arg-type]
+            begin(later, waiting, options, solve_late)  # type: ignore[arg-type]
 
         monkeypatch.setattr(LaterTokens, "__init__", note)
 
-    def is_ready(self, matrices: torch.Tensor) -> bool:
+    def is_ready(self, matrices: torch.Tensor, options: Options) -> bool:
         self.looks -= 1
         return self.looks < 0
 
 
-@pytest.mark.parametrize(("looks", "put_off"), [(0, 0), (1, 1), (4, 3), (math.inf, 3)])
+@pytest.mark.parametrize(("looks", "put_off"), [(0, 0), (1, 1), (5, 3), (math.inf, 3)])
 @pytest.mark.parametrize("views", [0, 3])
 def test_token_measures_are_put_off_while_their_kernel_is_compiled(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, looks: float, put_off: int, views: int

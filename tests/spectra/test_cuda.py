@@ -121,6 +121,36 @@ def test_who_uses_a_kernel_is_told_that_it_is_being_compiled(
     assert not cuda.is_compiling("y", "sm_90")
 
 
+def test_a_kernel_is_compiled_in_the_background_when_somebody_asks_whether_it_is_ready(
+    made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "architecture_of", lambda index: "sm_90")
+    go_on, compile_it = threading.Event(), cuda._compile
+
+    def wait(source: str, architecture: str) -> bytes:
+        assert go_on.wait(20)
+        return compile_it(source, architecture)
+
+    again("kept")
+    monkeypatch.setattr(cuda, "_compile", wait)
+    assert cuda.is_ready("kept", 0)  # it is in the cache
+    assert not cuda.is_ready("v", 0)
+    assert not cuda.is_ready("v", 0)
+    go_on.set()
+    cuda._ahead["v", "sm_90"].result()
+    assert cuda.is_ready("v", 0)
+    assert made == [("kept", "sm_90"), ("v", "sm_90")]
+
+
+def test_nobody_waits_for_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise cuda.UnusableError("libnvrtc.so was not found")
+
+    monkeypatch.setattr(cuda, "architecture_of", lambda index: "sm_90")
+    monkeypatch.setattr(cuda, "_version", missing)
+    assert cuda.is_ready("u", 0)
+
+
 def test_without_a_place_to_write_to_nothing_is_compiled_ahead_twice(
     made: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

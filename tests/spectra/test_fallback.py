@@ -142,6 +142,7 @@ def test_two_stages_fit_for_every_size(monkeypatch):
 
 def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(monkeypatch):
     monkeypatch.setattr(solve, "shared_memory", lambda index: 232448)
+    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232448)
     kernels = (("small_eigenvalues", 192), ("to_band", 193), ("to_band", 1024), ("tridiagonal", 1025))
     for name, n in kernels:
         assert f" {name}(" in solve.kernel_source(n, 0).replace("\n", " ")

@@ -26,7 +26,14 @@ from layerscope.metrics.options import Options
 from layerscope.metrics.registry import checked_values
 from layerscope.metrics.tokens.gram_kernel import usable_for
 from layerscope.metrics.tokens.long_prompts import prepare_long, usable_for_rows
-from layerscope.metrics.tokens.measures import PreparedTokens, centered_gram, prepare_gram, prepare_tokens, solve_tokens
+from layerscope.metrics.tokens.measures import (
+    PreparedTokens,
+    centered_gram,
+    is_entropy_ready,
+    prepare_gram,
+    prepare_tokens,
+    solve_tokens,
+)
 from layerscope.metrics.tokens.norms import (
     TokenFacts,
     full_mask,
@@ -36,7 +43,7 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
-from layerscope.spectra import is_ready_for, side_by_side
+from layerscope.spectra import side_by_side
 from layerscope.spectra.memory import total_memory
 
 # what is fused; the fields of other token metrics come after these
@@ -81,8 +88,8 @@ class _Waiting:
 class LaterTokens:
     """The token measures of a batch whose matrices wait for a kernel that is still being compiled: seconds, once per machine."""
 
-    def __init__(self, waiting: Sequence[_Waiting], solve: Callable[[], Tensor]) -> None:
-        self.solve = solve
+    def __init__(self, waiting: Sequence[_Waiting], options: Options, solve: Callable[[], Tensor]) -> None:
+        self.solve, self._options = solve, options
         self._matrices = [matrix for site in waiting for matrix in site.prepared.matrices.values()]
 
     @property
@@ -92,7 +99,8 @@ class LaterTokens:
 
     def is_ready(self) -> bool:
         """Whether nobody would have to wait any more."""
-        return all(is_ready_for(matrix) for matrix in {matrix.shape[-1]: matrix for matrix in self._matrices}.values())
+        of_each_size = {matrix.shape[-1]: matrix for matrix in self._matrices}
+        return all(is_entropy_ready(matrix, self._options) for matrix in of_each_size.values())
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,7 @@ class Reducer:
             finally:
                 self._forget()
 
-        return LaterTokens(waiting, solve)
+        return LaterTokens(waiting, self.options, solve)
 
     def _token_values(self) -> Tensor | None:
         if not self._tokens:

@@ -17,6 +17,7 @@ from layerscope.capture import Site, check_residual, expand_sites
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.metrics.samples import FOLDS
+from layerscope.metrics.tokens.measures import entropy_kernel
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader
 from layerscope.models.kernels import reading_kernels
@@ -148,15 +149,19 @@ class ProfileTask:
 
 
 def compile_kernels(task: ProfileTask) -> None:
-    """Start compiling the kernels that a profile needs on this GPU, where a machine has none of them yet."""
+    """Start compiling the kernels that a profile needs on this GPU, where a machine has none of them yet.
+
+    Those for shorter texts follow when the first of them have been run: see `LaterTokens`.
+    """
     index = task.model.device.index or 0
     tokens, prompts, width = task.config.max_length or task.model.max_length or 512, len(task.items), task.model.width
-    sizes = {min(tokens, width), *(min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ()))}
+    sizes = {min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ())}
     with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
-        solvers = [kernel_source(n, index) for n in sizes]
+        solvers = [entropy_kernel(min(tokens, width), task.config.options, index), *(kernel_source(n, index) for n in sizes)]
         if task.config.n_views:
             solvers += [kernel_source(n, index, rough=True) for n in sizes]
-        compile_ahead([*reading_kernels(task.model), resolvents.SOURCE, *solvers], architecture_of(index))
+        found = [source for source in solvers if source is not None]
+        compile_ahead([*reading_kernels(task.model), resolvents.SOURCE, *found], architecture_of(index))
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:

@@ -174,9 +174,12 @@ class ShardEncoder:
 
     def settled(self, wait: bool = False) -> bool:
         """Whether no token measures are put off any more; what can be done now is done, and with `wait` everything."""
-        while self._late and (wait or self._late[0][0].is_ready()):
-            later, put = self._late.pop(0)
-            put(later.solve())
+        late, self._late = self._late, []
+        for later, put in late:
+            if wait or later.is_ready():
+                put(later.solve())
+            else:
+                self._late.append((later, put))
         return not self._late
 
     def finish(self, queued: QueuedShard) -> Shard:

@@ -1,14 +1,13 @@
 """Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they are computed."""
 
 from layerscope.spectra.execution import Sent, beside, full_precision, placed, side_by_side
-from layerscope.spectra.solve import eigvalsh, is_ready_for, joined, solve_together, solver_name, solvers_used
+from layerscope.spectra.solve import eigvalsh, joined, solve_together, solver_name, solvers_used
 
 __all__ = [
     "Sent",
     "beside",
     "eigvalsh",
     "full_precision",
-    "is_ready_for",
     "joined",
     "placed",
     "side_by_side",

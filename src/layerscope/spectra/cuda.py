@@ -50,17 +50,30 @@ _DIGEST = 32  # bytes in front of what is kept
 
 
 _ahead: dict[tuple[str, str], Future[bytes]] = {}  # compiled in the background, or being so
+_found: set[tuple[str, str]] = set()  # in the cache
 
 
 def compile_ahead(sources: Iterable[str], architecture: str) -> None:
     """Start compiling what will be needed and is not cached: one kernel after the other would take seconds."""
-    missing = [source for source in dict.fromkeys(sources) if (source, architecture) not in _ahead]
-    missing = [source for source in missing if _cached(_file(source, architecture)) is None]
+    asked = [(source, architecture) for source in dict.fromkeys(sources)]
+    unknown = [one for one in asked if one not in _ahead and one not in _found]
+    missing = [one for one in unknown if _cached(_file(*one)) is None]
+    _found.update(set(unknown) - set(missing))
     if missing:
         pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), thread_name_prefix="layerscope-compiling")
-        for source in missing:
-            _ahead[source, architecture] = pool.submit(_make, source, architecture)
+        for one in missing:
+            _ahead[one] = pool.submit(_make, *one)
         pool.shutdown(wait=False)
+
+
+def is_ready(source: str, index: int) -> bool:
+    """Whether a device's kernel can be used without waiting. If it must be compiled first, that is begun, in the background."""
+    try:
+        architecture = architecture_of(index)
+        compile_ahead([source], architecture)
+    except (UnusableError, OSError, RuntimeError):  # whoever uses it is told
+        return True
+    return not is_compiling(source, architecture)
 
 
 def is_compiling(source: str, architecture: str) -> bool:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from layerscope.spectra.cuda import UnusableError, architecture_of, is_compiling, shared_memory
+from layerscope.spectra.cuda import UnusableError, shared_memory
 from layerscope.spectra.execution import side_by_side
 from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 
@@ -71,19 +71,13 @@ def solver_name(device: torch.device | str = "cpu") -> str:
     return f"torch.linalg.eigvalsh on {where.type}"
 
 
-def kernel_source(n: int, index: int, rough: bool = False) -> str:
-    """The source of the kernel that float32 matrices of n rows go to on a CUDA device, if it can be used there."""
+def kernel_source(n: int, index: int, rough: bool = False) -> str | None:
+    """The source of the kernel that float32 matrices of n rows go to on a CUDA device; None if they are too large for one."""
     if n <= small.LARGEST:
         return small.variant(n).source
-    return band.variant(n, rough).source if n <= band.LARGEST else tridiagonal.variant(n, shared_memory(index)).source
-
-
-def is_ready_for(matrices: Tensor) -> bool:
-    """Whether `eigvalsh` of some matrices can begin: not while their kernel is still being compiled."""
-    if not matrices.is_cuda:
-        return True
-    index = matrices.device.index
-    return not is_compiling(kernel_source(matrices.shape[-1], index), architecture_of(index))
+    if n <= band.LARGEST:
+        return band.variant(n, rough).source
+    return tridiagonal.variant(n, shared_memory(index)).source if n <= tridiagonal.largest(index) else None
 
 
 def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> Tensor:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
+from layerscope.metrics.tokens import measures
 from layerscope.metrics.tokens.measures import (
     Sink,
     curvatures,
@@ -16,6 +17,8 @@ from layerscope.metrics.tokens.measures import (
     without_token,
 )
 from layerscope.metrics.tokens.norms import sum_in_groups
+from layerscope.spectra import solve
+from layerscope.spectra.solvers import tridiagonal
 from tests.metrics import reference as ref
 from tests.metrics.support import pad, tensor
 
@@ -204,3 +207,23 @@ def test_solving_sites_together_changes_nothing():
         alone = measure_tokens(x, None, find_sink(x), Options())
         for name in ("keep", "drop"):
             torch.testing.assert_close(entropies[name], alone.entropy[name], rtol=0, atol=1e-12)
+
+
+def test_which_kernel_an_entropy_waits_for(monkeypatch):
+    monkeypatch.setattr(solve, "shared_memory", lambda index: 232_448)
+    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232_448)
+    approximate = Options(entropy="approximate")
+    for n, options, name in (
+        (128, Options(), "small_eigenvalues("),
+        (128, approximate, "small_eigenvalues("),  # the approximation is for long prompts
+        (512, Options(), "to_band("),
+        (512, approximate, "narrow("),
+        (1200, Options(), "tridiagonal("),
+    ):
+        assert name in str(measures.entropy_kernel(n, options, 0)), (n, name)
+    assert measures.entropy_kernel(128, Options(alpha=2.0), 0) is None  # without eigenvalues
+    assert measures.entropy_kernel(10**5, Options(), 0) is None  # too large for our own kernels
+
+
+def test_on_a_cpu_there_is_nothing_to_wait_for():
+    assert measures.is_entropy_ready(torch.eye(3).unsqueeze(0), Options())

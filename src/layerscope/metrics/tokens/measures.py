@@ -20,16 +20,20 @@ from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
 from layerscope.metrics.tokens.gram_kernel import measure_gram, usable_for
 from layerscope.metrics.tokens.norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
-from layerscope.spectra import full_precision, joined
+from layerscope.spectra import chebyshev_kernels, full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
+from layerscope.spectra.cuda import is_ready
+from layerscope.spectra.solve import kernel_source
 
 __all__ = [
     "PreparedTokens",
     "Sink",
     "TokenMeasures",
     "curvatures",
+    "entropy_kernel",
     "find_sink",
     "full_mask",
+    "is_entropy_ready",
     "measure_tokens",
     "prepare_tokens",
     "prompt_entropies",
@@ -200,9 +204,28 @@ def solve_tokens(prepared: Sequence[PreparedTokens], options: Options) -> list[d
 
 def token_entropy(matrices: Tensor, options: Options) -> Tensor:
     """S_α of prompts' Gram matrices (B, n, n), which may be overwritten; exact, or approximate where the options say so."""
-    if options.entropy == "approximate" and options.alpha == 1 and matrices.shape[-1] >= _FEWEST_APPROXIMATED:
+    if _is_approximated(matrices.shape[-1], options):
         return approximate_entropy(matrices)
     return gram_entropy(matrices, options.alpha, overwrite=True)
+
+
+def _is_approximated(n: int, options: Options) -> bool:
+    return options.entropy == "approximate" and options.alpha == 1 and n >= _FEWEST_APPROXIMATED
+
+
+def entropy_kernel(n: int, options: Options, index: int) -> str | None:
+    """The source of the kernel that `token_entropy` uses for float32 matrices of n rows on a CUDA device, if it uses one."""
+    if _is_approximated(n, options):
+        return chebyshev_kernels.SOURCE
+    return None if options.alpha == 2 else kernel_source(n, index)
+
+
+def is_entropy_ready(matrices: Tensor, options: Options) -> bool:
+    """Whether `token_entropy` of some matrices can begin: not while its kernel is being compiled."""
+    if not matrices.is_cuda or matrices.dtype != torch.float32:
+        return True
+    source = entropy_kernel(matrices.shape[-1], options, matrices.device.index)
+    return source is None or is_ready(source, matrices.device.index)
 
 
 def _prepare_directly(
