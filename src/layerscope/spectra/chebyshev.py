@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.chebyshev_kernels import narrow, pair_sums, rescale
-from layerscope.spectra.execution import full_precision, half_products
+from layerscope.spectra.execution import full_precision, half_products, side_by_side
 
 COUNT = 6
 PAIRS = [(i, j) for i in range(COUNT) for j in range(i, COUNT)]
@@ -82,15 +82,16 @@ def table() -> Table:
     t = (1 - angles.cos()) / 2
     given, wanted = features(t), t * t.log()
     shares = 2.0 ** -(torch.arange(_PER_OCTAVE * _OCTAVES + 1, dtype=torch.float64) / _PER_OCTAVE)
-    found, largest, relative = [], [], []
-    for share in shares:
+
+    def fit(share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         close = ((t + share).pow(-0.5) * (t + 4 * share.square()).pow(-0.75)).unsqueeze(-1)
         # products of the basis depend on each other: of all weights that fit, the smallest
-        fit = torch.linalg.lstsq(close * given, close * wanted.unsqueeze(-1), rcond=1e-12, driver="gelsd")
-        error = (given @ fit.solution).squeeze(-1) - wanted
-        found.append(fit.solution.squeeze(-1))
-        largest.append(error.abs().max())
-        relative.append((error.abs() / (t + share)).max())
+        fitted = torch.linalg.lstsq(close * given, close * wanted.unsqueeze(-1), rcond=1e-12, driver="gelsd").solution
+        error = ((given @ fitted).squeeze(-1) - wanted).abs()
+        return fitted.squeeze(-1), error.max(), (error / (t + share)).max()
+
+    # one thread each: a fit by several took them 2 s on a host whose cores were compiling kernels
+    found, largest, relative = zip(*side_by_side("fits", fit, shares), strict=True)
     return Table(shares, torch.stack(found), torch.stack(largest), torch.stack(relative))
 
 
