@@ -128,10 +128,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: places.get(group_of(item.nodeid), len(LONGEST)))
 
 
+ENOUGH = 100  # modules that are imported before the garbage collector is told again
+frozen = 0  # modules
+
+
+def freeze_what_was_imported() -> None:
+    """It stays: the garbage collector need not look at it again."""
+    global frozen
+    if len(sys.modules) > frozen + ENOUGH:
+        gc.collect()
+        gc.freeze()
+        frozen = len(sys.modules)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was imported stays: the garbage collector need not look at it again."""
-    gc.collect()
-    gc.freeze()
+    """Most of what the tests need has been imported now; the rest comes with the tests."""
+    freeze_what_was_imported()
     gc.enable()
     if not session.config.option.collectonly:
         start_server()
@@ -148,8 +160,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """A cluster is never idle: where its tests run one after the other, it ends with the last of them."""
+    """A cluster is never idle: where its tests run one after the other, it ends with the last of them. Garbage is collected
+    without what a test has imported."""
     yield
+    freeze_what_was_imported()
     grouped = os.environ.get("PYTEST_XDIST_WORKER") and group_of(item.nodeid) == "cluster"
     if grouped and nextitem is not None and group_of(nextitem.nodeid) != "cluster":
         from tests.ray_cluster import stop

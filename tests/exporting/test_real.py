@@ -27,7 +27,8 @@ st = pytest.importorskip("sentence_transformers")
 CASES = [
     pytest.param("smollm2-135m", 5, "plain/mean/applied/keep/none", marks=pytest.mark.slow),
     pytest.param("smollm2-135m", 8, "plain/mean/raw/keep/none", marks=pytest.mark.slow),
-    ("smollm2-135m", 26, "one-word/last/raw/keep/corpus"),
+    pytest.param("smollm2-135m", 26, "one-word/last/raw/keep/corpus", marks=pytest.mark.slow),
+    ("smollm2-135m", 8, "one-word/last/raw/keep/corpus"),
     ("minilm-l6", 3, "plain/mean/applied/keep/none"),
 ]
 
