@@ -26,7 +26,7 @@ from layerscope.metrics.tokens import gram_kernel, long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.measures import centered_gram
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
-from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, solver_name
+from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.chebyshev import approximate_entropy
 from layerscope.spectra.resolvents import sums_without
 
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=25)
     parser.add_argument("--waits", action="store_true", help="also look for waits in the hooks of a model")
     args = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}; eigenvalues: {solver_name('cuda')}")
+    print(f"{torch.cuda.get_device_name()}; eigenvalues: {usable_solvers('cuda')}")
     usable = {
         "token_sums": norms,
         "token_gram": gram_kernel,

@@ -69,7 +69,7 @@ def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
         monkeypatch.setattr(solve.band, "usable", lambda index, two=two: two)
         monkeypatch.setattr(solve.tridiagonal, "usable", lambda index, own=own: own)
         monkeypatch.setattr(solve, "_cusolver_problem", lambda index, batched=batched: batched)
-        assert solve.solver_name("cuda") == name
+        assert solve.usable_solvers("cuda") == name
 
 
 def test_which_matrices_go_where(monkeypatch):

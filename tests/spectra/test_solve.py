@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.spectra import eigvalsh, side_by_side, solver_name
+from layerscope.spectra import eigvalsh, side_by_side, usable_solvers
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
@@ -93,9 +93,9 @@ def test_large_matrices_are_not_split(monkeypatch):
     assert_numpy(matrices, eigvalsh(matrices))
 
 
-def test_solver_name():
-    assert "lapack" in solver_name()
-    assert solver_name("cuda") == "torch.linalg.eigvalsh on cuda"
+def test_usable_solvers():
+    assert "lapack" in usable_solvers()
+    assert usable_solvers("cuda") == "torch.linalg.eigvalsh on cuda"
 
 
 def test_side_by_side_keeps_the_order_and_gives_each_worker_one_thread(threads):

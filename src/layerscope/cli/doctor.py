@@ -218,7 +218,7 @@ def _device() -> Finding:
 def _solver() -> Finding:
     import torch
 
-    from layerscope.spectra.solve import eigvalsh, solver_name
+    from layerscope.spectra.solve import eigvalsh, usable_solvers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = torch.randn(8, 96, 96, device=device)
@@ -228,7 +228,7 @@ def _solver() -> Finding:
     values = eigvalsh(gram)
     took = time.perf_counter() - started
     error = float((values.sum(-1) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)).abs().max() / values.sum(-1).max())
-    text = f"{solver_name(device)} on {device}: 8 matrices of 96 in {1000 * took:.1f} ms, relative error {error:.0e}"
+    text = f"{usable_solvers(device)} on {device}: 8 matrices of 96 in {1000 * took:.1f} ms, relative error {error:.0e}"
     return Finding("eigen-solver", OK if error < 1e-4 else PROBLEM, text, "" if error < 1e-4 else "pip install --upgrade torch")
 
 

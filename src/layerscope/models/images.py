@@ -83,11 +83,6 @@ class ImageModel(LoadedModel):
         """Where pixels go."""
         return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What pixels are given in."""
-        return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
-
     @cached_property
     def max_length(self) -> int | None:
         """Images are not cut."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import torch
-
 from layerscope.capture.normed import KERNELS, source_for
 from layerscope.metrics.tokens import gram_kernel
 from layerscope.models import activations, norms, rotary
@@ -15,7 +13,7 @@ from layerscope.spectra.cuda import UnusableError, architecture_of, compile_ahea
 
 def reading_kernels(model: LoadedModel) -> list[str]:
     """The source of the kernels that run a model and reduce its states."""
-    dtype = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), torch.float32)
+    dtype = model.dtype
     if dtype.itemsize != 2:  # passes in single precision are left as they are
         return [gram_kernel.SOURCE]
     passes = [activations.SOURCE, rotary.source(dtype), norms.source(model.width, dtype)]

@@ -221,7 +221,6 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         ahead = known.bidirectional or getattr(config, "is_causal", None) is False
         if anatomy.family == "aim":
             ahead = getattr(config, "attention", None) == "bidirectional"
-    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
     model.identity = {
         "name": name,
         "source": "module",
@@ -230,7 +229,7 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         "settings_sha256": settings_sha256(module, getattr(model, "processor", tokenizer)),
         "family": anatomy.family,
         "architecture": type(module).__name__,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": None,
         "license": None,
         "normalizes": False,

@@ -87,6 +87,11 @@ class LoadedModel:
         return modules.input_device(self.module)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return modules.weights_dtype(self.module)
+
+    @property
     def pad_id(self) -> int:
         """A token id to pad with; padding is masked, so any valid id will do where the model names none."""
         if self._positions_pad is not None:

@@ -71,11 +71,10 @@ def sample(module: nn.Module, length: int = 5) -> Tensor:
     if reads_pixels(module):
         side = getattr(config, "image_size", 224)
         height, width = side if isinstance(side, (list, tuple)) else (side, side)
-        dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
         noise = torch.rand(
             (1, int(getattr(config, "num_channels", 3)), height, width), generator=torch.Generator().manual_seed(0)
         )
-        return noise.to(input_device(module), dtype)
+        return noise.to(input_device(module), weights_dtype(module))
     size = int(getattr(config, "vocab_size", None) or 16)
     pad = getattr(config, "pad_token_id", None)
     usable = [i for i in range(min(size, length + 8)) if i != pad]
@@ -91,6 +90,11 @@ def input_device(module: nn.Module) -> torch.device:
         except (NotImplementedError, AttributeError, StopIteration):
             pass
     return next((p.device for p in module.parameters()), torch.device("cpu"))
+
+
+def weights_dtype(module: nn.Module) -> torch.dtype:
+    """What a model computes in: the type of its first weight."""
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
 def sees_ahead(module: nn.Module, read: Callable[[Any], Tensor | None] = first) -> bool:

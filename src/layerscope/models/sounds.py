@@ -69,11 +69,6 @@ class SoundModel(LoadedModel):
         """Where samples go."""
         return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What samples are given in."""
-        return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
-
     def frames(self, samples: int) -> int:
         """How many frames a sound of so many samples has."""
         if self.has_window:

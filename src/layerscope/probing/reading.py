@@ -174,10 +174,7 @@ class ModelReader:
         for states in out.values():
             if not bool(torch.isfinite(states).all()):
                 bad = int((~torch.isfinite(states.flatten(1)).all(-1)).nonzero()[0])
-                raise non_finite_error(self.sites[bad], states[bad].flatten(1), self._dtype())
-
-    def _dtype(self) -> torch.dtype:
-        return next((p.dtype for p in self.model.module.parameters() if p.is_floating_point()), torch.float32)
+                raise non_finite_error(self.sites[bad], states[bad].flatten(1), self.model.dtype)
 
 
 class PooledReader:

@@ -1,7 +1,7 @@
 """Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they are computed."""
 
 from layerscope.spectra.execution import Sent, beside, full_precision, placed, side_by_side
-from layerscope.spectra.solve import eigvalsh, joined, solve_together, solver_name, solvers_used
+from layerscope.spectra.solve import eigvalsh, joined, solve_together, solvers_used, usable_solvers
 
 __all__ = [
     "Sent",
@@ -12,6 +12,6 @@ __all__ = [
     "placed",
     "side_by_side",
     "solve_together",
-    "solver_name",
     "solvers_used",
+    "usable_solvers",
 ]

@@ -50,7 +50,7 @@ def _index_of(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def solver_name(device: torch.device | str = "cpu") -> str:
+def usable_solvers(device: torch.device | str = "cpu") -> str:
     """The solvers that work on a device. All of them are tried, which takes seconds where a kernel has not been compiled yet."""
     where = torch.device(device)
     if where.type == "cpu":
