@@ -47,7 +47,7 @@ class Point:
 # The kinds of work ------------------------------------------------------------------------------------------------------------
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65536}  # of a whole batch, as layerscope.capture.batches forms them
-SHARD_PROMPTS = {"cpu": 32, "cuda": 512}  # at most, as layerscope.reading.choose_shard_size chooses them
+SHARD_PROMPTS = {"cpu": 32, "cuda": 512}  # at most, as layerscope.forward.choose_shard_size chooses them
 SHARD_BYTES = {"cpu": 96 * 2**20, "cuda": 256 * 2**20}
 
 

@@ -73,7 +73,7 @@ def main() -> None:
             for i, (readout, layer) in enumerate(CASES[name]):
                 start = time.perf_counter()
                 folder = Path(scratch) / f"{name}-{i}"
-                done = export(name, layer, readout=readout, from_run=run.path, out=folder)
+                done = export(name, layer, readout=readout, choice=run.path, out=folder)
                 here, there = measured(run, readout, done.layer), scored(folder, args.data_dir, args.limit)
                 blocks = f"{done.facts['blocks']['kept']}{'+1' if done.facts['blocks']['filler'] else ''}"
                 last = measured(run, readout, done.facts["base"]["n_blocks"])

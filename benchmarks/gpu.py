@@ -31,11 +31,11 @@ import torch
 import layerscope
 from layerscope.capture import make_batch, plan_batches, token_budget
 from layerscope.data import Corpus
+from layerscope.forward import EarlyPlanner, Prefetcher
 from layerscope.models import LoadedModel
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MOST_PENDING
 from layerscope.profiling.job import Job
-from layerscope.reading import EarlyPlanner, Prefetcher
 from layerscope.spectra import solvers_used
 
 ONE_VIEW = ["prompt_entropy", "dataset_entropy", "effective_rank", "entropy_rank", "curvature", "sink_ratio", "sink_first"]

@@ -21,8 +21,8 @@ import torch
 
 from layerscope.models import LoadedModel, wrap
 from layerscope.probing.examples import Examples
+from layerscope.probing.frozen import PixelSource
 from layerscope.probing.job import ProbeJob
-from layerscope.probing.reading import PixelSource
 from layerscope.probing.training import ProbeRecipe, probes
 from layerscope.progress import Silent
 

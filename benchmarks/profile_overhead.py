@@ -29,9 +29,9 @@ from rows import Row
 
 from layerscope.capture import Batch, make_batch, plan_batches, token_budget
 from layerscope.data import load_corpus, make_views
+from layerscope.forward import choose_shard_size
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
-from layerscope.reading import choose_shard_size
 
 WORDS = 130  # enough for 128 tokens
 

@@ -202,7 +202,7 @@ def compare(name: str, prompts: int, length: int) -> dict[str, object]:
     }
 
 
-def _difference(run: layerscope.Run, values: dict[str, list[float]]) -> dict[str, float]:
+def _difference(run: layerscope.Profile, values: dict[str, list[float]]) -> dict[str, float]:
     """Per metric, relative to the metric's largest value; DiME draws its pairings at random on both sides and is left out."""
     found = {}
     table = run.table[(run.table.normalization == "raw") & (run.table.sink == "keep")]

@@ -43,10 +43,10 @@ from interventions_table import ARMS, BASE, CLASSIFICATION, OBJECTIVES, SCORED_P
 from layerscope.capture import Batch, Reducer, expand_sites  # noqa: E402
 from layerscope.core.statistics import spearman  # noqa: E402
 from layerscope.core.valley import find_valley  # noqa: E402
+from layerscope.forward import BatchRunner  # noqa: E402
 from layerscope.metrics import Options, matrix_entropy  # noqa: E402
 from layerscope.models import LoadedModel, modules  # noqa: E402
 from layerscope.models.families import family_for  # noqa: E402
-from layerscope.reading import BatchRunner  # noqa: E402
 from layerscope.training.penalties import LayerPenalty  # noqa: E402
 
 ZOO = ROOT / "packages/layerscope-zoo/src/layerscope_zoo/controlled"

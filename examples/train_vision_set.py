@@ -30,7 +30,7 @@ from vision_set.objectives import OBJECTIVES, Size
 from vision_set.reading import PROBES, probe_model, profile_model
 from vision_set.shipping import ship
 
-from layerscope.data.images.reading import PixelPreparation
+from layerscope.data.images.pixels import PixelPreparation
 from layerscope.probing.training import ProbeRecipe
 
 ZOO = Path("packages/layerscope-zoo/src/layerscope_zoo/vision_set")

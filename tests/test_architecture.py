@@ -20,7 +20,7 @@ FLOORS = (
     ("data", "capture"),
     ("models",),
     ("engines",),
-    ("reading",),
+    ("forward",),
     ("profiling", "evaluation"),
     ("probing", "training"),
     ("correlation",),

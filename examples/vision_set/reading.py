@@ -12,8 +12,8 @@ import torch
 
 import layerscope
 from layerscope.probing.examples import Examples
+from layerscope.probing.frozen import PixelSource
 from layerscope.probing.job import ProbeJob
-from layerscope.probing.reading import PixelSource
 from layerscope.probing.run import ProbeRun
 from layerscope.probing.training import ProbeRecipe
 from layerscope.progress import progress_bar

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from layerscope.improving import Improved, improve
     from layerscope.models import load, wrap
     from layerscope.probing import ProbeRun, probe
-    from layerscope.profiling import Run, profile
+    from layerscope.profiling import Profile, profile
     from layerscope.report import write_report
     from layerscope.report.comparing import Comparison, compare
     from layerscope.selection.choice import Choice
@@ -48,7 +48,7 @@ __all__ = [
     "LayerscopeError",
     "ModelOptions",
     "ProbeRun",
-    "Run",
+    "Profile",
     "StudyRun",
     "Sweep",
     "__version__",
@@ -85,7 +85,7 @@ _HOMES = {
     "LayerscopeError": "layerscope.errors",
     "ModelOptions": "layerscope.core.options",
     "ProbeRun": "layerscope.probing",
-    "Run": "layerscope.profiling.run",
+    "Profile": "layerscope.profiling.run",
     "StudyRun": "layerscope.studies.run",
     "Sweep": "layerscope.sweeps.run",
     "compare": "layerscope.report.comparing",

@@ -14,7 +14,7 @@ from layerscope.core.readout import Readout
 from layerscope.data import Corpus
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.run import Evaluation
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from layerscope.report.panels import plot_panels
 from tests.tiny import tiny_model
 
@@ -39,7 +39,7 @@ def test_the_released_preset_shares_the_axes(released: Path) -> None:
     overlay = load_overlay(released)
     assert set(overlay.metrics["metric"]) == {"entropy_prompt", "curvature", "entropy_dataset"}
     assert overlay.differs == {}
-    mine = Run.load(released).curve("curvature")
+    mine = Profile.load(released).curve("curvature")
     theirs = overlay.metrics[overlay.metrics["metric"] == "curvature"]
     assert theirs["value"].tolist() == mine["value"].tolist()
     assert theirs["depth"].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
@@ -55,7 +55,7 @@ def test_the_default_profile_does_not_and_says_why(default: Path) -> None:
 
 
 def test_views_must_be_made_the_same_way(released: Path) -> None:
-    conventions = {**Run.load(released).manifest["conventions"], "views": 4, "augmenter": "builtin"}
+    conventions = {**Profile.load(released).manifest["conventions"], "views": 4, "augmenter": "builtin"}
     assert metric_differences("infonce", conventions) == ["views are made by builtin, the published ones by nlpaug"]
     assert metric_differences("lidar", conventions)[-1] == "4 views, the published LiDAR has 16"
     without_norm = {**conventions, "final_norm": "raw", "final_norm_module": None}
@@ -111,7 +111,7 @@ def test_compared_on_the_tasks_all_share(tmp_path: Path, released: Path) -> None
     assert table[3]["model"] == "your run: mine"
     assert (table[3]["layer"], table[3]["gain"]) == (6, 0.0)
     assert table[0]["valley"] == pytest.approx(1.105, abs=0.001)
-    profiled = overlay_metrics(Run.load(released))
+    profiled = overlay_metrics(Profile.load(released))
     drawn = panels(["Pythia-410m"], overlays=[profiled, scored])
     assert drawn[0].title == "mean MTEB score, 1 tasks (english)"
     labels = {panel.title.split(" (")[0]: [s.label for s in panel.series] for panel in drawn}

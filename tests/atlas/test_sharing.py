@@ -21,7 +21,7 @@ from layerscope.core.untrusted import sha256_of
 from layerscope.data import Corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from tests.atlas.test_overlay import evaluation, rows
 from tests.tiny import tiny_model
 
@@ -32,7 +32,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def profiled(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def profiled(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Profile:
     folder = tmp_path_factory.mktemp("sharing") / "run"
     corpus = Corpus.of(texts[:6], name="/home/anna/secret/lee.txt")
     metrics = ["prompt_entropy", "curvature"]
@@ -48,7 +48,7 @@ def scored(tmp_path: Path) -> Evaluation:
 
 
 @pytest.fixture
-def folder(profiled: Run, tmp_path: Path) -> Path:
+def folder(profiled: Profile, tmp_path: Path) -> Path:
     return atlas.export_results([profiled, scored(tmp_path)], tmp_path / "anna", license="cc-by-4.0")
 
 
@@ -64,7 +64,7 @@ def rewritten(folder: Path, change: Any) -> Path:
     return folder
 
 
-def test_every_value_of_the_runs_is_in_the_file_with_its_conventions(folder: Path, profiled: Run) -> None:
+def test_every_value_of_the_runs_is_in_the_file_with_its_conventions(folder: Path, profiled: Profile) -> None:
     table = pd.read_parquet(folder / FILE)
     assert list(table.columns) == list(COLUMNS)
     mine = table[table["kind"] == "profile"]
@@ -115,7 +115,7 @@ def test_imported_results_are_listed_and_compared(folder: Path) -> None:
     assert notes[0].startswith("its values are on 6 prompts of lee.txt")
 
 
-def test_show_has_a_row_per_curve(folder: Path, profiled: Run) -> None:
+def test_show_has_a_row_per_curve(folder: Path, profiled: Profile) -> None:
     atlas.import_results(folder)
     curves = show("anna:tiny-gpt_neox")["curves"]
     one = next(row for row in curves if row["metric"] == "curvature" and row["sink"] == "keep")
@@ -123,7 +123,7 @@ def test_show_has_a_row_per_curve(folder: Path, profiled: Run) -> None:
     assert {row["data"] for row in curves} == {"lee.txt", "STS12", "Mine"}
 
 
-def test_the_same_results_can_come_again_and_others_not_under_their_name(folder: Path, profiled: Run, tmp_path: Path) -> None:
+def test_the_same_results_can_come_again_and_others_not_under_their_name(folder: Path, profiled: Profile, tmp_path: Path) -> None:
     atlas.import_results(folder)
     atlas.import_results(folder)
     other = atlas.export_results(profiled, tmp_path / "other")
@@ -139,7 +139,7 @@ def test_the_same_results_can_come_again_and_others_not_under_their_name(folder:
         atlas.remove_imported("../cache")
 
 
-def test_names_are_kept_inside_the_cache_and_cleaned(profiled: Run, tmp_path: Path) -> None:
+def test_names_are_kept_inside_the_cache_and_cleaned(profiled: Profile, tmp_path: Path) -> None:
     folder = atlas.export_results(profiled, tmp_path / "x")
     rewritten(folder, lambda table: table.assign(model="red \x1b[31m\nname"))
     listed = atlas.import_results(folder, name="../../up")
@@ -200,7 +200,7 @@ def test_more_rows_than_are_read_are_refused_before_they_are(folder: Path, monke
         read_results(folder)
 
 
-def test_only_earlier_results_are_overwritten(profiled: Run, tmp_path: Path) -> None:
+def test_only_earlier_results_are_overwritten(profiled: Profile, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     (place / "notes.txt").write_text("mine", encoding="utf-8")

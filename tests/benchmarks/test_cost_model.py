@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layerscope.capture import batches
-from layerscope.reading import choose_shard_size
+from layerscope.forward import choose_shard_size
 
 POINTS = [
     cost.Point(prompts, tokens, width, blocks, views, disk=disk)

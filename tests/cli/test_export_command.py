@@ -57,7 +57,7 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
         ),
         (("--layer", "1", "--readout", "plain/mean/raw/drop"), ("largest norm", "plain/mean/raw/keep/none")),
         ((), ("say which layer",)),
-        (("--from-run", "nowhere"), ("nowhere", "no run")),
+        (("--choice", "nowhere"), ("nowhere", "no run")),
     ],
 )
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, words: tuple[str, ...], phrases: tuple[str, ...]) -> None:

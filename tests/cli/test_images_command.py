@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from tests.cli.support import Cli, assert_refused
 from tests.tiny_images import build
 
@@ -30,7 +30,7 @@ def test_a_profile_of_images(cli: Cli, vit: Path, tmp_path: Path) -> None:
     ended = cli("profile", vit, "--data", "digits", "--split", "test", "--out", "run", *FAST)
     assert ended.code == 0, ended.err
     assert "12 images of 16 tokens" in " ".join(ended.out.split())
-    run = Run.load(tmp_path / "run")
+    run = Profile.load(tmp_path / "run")
     assert run.manifest["corpus"]["split"] == "test"
     again = cli("profile", vit, "--data", "digits", "--split", "test", "--out", "run", "--json", *FAST)
     assert json.loads(again.out)["prompts"] == 12
@@ -40,7 +40,7 @@ def test_which_tokens_are_read(cli: Cli, vit: Path, tmp_path: Path) -> None:
     words = ("--metrics", "prompt_entropy", "--limit", "5")
     ended = cli("profile", vit, "-d", "digits", "--tokens", "all", "--image-pooling", "class", "-o", "all", *words)
     assert ended.code == 0, ended.err
-    assert Run.load(tmp_path / "all").manifest["counts"]["tokens"]["longest"] == 17
+    assert Profile.load(tmp_path / "all").manifest["counts"]["tokens"]["longest"] == 17
     refused = cli("profile", vit, "-d", "digits", "-o", "all", *words)
     assert_refused(refused, "another")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope.profiling import Run, job
+from layerscope.profiling import Profile, job
 from tests.cli.support import Cli, assert_refused
 from tests.forking import run_python
 
@@ -29,7 +29,7 @@ def test_json_has_the_documented_keys(cli: Cli, model_folder: Path, data: Path, 
     assert summary["metrics"]["prompt_entropy"].keys() == {"lowest", "highest", "last"}
     assert summary["run"] == "run"
     low = summary["metrics"]["dime"]["lowest"]
-    curve = Run.load(tmp_path / "run").curve("dime")
+    curve = Profile.load(tmp_path / "run").curve("dime")
     assert low["value"] == pytest.approx(curve["value"].min())
     assert low["layer"] == curve.loc[curve["value"].idxmin(), "layer"]
 
@@ -58,7 +58,7 @@ def test_options_reach_the_run(cli: Cli, model_folder: Path, data: Path, tmp_pat
     assert_refused(cli("profile", model_folder, "-d", data, *ENTROPY, *options), "the generic family does not say where it is")
     ended = cli("profile", model_folder, "-d", data, *ENTROPY, *options, "--family", "llama", "-o", "run", "-q")
     assert ended.code == 0, ended.err
-    run = Run.load(tmp_path / "run")
+    run = Profile.load(tmp_path / "run")
     conventions = run.manifest["conventions"]
     assert conventions["metrics"]["alpha"] == "inf"
     assert (conventions["metrics"]["rows"], conventions["seed"], conventions["views"]) == ("unit", 7, 0)
@@ -202,7 +202,7 @@ def test_ctrl_c_keeps_what_is_finished(cli: Cli, model_folder: Path, data: Path,
     assert ended.stderr.strip() == "layerscope: stopped. Finished work is kept: run the same command again to resume."
     assert sorted(path.name for path in (tmp_path / "run" / "shards").iterdir()) == ["000000.pooled.npy", "000000.values.npz"]
     assert cli(*words, "-q").code == 0
-    assert Run.load(tmp_path / "run").manifest["seconds"]["resumed_prompts"] == 4
+    assert Profile.load(tmp_path / "run").manifest["seconds"]["resumed_prompts"] == 4
 
 
 def test_runs_of_different_size_do_not_meet_in_the_default_folder(cli: Cli, model_folder: Path, data: Path) -> None:

@@ -16,7 +16,7 @@ from layerscope.correlation.maths import association
 from layerscope.correlation.pooled import over_models
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 
 DEFAULT = Readout()
 FEW: dict[str, Any] = {"surrogates": 199, "bootstrap": 100}
@@ -122,7 +122,7 @@ def test_within_tasks_is_weaker_than_between_means_on_the_atlas() -> None:
     assert layers.loc["dime", "tasks"] == 29
 
 
-def _run(final_norm: str = "applied", module: str | None = "LlamaRMSNorm", **model: Any) -> Run:
+def _run(final_norm: str = "applied", module: str | None = "LlamaRMSNorm", **model: Any) -> Profile:
     layers = range(6)
     rows = [
         {"site": "embed" if k == 0 else f"block.{k - 1}", "layer": k, "depth": k / 5, "metric": metric, "normalization": "raw",
@@ -132,7 +132,7 @@ def _run(final_norm: str = "applied", module: str | None = "LlamaRMSNorm", **mod
     rows += [{**rows[0], "site": "block.0.attn"}]
     identity = {"name": "tiny", "weights_sha256": "a" * 64, "n_blocks": 5, **model}
     manifest = {"model": identity, "conventions": {"final_norm": final_norm, "final_norm_module": module}}
-    return Run(pd.DataFrame(rows), manifest, pd.DataFrame())
+    return Profile(pd.DataFrame(rows), manifest, pd.DataFrame())
 
 
 def _evaluation(tmp_path: Any, readout: Readout = DEFAULT, **model: Any) -> Evaluation:

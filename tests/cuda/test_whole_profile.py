@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 
 import layerscope
-from layerscope import reading as planning
+from layerscope import forward as planning
 from layerscope.capture import reduce
 from layerscope.models import LoadedModel, wrap
 from tests.tiny import VOCAB, build_tiny, tiny_tokenizer

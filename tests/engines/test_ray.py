@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from layerscope import Run, evaluate, profile
+from layerscope import Profile, evaluate, profile
 from layerscope.engines import MapWork, RayEngine
 from layerscope.engines.ray import require_ray
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -58,7 +58,7 @@ class Bar:
 
 @pytest.mark.slow  # quickly: an item that kills its workers
 def test_a_worker_killed_in_the_middle_changes_nothing(
-    engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
+    engine: RayEngine, local: Profile, model_folder: Path, prompts: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = []
 
@@ -82,7 +82,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
 def test_a_node_lost_in_the_middle_changes_nothing(
     cluster: Any,
     engine: RayEngine,
-    local: Run,
+    local: Profile,
     prompts: list[str],
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -189,7 +189,7 @@ def test_gpus_that_are_not_there(cluster: Any) -> None:
 
 @pytest.mark.slow
 def test_a_driver_that_was_killed_is_resumed(
-    free_cluster: Any, engine: RayEngine, local: Run, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
+    free_cluster: Any, engine: RayEngine, local: Profile, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
 ) -> None:
     address = free_cluster.address
     given = {"model": str(model_folder), "texts": prompts, "out": str(tmp_path / "run"), "address": address, **settings}

@@ -14,7 +14,7 @@ from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.task_metrics import stored_metrics, task_corpus
 from layerscope.models import LoadedModel
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from tests.evaluation.support import write_tasks
 from tests.metrics import reference as ref
 from tests.tiny import tiny_model
@@ -43,7 +43,7 @@ def scored(data: Path, model: LoadedModel, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def profiles(data: Path, model: LoadedModel) -> list[Run]:
+def profiles(data: Path, model: LoadedModel) -> list[Profile]:
     metrics = ["dataset_entropy", "prompt_entropy", "effective_rank"]
     return [
         profile(model, task_corpus(task, data_dir=data), metrics=metrics, final_norm="applied", max_length=64, progress=False)
@@ -68,7 +68,7 @@ def test_a_task_is_a_corpus(data: Path) -> None:
         task_corpus("small", data_dir=data, offline=False)
 
 
-def test_profiles_of_tasks_give_each_task_its_own_values(scored: Evaluation, profiles: list[Run]) -> None:
+def test_profiles_of_tasks_give_each_task_its_own_values(scored: Evaluation, profiles: list[Profile]) -> None:
     tables = from_runs(profiles, scored)
     assert tables.facts["metrics_on"] == "each task's own texts"
     assert tables.notes == []
@@ -79,7 +79,7 @@ def test_profiles_of_tasks_give_each_task_its_own_values(scored: Evaluation, pro
     assert "no profile of the texts of Topics" in from_runs(profiles[:1], scored).notes[0]
 
 
-def test_what_does_not_fit_is_refused(scored: Evaluation, profiles: list[Run], model: LoadedModel, texts: list[str]) -> None:
+def test_what_does_not_fit_is_refused(scored: Evaluation, profiles: list[Profile], model: LoadedModel, texts: list[str]) -> None:
     with pytest.raises(LayerscopeError, match="more than one profile of the texts of Pairs"):
         from_runs([profiles[0], profiles[0]], scored)
     general = profile(model, texts, metrics="dataset_entropy", max_length=64, progress=False)
@@ -115,14 +115,14 @@ def _all_texts(data: Path) -> list[str]:
     )
 
 
-def test_a_rule_chooses_for_one_task(profiles: list[Run]) -> None:
+def test_a_rule_chooses_for_one_task(profiles: list[Profile]) -> None:
     for run in profiles:
         curve = run.curve("dataset_entropy")
         expected = int(curve["layer"].iloc[int(np.argmin(curve["value"]))])
         assert select(run, rule="lowest_dataset_entropy").layer == expected
 
 
-def test_dataset_entropy_of_a_task_against_the_reference(profiles: list[Run], data: Path, model: LoadedModel) -> None:
+def test_dataset_entropy_of_a_task_against_the_reference(profiles: list[Profile], data: Path, model: LoadedModel) -> None:
     import torch
 
     texts = task_corpus("Topics", data_dir=data).texts

@@ -56,7 +56,7 @@ def score_of(run: Evaluation, layer: int, readout: str) -> float:
 
 @pytest.mark.parametrize("readout", ["plain/mean/raw/keep/none", "one-word/last/raw/keep/corpus"])
 def test_mteb_scores_the_folder_as_the_evaluation_did(readout: str, whole: Whole, tmp_path: Path) -> None:
-    done = export(joining_model(), 2, readout=readout, from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
+    done = export(joining_model(), 2, readout=readout, choice=whole.run.path, store=whole.store, out=tmp_path / "x")
     model = st.SentenceTransformer(str(done.path), device="cpu")
     task = resolve_tasks("Pairs", data_dir=whole.data)[0].load()
     assert mteb_score(task, model) == pytest.approx(score_of(whole.run, 2, readout), abs=1e-4)
@@ -68,7 +68,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(readout: str, whole: Whole
 
 
 def test_the_choice_and_its_scores_are_in_the_card(whole: Whole, tmp_path: Path) -> None:
-    done = export(joining_model(), from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
+    done = export(joining_model(), choice=whole.run.path, store=whole.store, out=tmp_path / "x")
     score = 100 * score_of(whole.run, done.layer, done.readout)
     assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(score)
     card = (done.path / "README.md").read_text()
@@ -78,7 +78,7 @@ def test_the_choice_and_its_scores_are_in_the_card(whole: Whole, tmp_path: Path)
 
 
 def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
-    done = export(joining_model(), 1, readout="plain/mean/raw", from_run=whole.run.path, out=tmp_path / "x")
+    done = export(joining_model(), 1, readout="plain/mean/raw", choice=whole.run.path, out=tmp_path / "x")
     row = done.facts["evidence"]["scores"][0]
     assert row["score"] == pytest.approx(100 * score_of(whole.run, 1, "plain/mean/raw/keep/none"))
     assert row["last"] == pytest.approx(100 * score_of(whole.run, 3, "plain/mean/raw/keep/none"))
@@ -95,12 +95,12 @@ def test_evidence_is_the_runs(whole: Whole, tmp_path: Path) -> None:
 
 def test_a_run_of_another_model_or_readout_is_refused(whole: Whole, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is about another model than tiny-llama: weights_sha256"):
-        export(tiny_model("llama", seed=5), from_run=whole.run.path, out=tmp_path / "x")
+        export(tiny_model("llama", seed=5), choice=whole.run.path, out=tmp_path / "x")
     with pytest.raises(ExportError, match=r"did not measure plain/max.* at layer 2\. It measured: echo/mean"):
-        export(joining_model(), 2, readout="plain/max", from_run=whole.run.path, out=tmp_path / "x")
+        export(joining_model(), 2, readout="plain/max", choice=whole.run.path, out=tmp_path / "x")
     empty = tmp_path / "empty-store"
     with pytest.raises(ExportError, match="no longer in the store"):
-        export(joining_model(), 2, readout=READOUTS[2], from_run=whole.run.path, store=empty, out=tmp_path / "x")
+        export(joining_model(), 2, readout=READOUTS[2], choice=whole.run.path, store=empty, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
@@ -232,13 +232,13 @@ def test_licences(tmp_path: Path, model_folder: Path) -> None:
 def test_export_and_select_give_one_answer(whole: Whole, tmp_path: Path) -> None:
     """Export asks the chooser; where its readout cannot be exported, it says so and asks about the others."""
     choice = select(whole.run)
-    done = export(joining_model(), from_run=whole.run.path, store=whole.store, out=tmp_path / "x")
+    done = export(joining_model(), choice=whole.run.path, store=whole.store, out=tmp_path / "x")
     if why_not(Readout.parse(choice.readout or "")) is None:
         assert (done.layer, done.readout) == (choice.layer, choice.readout)
     else:
         assert "cannot be exported" in done.facts["evidence"]["notes"][0]
     only = "plain/mean/raw/keep/none"
-    again = export(joining_model(), readout=only, from_run=whole.run, out=tmp_path / "y")
+    again = export(joining_model(), readout=only, choice=whole.run, out=tmp_path / "y")
     assert (again.layer, again.readout) == (select(whole.run, readouts=only).layer, select(whole.run, readouts=only).readout)
 
 
@@ -246,7 +246,7 @@ def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
     choice = select(whole.run, readouts="plain/mean/raw/keep/none")
     file = tmp_path / "choice.json"
     file.write_text(choice.to_json())
-    done = export(joining_model(), from_run=file, out=tmp_path / "x", max_length=64)
+    done = export(joining_model(), choice=file, out=tmp_path / "x", max_length=64)
     assert (done.layer, done.readout) == (choice.layer, choice.readout)
     assert done.facts["evidence"]["choice"]["rule"] == "measured"
     assert done.facts["evidence"]["scores"][0]["score"] == pytest.approx(100 * score_of(whole.run, done.layer, done.readout))
@@ -254,17 +254,17 @@ def test_a_choice_in_a_file_is_exported(whole: Whole, tmp_path: Path) -> None:
     card = (done.path / "README.md").read_text()
     assert choice.reason in card
     assert gains_in_words(choice) in card or choice.abstained
-    assert export(joining_model(), from_run=choice, out=tmp_path / "y", max_length=64).layer == choice.layer
+    assert export(joining_model(), choice=choice, out=tmp_path / "y", max_length=64).layer == choice.layer
     file.write_text('{"a": 1}')
     with pytest.raises(ExportError, match="holds no choice of a layer"):
-        export(joining_model(), from_run=file, out=tmp_path / "z")
+        export(joining_model(), choice=file, out=tmp_path / "z")
 
 
 def test_a_profile_is_exported_as_select_chooses(tmp_path: Path, texts: list[str]) -> None:
     model = tiny_model("llama")
     run = profile(model, texts, out=tmp_path / "run", progress=False)
     choice = select(run)
-    done = export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+    done = export(model, choice=tmp_path / "run", out=tmp_path / "x")
     assert (done.layer, done.readout) == (choice.layer, choice.readout)
     assert "No scores were given" in (done.path / "README.md").read_text()
 
@@ -286,14 +286,14 @@ def test_evidence_of_another_adapter_is_refused(tmp_path: Path, texts: list[str]
     profile(model, texts, out=tmp_path / "run", progress=False)
     model.identity["adapters"] = [{"name": "other", "sha256": "2" * 64}]
     with pytest.raises(ExportError, match=r"another model than tiny-llama: adapters \("):
-        export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+        export(model, choice=tmp_path / "run", out=tmp_path / "x")
     model.identity["adapters"] = []
     with pytest.raises(ExportError, match="adapters"):
-        export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+        export(model, choice=tmp_path / "run", out=tmp_path / "x")
     model.identity["adapters"] = [{"name": "elsewhere", "sha256": "1" * 64}]
     model.identity["settings_sha256"] = "3" * 64
     with pytest.raises(ExportError, match="settings_sha256"):
-        export(model, from_run=tmp_path / "run", out=tmp_path / "x")
+        export(model, choice=tmp_path / "run", out=tmp_path / "x")
 
 
 def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
     choice = replace(told, layer=2, readout="plain/mean/raw/keep/corpus", center_on=str(labels))
     file = tmp_path / "choice.json"
     file.write_text(choice.to_json())
-    done = export(model, from_run=file, out=tmp_path / "x")
+    done = export(model, choice=file, out=tmp_path / "x")
     assert (done.layer, done.readout) == (choice.layer, choice.readout)
     assert done.facts["centered_on"] == "the 40 texts of labels.jsonl"
     vectors = st.SentenceTransformer(str(done.path), device="cpu").encode(
@@ -317,10 +317,10 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
     if not done.facts["unit_length"]:
         assert np.abs(vectors.mean(0)).max() < 1e-4
     with pytest.raises(ExportError, match="about another model"):
-        export(tiny_model("llama", seed=5), from_run=file, out=tmp_path / "y")
+        export(tiny_model("llama", seed=5), choice=file, out=tmp_path / "y")
     labels.unlink()
     with pytest.raises(ExportError, match=r"labels\.jsonl, which is not there"):
-        export(model, from_run=file, out=tmp_path / "y")
+        export(model, choice=file, out=tmp_path / "y")
 
 
 def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
@@ -330,6 +330,6 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
         max_length=100, progress=False,
     )  # fmt: skip
     choice = select(run)
-    done = export(joining_model(), from_run=run.path, store=whole.store, out=tmp_path / "x")
+    done = export(joining_model(), choice=run.path, store=whole.store, out=tmp_path / "x")
     (mark,) = [mark for mark in gather([run]).marks if mark.kind == "chosen"]
     assert (done.layer, done.readout) == (choice.layer, choice.readout) == (mark.layer, mark.readout)

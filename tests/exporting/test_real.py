@@ -67,7 +67,7 @@ def test_mteb_scores_the_folder_as_the_evaluation_did(
     # without a length the folder reads as much as the model can, and is verified on that much: a minute for a model of 135M
     length = 96 if name == "smollm2-135m" else None
     done = export(
-        model, layer, readout=readout, from_run=run.path, store=tmp_path / "store", out=tmp_path / "folder", max_length=length
+        model, layer, readout=readout, choice=run.path, store=tmp_path / "store", out=tmp_path / "folder", max_length=length
     )
     assert done.cosine_distance < 1e-5
     folder = st.SentenceTransformer(str(done.path), device="cpu")

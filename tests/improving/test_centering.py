@@ -12,7 +12,7 @@ from layerscope.errors import UnknownNameError
 from layerscope.improving import centering
 from layerscope.improving.centering import texts_to_center_on
 from layerscope.improving.judging import Panel
-from layerscope.improving.reading import draw_sample
+from layerscope.improving.sample import draw_sample
 from layerscope.selection.judges import Judgment
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
@@ -84,7 +84,7 @@ def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(llama, centere
 
 def test_texts_beyond_the_draw_are_read_in_a_stream(llama, centered_wins, tmp_path: Path, monkeypatch) -> None:
     """Of a file with more texts than are drawn none is held; all are in the mean."""
-    monkeypatch.setattr("layerscope.improving.reading.MORE", 1)
+    monkeypatch.setattr("layerscope.improving.sample.MORE", 1)
     monkeypatch.setattr(centering, "_BLOCK", 16)
     file = tmp_path / "texts.txt"
     file.write_text("\n".join([*TEXTS, *TEXTS[:10]]))

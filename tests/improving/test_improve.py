@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import layerscope
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch

@@ -16,9 +16,9 @@ from layerscope.capture import expand_sites
 from layerscope.capture.hooks import check_residual
 from layerscope.data.sounds import SoundSet, load_sounds, read_wav
 from layerscope.errors import DataError, ModelError
+from layerscope.forward import read_states
 from layerscope.models import load, wrap
 from layerscope.models.sounds import SoundModel
-from layerscope.reading import read_states
 
 _CONV = {"conv_dim": (16, 16, 16), "conv_kernel": (10, 4, 4), "conv_stride": (5, 4, 4), "num_feat_extract_layers": 3}
 _SIZE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}

@@ -21,12 +21,12 @@ from layerscope.capture import expand_sites
 from layerscope.core.plugins import PluginError
 from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
+from layerscope.forward import make_plan
 from layerscope.metrics import Estimate, Metric, MetricInfo, Options, PooledRows, PromptMean, expand_names, on_log_scale
 from layerscope.metrics.curvature import Curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encoder import ShardWork
-from layerscope.reading import make_plan
 from layerscope.report.sections.profile import print_run
 from layerscope.training.measuring import choose_metrics
 from tests.tiny import tiny_model
@@ -153,7 +153,7 @@ def test_metrics_of_another_package_show_everywhere(outside: None, tmp_path: Pat
     for name, title in (("outer_norm", "Outer norm"), ("outer_length", "Outer length"), ("outer_apart", "Outer distance")):
         assert f'"{name}"' in page
         assert title in page
-    again = layerscope.Run.load(tmp_path / "run")
+    again = layerscope.Profile.load(tmp_path / "run")
     assert again.table.equals(run.table)
 
 

@@ -17,11 +17,12 @@ from layerscope.capture import Reducer, reduce
 from layerscope.capture.reduce import LaterTokens
 from layerscope.data import Corpus
 from layerscope.errors import UnknownNameError
+from layerscope.forward import Prefetcher, choose_shard_size, items_per_batch, make_plan, read_rows
 from layerscope.metrics.options import Options
 from layerscope.metrics.samples import _Vectors
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, ReadSettings, ViewSettings
-from layerscope.profiling import Run, encoder
+from layerscope.profiling import Profile, encoder
 from layerscope.profiling import encode as encode_module
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
@@ -29,7 +30,6 @@ from layerscope.profiling.encode import BackgroundWriter, MemoryStore, fits_on_d
 from layerscope.profiling.job import Job
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
-from layerscope.reading import Prefetcher, choose_shard_size, items_per_batch, make_plan, read_rows
 from layerscope.spectra import solve
 from layerscope.store import Shard, ShardStore
 from tests.tiny import tiny_model
@@ -51,7 +51,7 @@ def job(model: LoadedModel, **settings: object) -> Job:
     return Job(model, Corpus.of(TEXTS), make_config(max_length=24, views=3, permutations=2, **settings))
 
 
-def assert_same(one: Run, other: Run) -> None:
+def assert_same(one: Profile, other: Profile) -> None:
     pd.testing.assert_frame_equal(one.prompts, other.prompts, rtol=1e-7)  # which prompts share a batch decides the last digits
     keys = ["site", "metric", "normalization", "sink", "n"]
     pd.testing.assert_frame_equal(one.table[keys], other.table[keys])
@@ -187,7 +187,7 @@ def test_views_of_a_shard_fill_whole_batches() -> None:
 
 
 def test_of_how_many_items_the_views_fill_a_batch(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.reading.token_budget", lambda device, width: 67584)
+    monkeypatch.setattr("layerscope.forward.token_budget", lambda device, width: 67584)
     assert items_per_batch(model, 128, 0) == 0
     assert items_per_batch(model, 128, 16) == items_per_batch(model, None, 16) == 33
     assert items_per_batch(model, 8192, 16) == 1  # longer than a batch

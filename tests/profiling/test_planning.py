@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope import reading
+from layerscope import forward
 from layerscope.data import Corpus
 from layerscope.errors import DataError, NonFiniteStatesError
+from layerscope.forward import EarlyPlanner, Prefetcher, make_plan
 from layerscope.models import LoadedModel, inputs
 from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, ViewSettings
 from layerscope.profiling import encode
@@ -23,7 +24,6 @@ from layerscope.profiling.encode import MemoryStore
 from layerscope.profiling.encoder import ShardEncoder
 from layerscope.profiling.job import Job
 from layerscope.progress import Silent
-from layerscope.reading import EarlyPlanner, Prefetcher, make_plan
 from layerscope.store import ShardStore
 from tests.profiling.test_gpu_path import assert_same
 from tests.tiny import tiny_model
@@ -79,8 +79,8 @@ def test_the_first_shard_does_not_depend_on_the_order_of_the_texts(model: Loaded
 
 
 def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
-    monkeypatch.setattr(reading, "_FIRST_VIEWS", (2, 3))
+    monkeypatch.setattr(forward, "_FIRST_ITEMS", (7, 7))
+    monkeypatch.setattr(forward, "_FIRST_VIEWS", (2, 3))
     with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=1) as made:
         first, whole = made.first(), made.plan()
     assert first is not None
@@ -91,7 +91,7 @@ def test_with_views_the_first_items_are_a_small_shard_and_full_ones(model: Loade
 
 
 def test_no_shard_is_larger_than_memory_allows(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FIRST_ITEMS", (7, 7))
+    monkeypatch.setattr(forward, "_FIRST_ITEMS", (7, 7))
     for per_batch in (0, 30):  # of a wide model fewer items fit into a shard than the smallest of the first ones holds
         with EarlyPlanner(open_texts(model, TEXTS), SIZE, per_batch=per_batch) as made:
             assert made.early
@@ -185,7 +185,7 @@ def test_prompts_are_run_while_views_are_made(model: LoadedModel, monkeypatch: p
     ready = {"yet": False}
     begin, run_views = ShardEncoder.run_items_of, ShardEncoder.run_views
     monkeypatch.setattr(encode, "MOST_PENDING", 2)
-    monkeypatch.setattr(reading, "_FIRST_ITEMS", (SIZE // 2, SIZE // 2))
+    monkeypatch.setattr(forward, "_FIRST_ITEMS", (SIZE // 2, SIZE // 2))
     monkeypatch.setattr(Prefetcher, "has_views", lambda self, shard: ready["yet"])
     monkeypatch.setattr(
         ShardEncoder, "run_items_of", lambda *given: (order.extend(["prompts"] * len(given[2])), begin(*given))[1]

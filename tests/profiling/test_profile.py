@@ -13,7 +13,7 @@ import layerscope
 from layerscope.data import Corpus
 from layerscope.errors import DataError, ModelError, NonFiniteStatesError
 from layerscope.metrics import metrics
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from layerscope.store import atomic
 from tests.capture.support import hooks_on
 from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
@@ -23,11 +23,11 @@ FAST = {"max_length": 32, "views": 2, "permutations": 3}
 
 
 @pytest.fixture(scope="module")
-def run(texts: list[str]) -> Run:
+def run(texts: list[str]) -> Profile:
     return profile(tiny_model("llama"), texts, seed=4, **FAST)
 
 
-def test_the_table_is_tidy_and_complete(run: Run) -> None:
+def test_the_table_is_tidy_and_complete(run: Profile) -> None:
     table = run.table
     assert list(table.columns) == COLUMNS
     measured = {name: metric for name, metric in metrics().items() if metric.info.by_default}
@@ -47,7 +47,7 @@ def test_the_table_is_tidy_and_complete(run: Run) -> None:
     assert (bounded["ci_low"] <= bounded["ci_high"]).all()
 
 
-def test_the_table_is_the_mean_of_the_prompts(run: Run) -> None:
+def test_the_table_is_the_mean_of_the_prompts(run: Profile) -> None:
     for metric, sink, column in [
         ("prompt_entropy", "keep", "prompt_entropy"),
         ("prompt_entropy", "drop", "prompt_entropy_sink_dropped"),
@@ -59,14 +59,14 @@ def test_the_table_is_the_mean_of_the_prompts(run: Run) -> None:
         np.testing.assert_allclose(run.curve(metric, sink=sink)["value"], means, rtol=1e-12)
 
 
-def test_entropies_are_normalised_by_each_prompts_own_tokens(run: Run) -> None:
+def test_entropies_are_normalised_by_each_prompts_own_tokens(run: Profile) -> None:
     for sink, column, fewer in (("keep", "prompt_entropy", 0), ("drop", "prompt_entropy_sink_dropped", 1)):
         by = np.log(run.prompts["tokens"] - fewer)
         means = (run.prompts[column] / by).groupby(run.prompts["layer"]).mean()
         np.testing.assert_allclose(run.curve("prompt_entropy", "logN", sink)["value"], means, rtol=1e-12)
 
 
-def test_the_manifest_holds_every_convention(run: Run, texts: list[str]) -> None:
+def test_the_manifest_holds_every_convention(run: Profile, texts: list[str]) -> None:
     m = atomic.plain(run.manifest)
     assert m["layerscope"] == layerscope.__version__
     assert m["status"] == "complete"
@@ -234,7 +234,7 @@ def test_nan_weights_are_an_error_and_leave_no_hooks(texts: list[str]) -> None:
     assert hooks_on(model.module) == 0
 
 
-def test_curves_and_their_errors(run: Run) -> None:
+def test_curves_and_their_errors(run: Profile) -> None:
     assert list(run.curve("dime").columns) == ["layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
     assert (run.curve("prompt_entropy", "logN")["value"] < run.curve("prompt_entropy")["value"]).all()
     with pytest.raises(layerscope.LayerscopeError, match="Did you mean 'dime'"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerscope.data import Corpus, load_corpus
 from layerscope.models import LoadedModel, load, wrap
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from layerscope.profiling.run import entropy_valley
 from tests.profiling.reference import PAPER, Independent, assert_agrees
 from tests.profiling.support import assert_same_numbers
@@ -70,7 +70,7 @@ def minilm() -> LoadedModel:
     return load("minilm-l6", device="cpu")
 
 
-def profile_of(model: LoadedModel, corpus: Corpus, final_norm: str) -> Run:
+def profile_of(model: LoadedModel, corpus: Corpus, final_norm: str) -> Profile:
     return profile(model, corpus, metrics=PAPER, max_length=TOKENS, views=VIEWS, seed=SEED, final_norm=final_norm)
 
 
@@ -110,7 +110,7 @@ def test_minilm_equals_an_independent_computation(
     assert_agrees(profile_of(minilm, corpus, final_norm).table, minilm_alone.table(final_norm))
 
 
-def curve(run: Run, metric: str, sink: str = "keep") -> np.ndarray:
+def curve(run: Profile, metric: str, sink: str = "keep") -> np.ndarray:
     return run.curve(metric, sink=sink)["value"].to_numpy()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from layerscope.data import Corpus
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from tests.tiny import tiny_model
 
 NAME = "<script>alert('[bold]$x_1$')</script>"
@@ -24,8 +24,8 @@ def plain_run(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def run(plain_run: Path) -> Run:
-    run = Run.load(plain_run)
+def run(plain_run: Path) -> Profile:
+    run = Profile.load(plain_run)
     rows = (run.table["metric"] == "prompt_entropy") & (run.table["normalization"] == "raw")
     run.table.loc[rows & (run.table["sink"] == "keep"), "value"] = [3.0, 3.1, 1.25, 3.0]
     run.table.loc[rows & (run.table["sink"] == "drop"), "value"] = [3.0, 3.1, 3.2, 3.0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope import Evaluation, ProbeRun, Run, StudyRun, Sweep
+from layerscope import Evaluation, ProbeRun, Profile, StudyRun, Sweep
 from layerscope.improving import Improved
 from layerscope.metrics import metrics
 from layerscope.selection import Choice
@@ -33,7 +33,7 @@ def model_facts(name: str, family: str, blocks: int) -> dict[str, Any]:
 
 def synthetic_run(
     name: str = "small", family: str = "llama", blocks: int = 6, final_norm: str = "applied", valley: bool = True, **facts: Any
-) -> Run:
+) -> Profile:
     """Every metric at every layer. With `valley`, prompt entropy dips at the middle layer and the sink explains it."""
     rows = []
     middle = blocks // 2
@@ -70,7 +70,7 @@ def synthetic_run(
         "counts": {"prompts": 300, "truncated": 273, "undefined": {}},
         "warnings": ["273 of 300 texts were cut to 128 tokens."],
     }
-    return Run(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
+    return Profile(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
 
 
 def synthetic_evaluation(
@@ -112,7 +112,7 @@ def synthetic_evaluation(
     return Evaluation(pd.DataFrame(scores), pd.DataFrame(gains), manifest, Path("run"))
 
 
-def large_pair(tasks: int = 32, blocks: int = 48, readouts: int = 4) -> tuple[Run, Evaluation]:
+def large_pair(tasks: int = 32, blocks: int = 48, readouts: int = 4) -> tuple[Profile, Evaluation]:
     """32 tasks × 49 layers × 4 readouts unless told otherwise, with noise so that no two numbers are alike."""
     run = synthetic_run("large", "mamba", blocks)
     scores = synthetic_evaluation(

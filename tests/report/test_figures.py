@@ -9,7 +9,7 @@ import pytest
 
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.metrics import main_metrics
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.report.drawing import save_figure
 from layerscope.report.sections.profile import plot_profiles
 
@@ -20,7 +20,7 @@ def panels(figure) -> list:  # type: ignore[no-untyped-def, type-arg]
     return [axis for axis in figure.axes if axis.get_visible()]
 
 
-def test_a_panel_per_metric(run: Run) -> None:
+def test_a_panel_per_metric(run: Profile) -> None:
     from matplotlib.figure import Figure
 
     figure = run.plot()
@@ -31,7 +31,7 @@ def test_a_panel_per_metric(run: Run) -> None:
     assert len(figure.axes) == 4  # the last place stays empty
 
 
-def test_a_line_per_run_and_sink_setting(run: Run) -> None:
+def test_a_line_per_run_and_sink_setting(run: Profile) -> None:
     figure = plot_profiles([run, run], ["prompt_entropy", "dime"], x="layer")
     entropy, dime = panels(figure)
     assert len(entropy.lines) == 4
@@ -46,18 +46,18 @@ def test_a_line_per_run_and_sink_setting(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_files(run: Run, tmp_path: Path, suffix: str, start: bytes) -> None:
+def test_files(run: Profile, tmp_path: Path, suffix: str, start: bytes) -> None:
     target = tmp_path / "new" / f"figure.{suffix}"
     assert save_figure(plot_profiles([run], ["dime"]), target) == target
     assert target.read_bytes().startswith(start)
 
 
-def test_names_are_no_markup(run: Run, tmp_path: Path) -> None:
+def test_names_are_no_markup(run: Profile, tmp_path: Path) -> None:
     save_figure(plot_profiles([run], ["dime"]), tmp_path / "a.svg")
     assert "<script>" not in (tmp_path / "a.svg").read_text()
 
 
-def test_mistakes(run: Run, tmp_path: Path) -> None:
+def test_mistakes(run: Profile, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'layer'"):
         plot_profiles([run], x="layers")
     with pytest.raises(UnknownNameError, match="Did you mean 'dime'"):
@@ -71,7 +71,7 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
         plot_profiles([run], ["curvature"])
 
 
-def test_without_matplotlib(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib(run: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

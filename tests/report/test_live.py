@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from layerscope.errors import LayerscopeError
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from layerscope.report import live as live_module
 from layerscope.report.live import LIVE_PAGE, LivePage, page_for, serve
 from layerscope.store import RunFolder
@@ -79,7 +79,7 @@ def test_a_page_that_cannot_be_made_does_not_stop_the_run(
 
     monkeypatch.setattr(LivePage, "_write", broken)
     run = profile(tiny_model(), texts, out=tmp_path / "run", live=True, metrics=["dime"], **OPTIONS)
-    assert isinstance(run, Run)
+    assert isinstance(run, Profile)
     assert (tmp_path / "run" / LIVE_PAGE).exists()
 
 

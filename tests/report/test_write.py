@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope import Run
+from layerscope import Profile
 from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.report import write_report
 from layerscope.report.contents import gather
@@ -96,7 +96,7 @@ def test_markdown_shows_names_as_they_are(tmp_path: Path) -> None:
     assert all(line.endswith("|") for line in rows)
 
 
-def few(run: Run) -> Run:
+def few(run: Profile) -> Profile:
     """A run with three metrics: quick to draw."""
     run.table = run.table[run.table["metric"].isin(["prompt_entropy", "dime", "lidar"])]
     return run

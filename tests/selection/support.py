@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.evaluation.run import Evaluation
-from layerscope.profiling.run import Run
+from layerscope.profiling.run import Profile
 from layerscope.selection.evidence import Curve, Evidence
 
 READOUT = ("plain", "mean", "applied", "keep", "none")
@@ -31,7 +31,7 @@ def valley_curve(blocks: int = 20, depth: float = 2.0) -> list[float]:
     return [4.0 - depth * (0.3 < k / blocks < 0.7) for k in range(blocks + 1)]
 
 
-def profile(curves: dict[str, list[float]], half: float = 0.01, final_norm: str = "hf", **model: Any) -> Run:
+def profile(curves: dict[str, list[float]], half: float = 0.01, final_norm: str = "hf", **model: Any) -> Profile:
     """A finished profile with these curves."""
     blocks = len(next(iter(curves.values()))) - 1
     rows = []
@@ -48,7 +48,7 @@ def profile(curves: dict[str, list[float]], half: float = 0.01, final_norm: str 
         "counts": {"prompts": 100, "undefined": {}},
         "warnings": [],
     }
-    return Run(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
+    return Profile(pd.DataFrame(rows, columns=columns), manifest, pd.DataFrame({"prompt": [0]}))
 
 
 def evaluation(tasks: dict[str, list[float]], half: float = 0.01, path: Path | None = None) -> Evaluation:

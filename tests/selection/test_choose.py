@@ -77,7 +77,7 @@ def test_a_readout_at_the_last_layer_gains_nothing_by_layer() -> None:
 
 
 def test_a_bare_argmax_would_choose_luck() -> None:
-    """What `export --from-run` once took is the highest mean; the chooser keeps the last layer where the lead is noise."""
+    """What `export --choice` once took is the highest mean; the chooser keeps the last layer where the lead is noise."""
     rng = np.random.default_rng(1)
     run = evaluation({"a": [*(0.5 + 0.005 * rng.standard_normal(20)), 0.5]}, half=0.03)
     argmax = int(run.scores.set_index("layer")["score"].idxmax())

@@ -15,7 +15,7 @@ import pytest
 
 from layerscope.errors import RunFolderError
 from layerscope.models import LoadedModel
-from layerscope.profiling import Run, job, profile
+from layerscope.profiling import Profile, job, profile
 from layerscope.store import Shard, ShardStore, atomic
 from tests.profiling.support import assert_same_numbers
 from tests.tiny import tiny_model
@@ -23,10 +23,10 @@ from tests.tiny import tiny_model
 ROOT = Path(__file__).parents[2]
 SHARD = 3
 OPTIONS = {"max_length": 32, "views": 2, "permutations": 3}
-_WHOLE: list[Run] = []
+_WHOLE: list[Profile] = []
 
 
-def undisturbed(model: LoadedModel, texts: list[str]) -> Run:
+def undisturbed(model: LoadedModel, texts: list[str]) -> Profile:
     """The run that nothing stops, computed once."""
     if not _WHOLE:
         _WHOLE.append(profile(model, texts, **OPTIONS))
@@ -74,7 +74,7 @@ def test_a_finished_run_leaves_four_files(model: LoadedModel, texts: list[str], 
     assert written == [0, 1, 2, 3]
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["manifest.json", "profile.csv", "profile.parquet", "prompts.parquet"]
-    back = Run.load(tmp_path / "run")
+    back = Profile.load(tmp_path / "run")
     pd.testing.assert_frame_equal(back.table, run.table, check_exact=True)
     pd.testing.assert_frame_equal(back.prompts, run.prompts, check_exact=True)
     csv = pd.read_csv(tmp_path / "run" / "profile.csv")
@@ -95,7 +95,7 @@ def test_an_interrupted_run_goes_on(
     heal()
     assert written == [0, 1]
     with pytest.raises(RunFolderError, match=r"is not finished\. Run the same command again"):
-        Run.load(tmp_path)
+        Profile.load(tmp_path)
     resumed = profile(model, texts, out=tmp_path, **OPTIONS)
     assert written == [0, 1, 2, 3]  # the first two were not computed again
     pd.testing.assert_frame_equal(resumed.table, whole.table, check_exact=True)
@@ -200,10 +200,10 @@ def test_a_damaged_table_of_a_finished_run_is_computed_again(model: LoadedModel,
         raw[200] ^= 1
         (tmp_path / name).write_bytes(raw)
         with pytest.raises(RunFolderError, match=f"{name} is damaged"):
-            Run.load(tmp_path).tables()
+            Profile.load(tmp_path).tables()
         again = profile(model, texts, out=tmp_path, **OPTIONS)
         pd.testing.assert_frame_equal(again.table, first.table, check_exact=True)
-        pd.testing.assert_frame_equal(Run.load(tmp_path).prompts, first.prompts, check_exact=True)
+        pd.testing.assert_frame_equal(Profile.load(tmp_path).prompts, first.prompts, check_exact=True)
 
 
 KILLED = """
@@ -252,12 +252,12 @@ def test_overwrite_computes_again(model: LoadedModel, texts: list[str], tmp_path
         profile(model, texts[1:], out=tmp_path, **OPTIONS)
     with pytest.raises(RunFolderError, match="differs in the model's weights"):
         profile(tiny_model("llama", seed=1), texts, out=tmp_path, **OPTIONS)
-    pd.testing.assert_frame_equal(Run.load(tmp_path).table, first.table)  # nothing was touched
+    pd.testing.assert_frame_equal(Profile.load(tmp_path).table, first.table)  # nothing was touched
     count = len(written)
     profile(model, texts, out=tmp_path, overwrite=True, **OPTIONS)
     assert len(written) == 2 * count
     raw = profile(model, texts, out=tmp_path, final_norm="raw", overwrite=True, **OPTIONS)
-    pd.testing.assert_frame_equal(Run.load(tmp_path).table, raw.table)
+    pd.testing.assert_frame_equal(Profile.load(tmp_path).table, raw.table)
 
 
 def test_what_cannot_be_written_is_told_in_words(model: LoadedModel, texts: list[str], tmp_path: Path) -> None:

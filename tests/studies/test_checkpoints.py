@@ -57,7 +57,7 @@ def test_an_interrupted_study_goes_on_and_loads_each_once(
     begun: list[str] = []
     own = profiles.profile
 
-    def counted(model: layerscope.models.LoadedModel, *args: object, **kwargs: object) -> layerscope.Run:  # type: ignore[name-defined]
+    def counted(model: layerscope.models.LoadedModel, *args: object, **kwargs: object) -> layerscope.Profile:  # type: ignore[name-defined]
         begun.append(model.name)
         if begun.count("step20") == 1 and model.name == "step20":
             raise KeyboardInterrupt

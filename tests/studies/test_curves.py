@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.studies.shared.curves import INVARIANCE, at_depths, dip_of, invariance, mean_of
 
 
@@ -83,14 +83,14 @@ def test_what_an_interval_says() -> None:
     assert "no interval: 1 item" in str(mean_of(np.array([5.0]), 0))
 
 
-def _views(values: dict[str, list[float]], half: float = 0.1) -> Run:
+def _views(values: dict[str, list[float]], half: float = 0.1) -> Profile:
     rows = [
         {"layer": k, "depth": k / 2, "metric": metric, "normalization": "raw", "value": value, "ci_low": value - half,
          "ci_high": value + half}
         for metric, curve in values.items()
         for k, value in enumerate(curve)
     ]  # fmt: skip
-    return Run(pd.DataFrame(rows), {}, pd.DataFrame())
+    return Profile(pd.DataFrame(rows), {}, pd.DataFrame())
 
 
 def test_augmentation_invariance_has_a_sign_per_metric() -> None:
@@ -111,7 +111,7 @@ def test_augmentation_invariance_has_a_sign_per_metric() -> None:
 
 def test_augmentation_invariance_meets_at_the_same_depth() -> None:
     base = _views({"infonce": [3.0, 2.0, 1.0]})
-    twice = Run(
+    twice = Profile(
         pd.DataFrame(
             [
                 {"layer": k, "depth": k / 4, "metric": "infonce", "normalization": "raw", "value": 2.5 - k / 2,

@@ -20,7 +20,7 @@ from tests.studies.independent import layer_entropies
 from tests.tiny import VOCAB, build_tiny, tiny_model, tiny_tokenizer
 
 
-def cells(run: layerscope.Run | object, **where: object) -> np.ndarray:
+def cells(run: layerscope.Profile | object, **where: object) -> np.ndarray:
     table = run.table  # type: ignore[attr-defined]
     for name, value in where.items():
         table = table[table[name] == value]

@@ -15,8 +15,8 @@ import torch
 from layerscope.capture import expand_sites
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
+from layerscope.forward import read_states
 from layerscope.models import LoadedModel
-from layerscope.reading import read_states
 from layerscope.studies.intervene import _Found, _score_answer, _valley_answer
 from layerscope.studies.run import study
 from layerscope.studies.shared.sink_edit import SinkEdit, find_sink_activation

@@ -69,13 +69,13 @@ def test_the_table_has_scores_correlations_and_choices(whole: StudyRun) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_each_task_chooses_on_its_own_texts(whole: StudyRun) -> None:
-    from layerscope.profiling import Run
+    from layerscope.profiling import Profile
 
     assert whole.path is not None
     assert whole.manifest["conventions"]["metrics_on"] == "each task's own texts"
     choices = whole.table[(whole.table["kind"] == "choice") & (whole.table["model"] == "deep")]
     for task in ("Pairs", "Topics"):
-        run = Run.load(next((whole.path / "parts").rglob(f"deep-tasks/{task}/deep")))
+        run = Profile.load(next((whole.path / "parts").rglob(f"deep-tasks/{task}/deep")))
         curve = run.curve("dataset_entropy").set_index("layer")["value"]
         chosen = choices[(choices["task"] == task) & (choices["metric"] == "dataset_entropy")]["layer"].iloc[0]
         assert chosen == int(curve.idxmin())

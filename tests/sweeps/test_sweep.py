@@ -48,7 +48,7 @@ def test_the_table_holds_what_the_runs_hold(done: Sweep, home: Path) -> None:
     assert_same_numbers(alone.table, rows, 1e-9)
     assert set(rows["model"]) == {"step-100"}
     assert set(rows["corpus"]) == {"second"}
-    assert layerscope.Run.load(done.path / "step-100--second").manifest["counts"]["prompts"] == 7
+    assert layerscope.Profile.load(done.path / "step-100--second").manifest["counts"]["prompts"] == 7
 
 
 def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,5 +141,5 @@ def test_on_a_cluster(cluster: Any, done: Sweep, wanted: dict[str, Any], tmp_pat
         ((_, result),) = engine.run(work, config.steps[:1])
         assert not (tmp_path / "far" / NAMES[0]).exists()
         bring_home(tmp_path / "far" / NAMES[0], result)
-        sent = layerscope.Run.load(tmp_path / "far" / NAMES[0])
-        assert sent.table.equals(layerscope.Run.load(tmp_path / "out" / NAMES[0]).table)
+        sent = layerscope.Profile.load(tmp_path / "far" / NAMES[0])
+        assert sent.table.equals(layerscope.Profile.load(tmp_path / "out" / NAMES[0]).table)

@@ -30,13 +30,13 @@ class SharedRun:
     def overlay(self) -> Overlay | None:
         """What of it can stand beside the published results; None for a probe."""
         from layerscope.evaluation.run import Evaluation
-        from layerscope.profiling.run import Run
+        from layerscope.profiling.run import Profile
 
         if self.kind == "probe":
             return None
         with damage_told(f"the {self.kind} of {self.name}"):
             if self.kind == "profile":
-                overlay = overlay_metrics(Run(self.rows, self.facts, None), whose="its")
+                overlay = overlay_metrics(Profile(self.rows, self.facts, None), whose="its")
             else:
                 scores = self.rows.rename(columns={"value": "score", "data": "task"})
                 overlay = overlay_scores(Evaluation(scores, pd.DataFrame(), self.facts), whose="its")

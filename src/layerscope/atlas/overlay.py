@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
 from layerscope.core.runs import read_back
 from layerscope.core.sites import whole_layers
@@ -17,7 +17,7 @@ from layerscope.errors import RunFolderError
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Run
+    from layerscope.profiling.run import Profile
 
 OURS = {  # the atlas's names of our metrics
     "entropy_prompt": "prompt_entropy",
@@ -87,9 +87,9 @@ def load_overlay(path: str | Path) -> Overlay:
 
         overlay = overlay_scores(read_back(Evaluation.kind, Evaluation.load, path))
     else:
-        from layerscope.profiling.run import Run
+        from layerscope.profiling.run import Profile
 
-        overlay = overlay_metrics(read_back(Run.kind, Run.load, path))
+        overlay = overlay_metrics(read_back(Profile.kind, Profile.load, path))
     overlay.folder = str(path)
     return overlay
 
@@ -111,7 +111,7 @@ def labeled(overlays: Sequence[Overlay]) -> dict[str, Overlay]:
     return lines
 
 
-def overlay_metrics(run: Run, whose: str = "your") -> Overlay:
+def overlay_metrics(run: Profile, whose: str = "your") -> Overlay:
     """The curves of a profile that were made as the published ones were."""
     conventions = run.manifest["conventions"]
     comparable, differs = [], {}

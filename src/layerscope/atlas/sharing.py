@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import READOUT_COLUMNS
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers

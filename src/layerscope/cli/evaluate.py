@@ -90,7 +90,7 @@ def evaluate_command(
         run.summary(),
         lambda: view("evaluation", "print")(run),
         f"{folder}: scores.csv, gains.csv (and .parquet), mteb/, manifest.json",
-        f"layerscope export {shared.shown(model)} --from-run {shared.shown(folder)}",
+        f"layerscope export {shared.shown(model)} --choice {shared.shown(folder)}",
     )
     if run.failed:
         raise typer.Exit(2)

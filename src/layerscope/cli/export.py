@@ -12,23 +12,23 @@ from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option, whole_n
 from layerscope.errors import LayerscopeError, printable
 
 
-@command("export", "layerscope export smollm2-135m --from-run runs/scores --out exports/small")
+@command("export", "layerscope export smollm2-135m --choice runs/scores --out exports/small")
 def export_command(
     loading: shared.Loading,
     model: str = shared.MODEL,
     layer: str | None = typer.Option(
-        None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to export; -1: the last. (default: chosen by --from-run)"
+        None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to export; -1: the last. (default: chosen by --choice)"
     ),
     readout: str | None = option(
         None,
         "--readout",
         panel=MODELS,
         help="How a text becomes one vector: template/pooling/norm/sink/centering. "
-        "(default: chosen by --from-run, or plain/mean/applied)",
+        "(default: chosen by --choice, or plain/mean/applied)",
     ),
-    from_run: Path | None = option(
+    choice: Path | None = option(
         None,
-        "--from-run",
+        "--choice",
         panel=DATA,
         help="Evaluation, profile or `select --json` file that decides the layer and the readout.",
     ),
@@ -67,7 +67,7 @@ def export_command(
         _layer(layer),
         readout=readout,
         out=out,
-        from_run=from_run,
+        choice=choice,
         center_on=center_on,
         column=column,
         max_length=max_length,
@@ -97,7 +97,7 @@ def _layer(text: str | None) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise LayerscopeError(f"--layer takes a whole number, or auto with --from-run, not {text!r}.") from None
+        raise LayerscopeError(f"--layer takes a whole number, or auto with --choice, not {text!r}.") from None
 
 
 @command("bench", "layerscope bench exports/small --texts 8 --rounds 1")

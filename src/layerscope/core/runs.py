@@ -88,7 +88,7 @@ _REPORT = "layerscope.report"
 for _kind in (
     RunKind(
         "profile",
-        "layerscope.profiling.run:Run",
+        "layerscope.profiling.run:Profile",
         {
             "plot": f"{_REPORT}.sections.profile:plot_profiles",
             "html": f"{_REPORT}.notebook:result_html",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.options import take_renamed
-from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
@@ -23,7 +23,7 @@ from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Run
+    from layerscope.profiling.run import Profile
 
 MIN_LAYERS = 5
 DEFAULT_MEASURES = ("dcor", "dcor_corrected", "spearman", "kendall")
@@ -59,7 +59,9 @@ class Tables:
     notes: list[str] = field(default_factory=list)
 
 
-def from_runs(runs: Run | Sequence[Run], evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep") -> Tables:
+def from_runs(
+    runs: Profile | Sequence[Profile], evaluation: Evaluation, readout: str = DEFAULT_READOUT, sink: str = "keep"
+) -> Tables:
     """A profile's curves and an evaluation's scores, of the same model.
 
     Several profiles are each of one task's own texts (`layerscope profile --task`): a task then has its own values.
@@ -107,13 +109,13 @@ def from_scores(evaluation: Evaluation, readout: str = DEFAULT_READOUT) -> pd.Da
     return measured[names == readout].groupby(["task", "layer"])["score"].mean().reset_index()
 
 
-def _task_of(run: Run) -> str | None:
+def _task_of(run: Profile) -> str | None:
     """The task whose texts were profiled; None for any other corpus."""
     task = run.manifest.get("corpus", {}).get("task")
     return None if task is None else str(task)
 
 
-def _check_profiles(profiles: Sequence[Run], tasks: Sequence[str | None]) -> None:
+def _check_profiles(profiles: Sequence[Profile], tasks: Sequence[str | None]) -> None:
     if len(profiles) == 1:
         return
     if None in tasks:
@@ -126,7 +128,7 @@ def _check_profiles(profiles: Sequence[Run], tasks: Sequence[str | None]) -> Non
         raise LayerscopeError("the profiles differ in final_norm: the same layer is a different vector in them.")
 
 
-def _curves(run: Run, sink: str) -> pd.DataFrame:
+def _curves(run: Profile, sink: str) -> pd.DataFrame:
     """A profile's values by layer; metrics over prompts know no sink."""
     curves = whole_layers(run.table[run.table["normalization"] == "raw"])
     has_it = set(curves.loc[curves["sink"] == sink, "metric"])
@@ -182,7 +184,7 @@ class Correlations(WideTable):
 
 
 def correlate(
-    metrics: pd.DataFrame | Run | Sequence[Run | str | Path] | str | Path,
+    metrics: pd.DataFrame | Profile | Sequence[Profile | str | Path] | str | Path,
     scores: pd.DataFrame | Evaluation | str | Path,
     *,
     readout: str = DEFAULT_READOUT,
@@ -243,7 +245,7 @@ def correlate(
     )
 
 
-def _runs(profile: Any, evaluation: Any) -> tuple[list[Run], Evaluation]:
+def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
     """The runs, in either order, opened where folders were given."""
     given = [each for part in (profile, evaluation) for each in (part if isinstance(part, list | tuple) else [part])]
     runs = [load_run(x) if isinstance(x, str | Path) else x for x in given]

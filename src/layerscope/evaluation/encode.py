@@ -15,10 +15,10 @@ from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
 from layerscope.errors import LayerscopeError
+from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import cut_by_characters
 from layerscope.models.prefix import SharedPrefix
-from layerscope.reading import BatchRunner
 from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 _CHUNK_BYTES = 128 * 2**20

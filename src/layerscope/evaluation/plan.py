@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.capture import Site, expand_sites
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import READOUT_COLUMNS, Readout, kinds_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec

@@ -12,8 +12,8 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
+from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.reading import Reading
 from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
 from layerscope.core.runs import load_run, read_back
 from layerscope.errors import ExportError, RunFolderError
@@ -21,7 +21,7 @@ from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.exporting.draft import why_not
 from layerscope.models import LoadedModel
-from layerscope.profiling.run import Run
+from layerscope.profiling.run import Profile
 from layerscope.selection import Choice, choose
 from layerscope.selection.labels.read import read_labels
 from layerscope.store.checked import read_array
@@ -33,7 +33,7 @@ class ExportEvidence:
     """A finished run, or a choice that was made earlier, asked about the layer and readout to export."""
 
     where: str
-    run: Evaluation | Run | None = None
+    run: Evaluation | Profile | None = None
     given: Choice | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     """The facts of the model's identity."""
@@ -43,7 +43,7 @@ class ExportEvidence:
         """From a run's folder, a file that `layerscope select --json` wrote, a run or a choice."""
         if isinstance(source, Choice):
             return cls._of_choice("the given choice", source)
-        if isinstance(source, (Evaluation, Run)):
+        if isinstance(source, (Evaluation, Profile)):
             return cls(str(source.path), source, about=source.manifest["model"])
         path = Path(source)
         if path.is_file():
@@ -52,7 +52,7 @@ class ExportEvidence:
             except RunFolderError as error:
                 raise ExportError(str(error)) from None
         run = load_run(path)
-        if isinstance(run, (Evaluation, Run)):
+        if isinstance(run, (Evaluation, Profile)):
             return cls(str(path), run, about=run.manifest["model"])
         raise ExportError(
             f"{path} holds a {run.kind}, which says nothing about the layer to export. Give the folder of a profile or an "

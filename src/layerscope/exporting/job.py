@@ -79,7 +79,7 @@ def export(
     *,
     readout: str | Readout | None = None,
     out: str | Path | None = None,
-    from_run: Any = None,
+    choice: Any = None,
     tokenizer: Any = None,
     texts: Sequence[str] | None = None,
     brief: bool = False,
@@ -102,7 +102,7 @@ def export(
 ) -> Exported:
     """Cut a model at `layer`, save it with `readout` as a sentence-transformers folder, and verify that folder.
 
-    - `from_run`: what chooses the layer and readout if they are not given: the folder of a profile or an evaluation, a file that
+    - `choice`: what chooses the layer and readout if they are not given: the folder of a profile or an evaluation, a file that
       `layerscope select --json` wrote, or a `Choice`. It also gives the evidence in the model card. From an evaluation come the
       maximum length, the scaling and the mean for centering as well.
     - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `mean`: their mean, and a description
@@ -132,15 +132,15 @@ def export(
         raise ExportError("--column names a column of the --center-on file: give that file too.")
     refuse_missing(center_on)
     loaded = open_model(model, tokenizer, offline, loading)
-    evidence = None if from_run is None else ExportEvidence.load(from_run)
+    evidence = None if choice is None else ExportEvidence.load(choice)
     chosen = None if layer is None else _layer(loaded, layer)
-    choice = None
+    answer = None
     notes: list[str] = []
     if evidence is not None:
         evidence.check(loaded)
-        chosen, wanted, choice, notes = evidence.choose(chosen, wanted)
+        chosen, wanted, answer, notes = evidence.choose(chosen, wanted)
     elif chosen is None:
-        raise ExportError(f"say which layer: --layer 0 to {loaded.n_blocks}, or --from-run with the folder of a run.")
+        raise ExportError(f"say which layer: --layer 0 to {loaded.n_blocks}, or --choice with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
     for name in extra:
@@ -155,7 +155,7 @@ def export(
         facts = {
             **describe(draft, verify([draft])[0]),
             "license": license_of(loaded, model, offline),
-            "evidence": None if evidence is None else evidence.facts(draft.layer, draft.readout, choice, notes),
+            "evidence": None if evidence is None else evidence.facts(draft.layer, draft.readout, answer, notes),
             "why": why,
             "formats": {name: FORMATS.get(name).write(draft, {"quantize": quantize}) for name in extra},
         }
@@ -291,7 +291,7 @@ def _mean(
     uncentered = replace(readout, centering="none").name
     raise ExportError(
         f"readout {readout.name!r} subtracts a mean: say over which texts (--center-on FILE or corpus), or give the evaluation "
-        f"that used it (--from-run). Without centering: --readout {uncentered}"
+        f"that used it (--choice). Without centering: --readout {uncentered}"
     )
 
 

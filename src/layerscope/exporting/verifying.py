@@ -23,8 +23,8 @@ from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import reload_child
 from layerscope.exporting.cutting import capture_states
 from layerscope.exporting.draft import Draft
+from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
-from layerscope.reading import BatchRunner
 
 TOLERANCE = {"float64": 1e-5, "float32": 1e-5}
 HALF_TOLERANCE = 5e-3  # half precision rounds every sum, and a batch's shape changes their order

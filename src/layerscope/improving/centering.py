@@ -15,7 +15,7 @@ from layerscope.core.readout import Readout, get_template
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
 from layerscope.improving.grid import StoredCandidates
-from layerscope.improving.reading import Reader, Sample
+from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
 

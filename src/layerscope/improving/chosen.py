@@ -16,7 +16,7 @@ from layerscope.exporting.blend import export_blend
 from layerscope.exporting.job import export
 from layerscope.improving.centering import Centered
 from layerscope.improving.grid import unit
-from layerscope.improving.reading import Reader
+from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
 

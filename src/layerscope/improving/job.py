@@ -29,9 +29,9 @@ from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
 from layerscope.improving.judging import NONE, Panel, goes_by_words, make_panel, parts_of, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
-from layerscope.improving.reading import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.record import VERSION_KEY, Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
 from layerscope.improving.result import Improved
+from layerscope.improving.sample import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import announce, said_time, stages
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit

@@ -11,7 +11,7 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import Readout
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope.improving.grid import StoredCandidates, by_template
-from layerscope.improving.reading import Reader, encoder_vectors, knows_language, own_readout, unknown_share
+from layerscope.improving.sample import Reader, encoder_vectors, knows_language, own_readout, unknown_share
 from layerscope.models import LoadedModel, load
 from layerscope.models.load import at_commit
 from layerscope.models.source import resolve

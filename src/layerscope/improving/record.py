@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.sites import site_of
 from layerscope.improving.centering import Centered
 from layerscope.improving.choose import KEPT, SCREEN, SECOND, TIE, Decision
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
-from layerscope.improving.reading import Reader, Sample
+from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges import agreement, consistency

@@ -17,7 +17,7 @@ from torch import nn
 from layerscope.capture.batches import Batch, make_image_batch
 from layerscope.capture.hooks import Capture
 from layerscope.core.sites import Site
-from layerscope.data.images.reading import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
+from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
 from layerscope.data.items import Items
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, UnknownNameError
 from layerscope.models.architectures import own_architecture

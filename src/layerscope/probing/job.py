@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
+from layerscope.core.conventions import Reading
 from layerscope.core.options import EngineOptions, ModelOptions, take_options, take_renamed
-from layerscope.core.reading import Reading
 from layerscope.core.runs import read_back
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.hub import pinned
@@ -25,8 +25,7 @@ from layerscope.engines.base import ModelRecipe, make_recipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by, open_model
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
-from layerscope.probing.heads import NEIGHBORS
-from layerscope.probing.reading import (
+from layerscope.probing.frozen import (
     DEFAULT_MAX_LENGTH,
     ItemSource,
     ModelItems,
@@ -36,6 +35,7 @@ from layerscope.probing.reading import (
     ReadWork,
     read_by_workers,
 )
+from layerscope.probing.heads import NEIGHBORS
 from layerscope.probing.run import KIND, Predictions, ProbeRun, item_table, probe_table
 from layerscope.probing.states import StateCache, default_budget, plan_storage
 from layerscope.probing.training import ProbeRecipe, fit, head_count, pooling_of, probes

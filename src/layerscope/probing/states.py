@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import UnknownNameError
-from layerscope.probing.reading import ModelReader, Parts, PooledReader
+from layerscope.probing.frozen import ModelReader, Parts, PooledReader
 from layerscope.progress import Progress
 from layerscope.spectra.memory import free_memory
 from layerscope.store import atomic, checked

@@ -2,6 +2,6 @@
 
 from layerscope.profiling.config import PRESETS, ProfileConfig
 from layerscope.profiling.job import profile
-from layerscope.profiling.run import Run
+from layerscope.profiling.run import Profile
 
-__all__ = ["PRESETS", "ProfileConfig", "Run", "profile"]
+__all__ = ["PRESETS", "Profile", "ProfileConfig", "profile"]

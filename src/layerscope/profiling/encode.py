@@ -16,6 +16,7 @@ import torch
 from layerscope.capture import Site, check_residual, expand_sites
 from layerscope.data.items import Items
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
+from layerscope.forward import EarlyPlanner, Plan, Prefetcher, items_per_batch
 from layerscope.metrics.samples import FOLDS
 from layerscope.metrics.tokens.measures import entropy_kernel
 from layerscope.models import LoadedModel
@@ -24,7 +25,6 @@ from layerscope.models.kernels import reading_kernels
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
-from layerscope.reading import EarlyPlanner, Plan, Prefetcher, items_per_batch
 from layerscope.spectra import resolvents
 from layerscope.spectra.cuda import UnusableError, architecture_of, compile_ahead
 from layerscope.spectra.memory import free_memory

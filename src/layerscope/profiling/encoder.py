@@ -15,11 +15,11 @@ from layerscope.capture import Batch, Reducer, Site
 from layerscope.capture.reduce import LaterTokens, ReducedTensors, room_for_matrices
 from layerscope.data.items import Items
 from layerscope.engines import Advance, ModelRecipe, Work
+from layerscope.forward import BatchRunner, Plan, Prefetcher, read_rows
 from layerscope.metrics.registry import get_metric, is_plugin, register
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Row, ViewInputs
 from layerscope.profiling.config import ProfileConfig
-from layerscope.reading import BatchRunner, Plan, Prefetcher, read_rows
 from layerscope.spectra import Sent, placed
 from layerscope.store import Shard
 

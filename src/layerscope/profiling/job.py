@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from layerscope.capture.reduce import compute_dtype
+from layerscope.core.conventions import Reading
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
-from layerscope.core.reading import Reading
 from layerscope.core.runs import read_back, view
 from layerscope.data.corpus import refuse_missing
 from layerscope.data.hub import pinned
@@ -26,6 +26,7 @@ from layerscope.data.items import Items, is_items
 from layerscope.data.kinds import open_items
 from layerscope.engines import Engine, driver_options, engine_in_use, make_recipe, open_engine
 from layerscope.errors import LayerscopeError
+from layerscope.forward import Plan, choose_shard_size, make_plan
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by, open_model
@@ -34,10 +35,9 @@ from layerscope.models.fingerprint import files_sha256
 from layerscope.models.load import find_source
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, compile_kernels, encode, encode_in_memory
-from layerscope.profiling.run import Run
+from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress, progress_bar
-from layerscope.reading import Plan, choose_shard_size, make_plan
 from layerscope.spectra import solvers_used
 from layerscope.store import RunFolder, Shard, ShardStore
 from layerscope.store.folder import config_key
@@ -156,7 +156,7 @@ class Observer(Protocol):
     def update(self, job: Job, plan: Plan, store: ShardStore) -> None:
         """A shard is finished."""
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Profile) -> None:
         """The run is complete."""
 
 
@@ -181,7 +181,7 @@ def profile(
     data_options: DataOptions | Mapping[str, Any] | None = None,
     engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
-) -> Run:
+) -> Profile:
     """Measure every layer of a model on texts or images, without labels.
 
     - `model`: a name, folder or hub id (see `load`), a `LoadedModel`, or a torch module with its `tokenizer` (for an image model,
@@ -229,7 +229,7 @@ def profile(
             there = folder.manifest()
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
             if same and folder.is_whole():
-                return _finished(read_back(Run.kind, Run.load, folder.path), observer)
+                return _finished(read_back(Profile.kind, Profile.load, folder.path), observer)
         job = _open_job(model, tokenizer, items, config, used, offline, loading.given())
         job.batch_size, job.observer = where.batch_size, observer
         with progress_bar(progress) as bar, job.reader:
@@ -267,7 +267,7 @@ def _open_job(
     return Job(loaded, items, config, engine=engine, recipe=make_recipe(model, loaded, offline, options))
 
 
-def _finished(run: Run, observer: Observer | None) -> Run:
+def _finished(run: Profile, observer: Observer | None) -> Profile:
     if observer is not None:
         observer.finish(run)
     return run
@@ -305,11 +305,11 @@ class Job(ProfileTask):
         if self.observer is not None:
             self.observer.update(self, plan, store)
 
-    def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Run:
+    def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Profile:
         """Run in a folder: return what is finished, resume what was stopped."""
         with folder.session("profile", self.identity, overwrite=overwrite, request_key=request_key, started=now()) as session:
             if session.finished:
-                return read_back(Run.kind, Run.load, folder.path)
+                return read_back(Profile.kind, Profile.load, folder.path)
             size = session.start.get("shard_size") or self._shard_size()
             session.note(shard_size=size)
             run = self.run(ShardStore(folder.scratch), bar, size)
@@ -318,7 +318,7 @@ class Job(ProfileTask):
             folder.finish()
             return run
 
-    def run(self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None) -> Run:
+    def run(self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None) -> Profile:
         """Run with shards in a store; those already there are kept."""
         clock = time.perf_counter()
         if self.recipe is None and self.model.device.type == "cuda":
@@ -347,7 +347,7 @@ class Job(ProfileTask):
         bar.begin("metrics|sites", len(self.sites))
         table = builder.build(shards, bar.advance, gather)
         seconds = {"encode": encoded - clock, "metrics": time.perf_counter() - encoded}
-        return Run(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
+        return Profile(table, self.manifest(plan, builder, facts, seconds), PromptTable(self.sites, plan, builder.numbers))
 
     def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
         """What the run says about itself."""

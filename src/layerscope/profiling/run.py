@@ -99,7 +99,7 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 
 
 @dataclass
-class Run(WideTable):
+class Profile(WideTable):
     """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization and sink setting."""
 
     kind: ClassVar[str] = "profile"
@@ -120,12 +120,12 @@ class Run(WideTable):
         return self._prompts
 
     @classmethod
-    def load(cls, path: str | Path) -> Run:
+    def load(cls, path: str | Path) -> Profile:
         """Read a run's folder."""
         manifest = finished_manifest(path, cls.kind)
         return cls(RunFolder(path).read_table("profile"), manifest, None, Path(path))
 
-    def save(self, path: str | Path) -> Run:
+    def save(self, path: str | Path) -> Profile:
         """Write the run's folder: profile.parquet, profile.csv, prompts.parquet, manifest.json."""
         folder = RunFolder(path)
         if isinstance(self._prompts, PromptTable):
@@ -198,16 +198,16 @@ class Run(WideTable):
         order = [title for name in names for title in (name, f"{name} (sink dropped)") if title in set(titles)]
         return pivot(rows.assign(title=titles), "title").rename_axis(columns=None)[order]
 
-    def plot(self, *others: Run | str | Path | Sequence[str], metrics: Sequence[str] | None = None, **options: Any) -> Figure:
+    def plot(self, *others: Profile | str | Path | Sequence[str], metrics: Sequence[str] | None = None, **options: Any) -> Figure:
         """Curves of the metrics against depth, as a matplotlib figure; other runs (or their folders) on the same axes.
 
         run.plot(); run.plot(other); run.plot(other, metrics=["prompt_entropy"], x="layer")
         """
-        runs: list[Run] = [self]
+        runs: list[Profile] = [self]
         for other in others:
             if isinstance(other, str | Path):
-                runs.append(Run.load(other))
-            elif isinstance(other, Run):
+                runs.append(Profile.load(other))
+            elif isinstance(other, Profile):
                 runs.append(other)
             elif isinstance(other, Sequence) and metrics is None:  # the names of metrics, as the first argument
                 metrics = other
@@ -221,6 +221,6 @@ class Run(WideTable):
 
     def __repr__(self) -> str:
         return (
-            f"<Run {self.name}: {self.manifest['counts']['prompts']} prompts, {self.table['site'].nunique()} sites, "
+            f"<Profile {self.name}: {self.manifest['counts']['prompts']} prompts, {self.table['site'].nunique()} sites, "
             f"{self.table['metric'].nunique()} metrics, final_norm={self.manifest['conventions']['final_norm']}>"
         )

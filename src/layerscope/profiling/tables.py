@@ -21,12 +21,12 @@ import torch
 
 from layerscope.capture import Site
 from layerscope.capture.batches import is_out_of_memory, release_memory
+from layerscope.forward import Plan
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
 from layerscope.metrics.base import Metric, PromptMean
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
-from layerscope.reading import Plan
 from layerscope.spectra import side_by_side
 from layerscope.spectra.memory import free_memory
 from layerscope.store import RunFolder, Shard, ShardStore, StoredVectors, atomic

@@ -17,9 +17,9 @@ from layerscope.report.write import write_report
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
+    from layerscope.forward import Plan
     from layerscope.profiling.job import Job
-    from layerscope.profiling.run import Run
-    from layerscope.reading import Plan
+    from layerscope.profiling.run import Profile
     from layerscope.store import ShardStore
 
 
@@ -52,12 +52,12 @@ class LivePage:
         finally:
             self.spent += time.perf_counter() - start
 
-    def finish(self, run: Run) -> None:
+    def finish(self, run: Profile) -> None:
         """The run is complete: the page is its report."""
         write_report([run], self.path)
 
     def _write(self, job: Job, plan: Plan, store: ShardStore, done: list[int], elapsed: float) -> None:
-        from layerscope.profiling.run import Run
+        from layerscope.profiling.run import Profile
         from layerscope.profiling.tables import TableBuilder
         from layerscope.report.contents import gather
         from layerscope.report.page import page
@@ -68,7 +68,7 @@ class LivePage:
         n = sum(len(shard.prompts) for shard in shards)
         manifest = job.manifest(plan, builder, {"resumed_prompts": 0, "residual_error": None, "empty_views": 0}, {})
         manifest["counts"]["prompts"] = n
-        run = Run(table, manifest, table.iloc[:0])
+        run = Profile(table, manifest, table.iloc[:0])
         live: dict[str, Any] = {
             "done": False,
             "every": _EVERY,

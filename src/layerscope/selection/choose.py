@@ -2,7 +2,7 @@
 
 `select`, `export`, the report, the demo and `improve` all ask `choose`, so that they cannot disagree:
 
-    choice = choose("runs/evaluation")                      # a folder, a Run, an Evaluation, a Choice or a `select --json` file
+    choice = choose("runs/evaluation")                   # a folder, a Profile, an Evaluation, a Choice or a `select --json` file
     choice = choose(run, evaluation)                        # both: the scores decide
     choice = choose(folder, usable=why_not)                 # only what can be exported; `choice.passed_over` says what was not
     choice = choose(folder, layer=12, readouts="plain/mean")  # what was asked for, with what is known about its gain
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.reading import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MANIFEST, load_run
 from layerscope.core.sites import site_of
@@ -40,7 +40,7 @@ from layerscope.selection.rules import get_rule
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Run
+    from layerscope.profiling.run import Profile
 
 
 def choose(
@@ -161,11 +161,11 @@ def _trusted(forecast: Forecast, last: int, budget: float | None) -> np.ndarray:
     return np.where(safe, forecast.gain, -np.inf) if safe[: budgets.allowed_blocks(budget, last) + 1].any() else forecast.gain
 
 
-def _sort(sources: tuple[Any, ...]) -> tuple[list[Run], list[Evaluation], list[Choice]]:
+def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation], list[Choice]]:
     from layerscope.evaluation.run import Evaluation
-    from layerscope.profiling.run import Run
+    from layerscope.profiling.run import Profile
 
-    profiles: list[Run] = []
+    profiles: list[Profile] = []
     evaluations: list[Evaluation] = []
     choices: list[Choice] = []
     for given in sources:
@@ -173,7 +173,7 @@ def _sort(sources: tuple[Any, ...]) -> tuple[list[Run], list[Evaluation], list[C
         if isinstance(given, str | Path):
             refuse_model(given)
             source = Choice.from_json(Path(given)) if Path(given).is_file() else load_run(given)
-        if isinstance(source, Run):
+        if isinstance(source, Profile):
             profiles.append(source)
         elif isinstance(source, Evaluation):
             evaluations.append(source)
@@ -184,7 +184,9 @@ def _sort(sources: tuple[Any, ...]) -> tuple[list[Run], list[Evaluation], list[C
                 f"{given} holds a {getattr(source, 'kind', 'run')}; a choice rests on a profile, an evaluation or a choice."
             )
         else:
-            raise LayerscopeError(f"expected the folder of a run, a Run, an Evaluation or a Choice, not {type(given).__name__}.")
+            raise LayerscopeError(
+                f"expected the folder of a run, a Profile, an Evaluation or a Choice, not {type(given).__name__}."
+            )
     return profiles, evaluations, choices
 
 
@@ -204,7 +206,7 @@ def refuse_model(given: str | Path) -> None:
         )
 
 
-def _check_same(profile: Run, evaluation: Evaluation) -> None:
+def _check_same(profile: Profile, evaluation: Evaluation) -> None:
     one, other = (ModelIdentity.of(run.manifest["model"]) for run in (profile, evaluation))
     if (difference := one.difference(other)) is not None:
         raise LayerscopeError(
@@ -240,7 +242,7 @@ def _one_readout(named: list[str] | None, usable: WhyNot | None) -> str:
     return readout
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: Profile) -> dict[str, Any]:
     """What a choice says about the run that it rests on."""
     model = run.manifest["model"]
     return {

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.sites import whole_layers
 from layerscope.core.valley import find_valley
 from layerscope.errors import LayerscopeError
 
 if TYPE_CHECKING:
-    from layerscope.profiling.run import Run
+    from layerscope.profiling.run import Profile
 
 # The atlas's names for the metrics of a profile. `entropy_sentence` is the older code's prompt entropy.
 ATLAS_METRICS = {
@@ -84,7 +84,7 @@ class Evidence:
         return self.final_norm != "applied" or not self.has_final_norm
 
 
-def from_run(run: Run) -> Evidence:
+def from_run(run: Profile) -> Evidence:
     """The evidence in a finished profile."""
     blocks = int(run.manifest["model"]["n_blocks"])
     table = whole_layers(run.table)

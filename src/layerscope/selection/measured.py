@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Z95, Interval

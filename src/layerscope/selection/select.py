@@ -30,7 +30,7 @@ def select(
 ) -> Choice:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels.
 
-    - `runs`: folders of finished runs, or `Run` or `Evaluation` objects. With an evaluation among them, the measured scores
+    - `runs`: folders of finished runs, or `Profile` or `Evaluation` objects. With an evaluation among them, the measured scores
       decide (rule `measured`). With a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
     - `atlas`: a published model, instead of `runs`.
     - `budget`: the share of the blocks that may run. `tolerance`: the points of score to give up for an earlier layer.

@@ -73,7 +73,7 @@ class RunFolder:
 
     with folder.session("profile", config, owned=["shards"]) as session:
         if session.finished:
-            return Run.load(folder.path)
+            return Profile.load(folder.path)
         …
         folder.write_table("profile", table)
         session.complete({"model": …})

@@ -23,7 +23,7 @@ import pandas as pd
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.models import LoadedModel
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
@@ -223,7 +223,7 @@ def forget_download(spec: Spec, commit: str | None) -> bool:
     return True
 
 
-def verdict(steps: list[TrainingStep], runs: list[Run], valleys: list[Valleys], texts: int, seed: int) -> list[str]:
+def verdict(steps: list[TrainingStep], runs: list[Profile], valleys: list[Valleys], texts: int, seed: int) -> list[str]:
     """When the valley forms, with the sink token and without it, and how the metrics move."""
     out = [in_short(_answer(steps, valleys)), _forms(steps, valleys, "keep"), _forms(steps, valleys, "drop")]
     first, last = valleys[0], valleys[-1]
@@ -275,7 +275,7 @@ def _forms(steps: list[TrainingStep], valleys: list[Valleys], sink: str) -> str:
     return sentence(f"{text}, and is deepest with {depth}.")
 
 
-def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, span: str) -> str:
+def _movement(runs: list[Profile], metric: str, unit: str, texts: int, seed: int, span: str) -> str:
     """The change over training of the middle half of the layers and of the others."""
     changes = []
     for sink in ("keep", "drop"):
@@ -291,7 +291,7 @@ def _movement(runs: list[Run], metric: str, unit: str, texts: int, seed: int, sp
     return f"{text}, and {_also(kept, ends)} in the others, {ends}; without the sink token {dropped} and {without}."
 
 
-def _course(steps: list[TrainingStep], runs: list[Run], seed: int) -> str:
+def _course(steps: list[TrainingStep], runs: list[Profile], seed: int) -> str:
     """Prompt entropy of the middle half of the layers at every step: what lies between the first and the last."""
     sentences = []
     for step, run in zip(steps, runs, strict=True):
@@ -311,7 +311,7 @@ def _also(one: Interval, other: Interval) -> str:
     return f"also {does}" if one.sign == other.sign and one.sign else does
 
 
-def _pooled(runs: list[Run], metric: str) -> str | None:
+def _pooled(runs: list[Profile], metric: str) -> str | None:
     """A metric of all prompts together at the middle layer, before and after, each with its interval."""
     if metric not in set(runs[0].table["metric"]):
         return None

@@ -18,7 +18,7 @@ import pandas as pd
 
 from layerscope.core.statistics import Interval
 from layerscope.metrics import metrics
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
@@ -189,7 +189,7 @@ class Differences:
         return pd.DataFrame(rows, columns=["kind", "against", *VALUES])
 
 
-def differences(base: tuple[str, Run], other: tuple[str, Run], texts: int, seed: int) -> Differences:
+def differences(base: tuple[str, Profile], other: tuple[str, Profile], texts: int, seed: int) -> Differences:
     """Other minus base at the base's layers."""
     first, second = base[1], other[1]
     place = first.prompts.drop_duplicates("site")
@@ -204,7 +204,7 @@ def differences(base: tuple[str, Run], other: tuple[str, Run], texts: int, seed:
     return Differences(base[0], other[0], numbers, sites, want, values, seed)
 
 
-def _values(run: Run, metric: str, normalization: str, sink: str, texts: int) -> np.ndarray:
+def _values(run: Profile, metric: str, normalization: str, sink: str, texts: int) -> np.ndarray:
     """(texts, layers); `logN` divides by the log of each prompt's number of tokens, where that is above 0."""
     values = by_layer(run.prompts, metric, sink, texts).to_numpy()
     if normalization == "raw":

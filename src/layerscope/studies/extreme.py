@@ -25,11 +25,11 @@ from layerscope.capture.hooks import FinalNorm
 from layerscope.core.statistics import Interval
 from layerscope.data.items import content_key
 from layerscope.errors import DataError
+from layerscope.forward import BatchRunner
 from layerscope.metrics import Options, many_intervals
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.reading import BatchRunner
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (

@@ -30,7 +30,7 @@ from layerscope.data.augment import views
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.studies.base import Option, Result, Study
@@ -98,7 +98,7 @@ class Finetune(Study):
         spec = read_specs(request.models)[0]
         train, test = split(request.texts)
         measured = replace(request, texts=test, model_options={}, engine=None)
-        runs: dict[tuple[int, int], Run] = {}
+        runs: dict[tuple[int, int], Profile] = {}
         base = spec.open(request)
         for seed in options["seeds"]:
             found = _one_seed(measured, base, spec.label, int(seed), steps, list(train.texts), bar)
@@ -163,7 +163,7 @@ def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:
 
 def _one_seed(
     request: Request, base: LoadedModel, label: str, seed: int, steps: list[int], texts: list[str], bar: Progress
-) -> dict[int, Run]:
+) -> dict[int, Profile]:
     """The profiles of one training, by step."""
     options = request.options
     names = {step: f"{label} seed {seed} step {step}" for step in steps}
@@ -172,12 +172,12 @@ def _one_seed(
     folders = {step: request.work / folder_name(name) for step, name in names.items()}
     done = {step: RunFolder(folder).manifest() for step, folder in folders.items()}
     if all(manifest is not None and manifest.get("status") == "complete" for manifest in done.values()):
-        return {step: Run.load(folder) for step, folder in folders.items()}
+        return {step: Profile.load(folder) for step, folder in folders.items()}
     torch.manual_seed(seed)
     module = fresh_copy(base, options["fresh"])
     model = wrap(module, base.tokenizer, label)
     trainer = Trainer(model, options["objective"], options["batch"], options["rate"], options["train_tokens"], texts, seed)
-    runs: dict[int, Run] = {}
+    runs: dict[int, Profile] = {}
     for step in steps:
         bar.begin(f"training {label}, seed {seed}|steps", max(1, step - trainer.step), 0)
         while trainer.step < step:
@@ -254,7 +254,7 @@ class Trainer:
         return F.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100)
 
 
-def changes(runs: dict[tuple[int, int], Run], seeds: list[int], last: int, label: str) -> pd.DataFrame:
+def changes(runs: dict[tuple[int, int], Profile], seeds: list[int], last: int, label: str) -> pd.DataFrame:
     """Per layer, metric and sink setting: after the last step minus before, over seeds."""
     keys = ["site", "layer", "depth", "metric", "sink"]
     parts = []
@@ -269,7 +269,7 @@ def changes(runs: dict[tuple[int, int], Run], seeds: list[int], last: int, label
     return pd.DataFrame(rows).reindex(columns=["kind", "seed", "step", *VALUES])
 
 
-def _raw(run: Run) -> pd.DataFrame:
+def _raw(run: Profile) -> pd.DataFrame:
     return run.table[run.table["normalization"] == "raw"]
 
 

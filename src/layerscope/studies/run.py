@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
+from layerscope.core.conventions import SEVERAL, Reading
 from layerscope.core.options import take_renamed
-from layerscope.core.reading import SEVERAL, Reading
 from layerscope.core.runs import finished_manifest, read_back, view
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.hub import pinned

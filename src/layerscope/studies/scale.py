@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
@@ -87,7 +87,7 @@ class Scale(Study):
         return draw_ordered(table, labels, [f"{label}\n{sizes[label] / 1e6:.3g} M" for label in labels], "model", manifest)
 
 
-def _mean_entropy(run: Run, texts: int) -> dict[str, np.ndarray]:
+def _mean_entropy(run: Profile, texts: int) -> dict[str, np.ndarray]:
     """The mean over layers of each prompt's entropy."""
     return {sink: by_layer(run.prompts, "prompt_entropy", sink, texts).to_numpy().mean(axis=1) for sink in ("keep", "drop")}
 

@@ -29,7 +29,7 @@ from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.task_metrics import corpus_of
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.metrics import metrics
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import in_short, lists, mean_of, model_colors, new_figure, profile_rows, quiet, tame
@@ -126,7 +126,7 @@ class _Found:
     """One model: its profile, its scores, its correlations and the choices of the rules."""
 
     label: str
-    profile: Run
+    profile: Profile
     scores: pd.DataFrame  # task, layer, score × 100
     found: Correlations
     choices: pd.DataFrame  # rule, task, layer, gain
@@ -194,7 +194,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
         offline=request.offline,
         progress=False,
     )
-    curves: dict[str, Run] = {}
+    curves: dict[str, Profile] = {}
     notes = []
     if options["task_texts"]:
         specs = resolve_tasks(options["tasks"], data_dir=data_dir, offline=request.offline, limit=limit, seed=request.seed)

@@ -24,13 +24,13 @@ from layerscope.capture.hooks import FinalNorm
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
+from layerscope.forward import read_states
 from layerscope.metrics import Options
 from layerscope.metrics.effective_rank import effective_rank
 from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.reading import read_states
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import checked

@@ -17,7 +17,7 @@ from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
 from layerscope.probing.job import probe
 from layerscope.probing.run import ProbeRun
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from layerscope.store import RunFolder
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.shared.models import Spec
@@ -121,7 +121,7 @@ class Step:
         elif self.kind == "probe":
             rows = ProbeRun.load(folder).table.rename(columns={"probe": "setting"})
         else:
-            rows = Run.load(folder).table
+            rows = Profile.load(folder).table
         corpus = None if self.corpus is None else self.corpus.label
         place = {"job": self.name, "revision": self.revision, "corpus": corpus}
         absent = {name: None if name in _WORDS else math.nan for name in COLUMNS if name not in rows}

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.errors import LayerscopeError, ModelError, NonFiniteStatesError, UnknownNameError
 from layerscope.metrics import Options, PromptMean
 from layerscope.metrics.registry import MetricName

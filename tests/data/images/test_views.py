@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from layerscope.data.images import ImageSet, PixelPreparation, PixelReader
-from layerscope.data.images.reading import AREA, _crop, augment, view_rng
+from layerscope.data.images.pixels import AREA, _crop, augment, view_rng
 from layerscope.errors import DataError
 
 PLAIN = PixelPreparation((16, 16))

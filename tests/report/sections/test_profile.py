@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.report.sections.profile import print_run
 from layerscope.report.text import number, sparkline
 from tests.report.conftest import NAME
 
 
-def printed(run: Run, width: int) -> str:
+def printed(run: Profile, width: int) -> str:
     stream = io.StringIO()
     print_run(run, Console(file=stream, width=width))
     return stream.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_fits_the_width_and_tells_the_valley(run: Run, width: int) -> None:
+def test_fits_the_width_and_tells_the_valley(run: Profile, width: int) -> None:
     text = printed(run, width)
     assert max(len(line) for line in text.splitlines()) <= width
     words = " ".join(text.split())
@@ -34,7 +34,7 @@ def test_fits_the_width_and_tells_the_valley(run: Run, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_every_layer_has_a_line(run: Run, width: int) -> None:
+def test_every_layer_has_a_line(run: Profile, width: int) -> None:
     lines = printed(run, width).splitlines()
     entropy = {line.split()[0]: line for line in lines if line.split() and line.split()[0] in "0123"}
     assert list(entropy) == ["0", "1", "2", "3"]
@@ -43,14 +43,14 @@ def test_every_layer_has_a_line(run: Run, width: int) -> None:
     assert ("block.1" in entropy["2"]) == (width == 200)
 
 
-def test_names_are_printed_as_they_are(run: Run) -> None:
+def test_names_are_printed_as_they_are(run: Profile) -> None:
     text = " ".join(printed(run, 200).split())
     assert NAME in text
     assert "<img src=x> [red]data[/]" in text
     assert "final_norm raw" in text
 
 
-def test_without_a_valley(plain_run: object, run: Run) -> None:
+def test_without_a_valley(plain_run: object, run: Profile) -> None:
     rows = run.table["metric"] == "prompt_entropy"
     run.table.loc[rows, "value"] = 2.0
     assert "Prompt entropy has no valley" in printed(run, 80)
@@ -58,7 +58,7 @@ def test_without_a_valley(plain_run: object, run: Run) -> None:
     assert "valley" not in printed(run, 80)
 
 
-def test_undefined_curves_are_told(run: Run) -> None:
+def test_undefined_curves_are_told(run: Profile) -> None:
     run.table.loc[run.table["metric"] == "dime", ["value", "ci_low", "ci_high"]] = math.nan
     text = printed(run, 120)
     assert "undefined at every layer" in text
@@ -74,7 +74,7 @@ def test_sparkline() -> None:
     assert sparkline([]) == ""
 
 
-def test_deep_models_keep_their_ends(run: Run) -> None:
+def test_deep_models_keep_their_ends(run: Profile) -> None:
     from layerscope.report.sections.profile import _fitted
 
     values = np.zeros(200)
@@ -93,7 +93,7 @@ def test_number(value: float, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_in_a_notebook_nothing_from_outside_is_markup(run: Run) -> None:
+def test_in_a_notebook_nothing_from_outside_is_markup(run: Profile) -> None:
     run.manifest["warnings"].append("<b onclick=evil()>warning</b>")
     html = run._repr_html_()
     tags = set(re.findall(r"</?([a-z]+)", html))
@@ -105,7 +105,7 @@ def test_in_a_notebook_nothing_from_outside_is_markup(run: Run) -> None:
     assert "&lt;img src=x&gt;" in html
 
 
-def test_a_notebook_says_what_it_shows(run: Run) -> None:
+def test_a_notebook_says_what_it_shows(run: Profile) -> None:
     html = run._repr_html_()
     assert "valley at layer 2 (block.1)" in html
     assert "final_norm <b>raw</b>" in html

@@ -14,7 +14,7 @@ import numpy as np
 from layerscope.data.hub import HubSpec, commit_of, hub_cache, load_hub_dataset, parse_hub_spec
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
-from layerscope.data.images.reading import ImageRequest, ImageWorkers, split_into
+from layerscope.data.images.pixels import ImageRequest, ImageWorkers, split_into
 from layerscope.errors import DataError, UnknownNameError, clean_name, clean_names
 from layerscope.progress import progress_bar
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerscope.data.images.reading import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
+from layerscope.data.images.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
 from layerscope.errors import ModelError
 
 MODEL_TYPE = "tiny_vit_stage"

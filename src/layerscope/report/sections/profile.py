@@ -12,8 +12,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.reading import Reading
 from layerscope.core.sites import whole_layers
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
@@ -26,10 +26,10 @@ from layerscope.terminal import Console
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from layerscope.profiling.run import Run
+    from layerscope.profiling.run import Profile
 
 
-def from_run(run: Run) -> Curves:
+def from_run(run: Profile) -> Curves:
     """A profile."""
     m = run.manifest
     model, c, counts = m["model"], m["conventions"], m["counts"]
@@ -73,7 +73,7 @@ _DROPPED = (0, (1, 1.5))
 
 
 def plot_profiles(
-    runs: Sequence[Run | Curves], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4
+    runs: Sequence[Profile | Curves], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4
 ) -> Figure:
     """One panel per metric, one line per run with its 95 % band; dotted: the sink token dropped. `x` is depth or layer."""
     curves = [run if isinstance(run, Curves) else from_run(run) for run in runs]
@@ -197,7 +197,7 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
     return "\n".join(dict.fromkeys(facts))
 
 
-def print_run(run: Run, console: Console | None = None) -> None:
+def print_run(run: Profile, console: Console | None = None) -> None:
     """Print a profile for a person."""
     console = console or Console()
     console.print(_headline(run))
@@ -220,7 +220,7 @@ def how_long(manifest: dict[str, Any]) -> str:
     return f"{counts['prompts']} prompts, up to {conventions['max_length']} tokens"
 
 
-def _headline(run: Run) -> str:
+def _headline(run: Profile) -> str:
     m = run.manifest
     model, conventions = m["model"], m["conventions"]
     alpha = conventions["metrics"]["alpha"]
@@ -232,7 +232,7 @@ def _headline(run: Run) -> str:
     )
 
 
-def _layer_table(run: Run, width: int) -> Table:
+def _layer_table(run: Profile, width: int) -> Table:
     """Layers down, metrics across; intervals where the terminal is wide enough for them."""
     raw = run.table[run.table["normalization"] == "raw"]
     known = metrics()
@@ -261,7 +261,7 @@ def _layer_table(run: Run, width: int) -> Table:
     return table
 
 
-def _curves(run: Run, width: int) -> Table:
+def _curves(run: Profile, width: int) -> Table:
     """One line per metric: its curve, its extremes and, where there is room, what a higher value means."""
     measured = set(run.table["metric"])
     wide = width >= 150

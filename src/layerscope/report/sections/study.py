@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.errors import MissingExtraError
 from layerscope.report.sources import Block, Section
 

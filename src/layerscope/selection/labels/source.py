@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from layerscope.capture import Site
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout, all_readouts, get_template, kinds_of, parse_readouts
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.reading import Reading
+from layerscope.core.conventions import Reading
 from layerscope.core.sites import layer_ranges, site_of
 from layerscope.core.statistics import Interval
 from layerscope.core.valley import find_valley
 from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import interval
-from layerscope.profiling import Run
+from layerscope.profiling import Profile
 from layerscope.report.drawing import COLORS, color_key, logarithmic, new_figure, quiet, sequential, styles, tame
 
 
@@ -175,7 +175,7 @@ class Valleys:
     dropped: Dip
 
     @classmethod
-    def of(cls, run: Run, label: str, seed: int, texts: int) -> Valleys:
+    def of(cls, run: Profile, label: str, seed: int, texts: int) -> Valleys:
         """From a profile of whole layers on so many texts."""
         kept, dropped = (dip_of(by_layer(run.prompts, "prompt_entropy", s, texts).to_numpy(), seed) for s in ("keep", "drop"))
         return cls(label, int(run.manifest["model"]["n_blocks"]), kept, dropped)
@@ -206,7 +206,7 @@ def deeper(one: Dip, other: Dip, seed: int) -> Interval:
     return mean_of(other.falls - one.falls, seed)
 
 
-def profile_rows(run: Run, label: str, **more: object) -> pd.DataFrame:
+def profile_rows(run: Profile, label: str, **more: object) -> pd.DataFrame:
     """A profile's table with the model's name: raw values, and prompt entropy divided by the log of the length as well."""
     table = run.table
     wanted = (table["normalization"] == "raw") | ((table["metric"] == "prompt_entropy") & (table["normalization"] == "logN"))
@@ -217,7 +217,7 @@ def profile_rows(run: Run, label: str, **more: object) -> pd.DataFrame:
 INVARIANCE = {"infonce": -1, "lidar": 1, "dime": 1}  # the sign of more invariance to augmentation
 
 
-def invariance(base: Run, other: Run, names: tuple[str, str]) -> list[str]:
+def invariance(base: Profile, other: Profile, names: tuple[str, str]) -> list[str]:
     """What the metrics of augmented views say of two models, by depth; nothing where none was measured in both."""
     parts, signs = [], []
     for metric, sign in INVARIANCE.items():
@@ -242,7 +242,7 @@ def invariance(base: Run, other: Run, names: tuple[str, str]) -> list[str]:
     return [f"Augmentation invariance, {names[1]} against {names[0]}: {whole}. {'; '.join(parts)}."]
 
 
-def _view_curve(run: Run, metric: str) -> pd.DataFrame | None:
+def _view_curve(run: Profile, metric: str) -> pd.DataFrame | None:
     rows = run.table[(run.table["metric"] == metric) & (run.table["normalization"] == "raw")].sort_values("layer")
     rows = rows.dropna(subset=["value"])
     if len(rows) < 2:

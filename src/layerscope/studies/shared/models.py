@@ -25,14 +25,14 @@ from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.forward import read_states
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.adapters import locate
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.source import resolve
-from layerscope.profiling import Run, profile
+from layerscope.profiling import Profile, profile
 from layerscope.profiling.config import make_config
 from layerscope.progress import Progress
-from layerscope.reading import read_states
 from layerscope.store import RunFolder, checked
 
 # What each study shows beside prompt entropy; none of it needs augmented views.
@@ -158,12 +158,12 @@ def canonical(request: Request) -> Request:
 
 def profile_of(
     request: Request, spec: Spec, metrics: Sequence[str], bar: Progress, sites: Sequence[str] = LAYERS, **settings: Any
-) -> Run:
+) -> Profile:
     """The profile of one model, from the study's work folder if it is finished there."""
     folder = request.work / folder_name(spec.label)
     manifest = RunFolder(folder).manifest()
     if manifest is not None and manifest.get("status") == "complete" and RunFolder(folder).is_whole():
-        return Run.load(folder)  # the folder belongs to this very study: its key was checked before
+        return Profile.load(folder)  # the folder belongs to this very study: its key was checked before
     assert request.texts is not None
     remote = runs_elsewhere(request)
     bar.begin(f"loading {spec.label}|", 1)
@@ -238,7 +238,7 @@ def tokens_sha256(model: LoadedModel, texts: Sequence[str], limit: int) -> str:
     return digest.hexdigest()
 
 
-def lengths_sha256(run: Run) -> str:
+def lengths_sha256(run: Profile) -> str:
     """The same from numbers of tokens alone, where the tokenizer is not in this process: it tells most tokenizers apart."""
     counts = run.prompts.drop_duplicates("prompt").sort_values("prompt")["tokens"].to_numpy(dtype=np.int64)
     return "lengths-" + hashlib.sha256(counts.tobytes()).hexdigest()

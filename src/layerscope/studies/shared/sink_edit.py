@@ -21,9 +21,9 @@ from torch.utils.hooks import RemovableHandle
 from layerscope.capture import Batch, expand_sites
 from layerscope.capture.hooks import first_tensor
 from layerscope.errors import LayerscopeError
+from layerscope.forward import read_states
 from layerscope.metrics.tokens.norms import token_norms
 from layerscope.models import LoadedModel
-from layerscope.reading import read_states
 
 NONE = "none"
 REMOVALS = ("remove", "clamp", "replace")

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from layerscope.capture import Batch, Reducer, expand_sites
+from layerscope.forward import BatchRunner
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.reading import BatchRunner
 from layerscope.store import checked
 from layerscope.studies.shared.models import Request
 

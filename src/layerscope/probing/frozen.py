@@ -17,9 +17,9 @@ from layerscope.capture.reduce import non_finite_error
 from layerscope.data.items import Items
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
+from layerscope.forward import BatchRunner
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ReadSettings
-from layerscope.reading import BatchRunner
 
 DEFAULT_MAX_LENGTH = 128
 

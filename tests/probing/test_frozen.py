@@ -8,7 +8,7 @@ import torch
 
 from layerscope.capture import expand_sites
 from layerscope.data import Corpus
-from layerscope.probing.reading import ModelItems, ModelReader, PixelSource
+from layerscope.probing.frozen import ModelItems, ModelReader, PixelSource
 from layerscope.probing.states import StateCache, plan_storage, statistics
 from layerscope.progress import Silent
 from tests.tiny import tiny_model
