@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
-from layerscope.core.identity import ModelIdentity
+import layerscope
+from layerscope.core.identity import DECISIVE, ModelIdentity, model_key, only_known
+from layerscope.store.folder import RunFolder
 
 FACTS = {
     "name": "m",
     "weights_sha256": "w",
     "settings_sha256": "s",
+    "family": "llama",
+    "architecture": "LlamaModel",
     "dtype": "float32",
     "bidirectional": False,
     "adapters": [{"name": "a", "sha256": "1"}],
@@ -21,6 +28,8 @@ FACTS = {
     [
         ("weights_sha256", "x"),
         ("settings_sha256", "x"),
+        ("family", "bert"),
+        ("architecture", "BertModel"),
         ("dtype", "float16"),
         ("bidirectional", True),
         ("adapters", [{"name": "a", "sha256": "2"}]),
@@ -38,3 +47,30 @@ def test_names_and_what_an_earlier_version_did_not_write_do_not() -> None:
     old = {name: value for name, value in FACTS.items() if name != "settings_sha256"}
     assert ModelIdentity.of(FACTS).same_as(ModelIdentity.of(renamed))
     assert ModelIdentity.of(FACTS).same_as(ModelIdentity.of(old))
+
+
+def test_a_run_of_an_earlier_version_that_knew_less_of_its_model_is_resumed(tmp_path: Path) -> None:
+    config = {"model": model_key(FACTS), "seed": 0}
+    before = {"model": {name: value for name, value in config["model"].items() if name != "architecture"}, "seed": 0}
+    with RunFolder(tmp_path / "run").session("profile", before):
+        pass
+    with RunFolder(tmp_path / "run").session("profile", config) as session:
+        assert session.earlier is not None
+    other = {"model": {**config["model"], "dtype": "float16"}, "seed": 0}
+    with pytest.raises(layerscope.LayerscopeError, match=r"model\.dtype"):
+        RunFolder(tmp_path / "run").open(other)
+    assert only_known(other, before)["model"]["dtype"] == "float16"
+
+
+def test_what_decides_a_model_is_listed_once() -> None:
+    """Any literal list of names with both digests would be a second definition of the same model."""
+    home = Path(layerscope.__file__).parent
+    found = [
+        str(path.relative_to(home))
+        for path in home.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Tuple, ast.List, ast.Set))
+        and {"weights_sha256", "settings_sha256"} <= {one.value for one in node.elts if isinstance(one, ast.Constant)}
+    ]
+    assert found == ["core/identity.py"]
+    assert set(DECISIVE) <= set(FACTS)

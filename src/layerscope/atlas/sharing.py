@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.conventions import Reading
+from layerscope.core.identity import DECISIVE
 from layerscope.core.readout import READOUT_COLUMNS
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
@@ -77,8 +78,7 @@ _MOST_BYTES, _MOST_ROWS, _MOST_UNPACKED = 64 * 2**20, 2_000_000, 2**30
 _LONGEST = {"facts": 500_000}
 _LONGEST_NAME = 1000
 _MOST_LAYERS = 100_000
-_MODEL_FACTS = ["name", "source", "revision", "weights_sha256", "settings_sha256", "family", "architecture", "dtype"]
-_MODEL_FACTS += ["quantization", "license", "bidirectional", "n_blocks", "width", "parameters"]
+_MODEL_FACTS = ["name", "source", "revision", *DECISIVE, "quantization", "license", "n_blocks", "width", "parameters"]
 _DATA_FACTS = ("name", "fingerprint", "kind", "filters", "limit", "read")
 _TASK_FACTS = ("task_type", "main_score", "splits", "subsets", "dataset", "revision", "items", "limit", "exact", "exact_reason")
 

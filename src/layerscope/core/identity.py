@@ -7,12 +7,34 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 # Everything besides the text that decides a state. The names are those of the manifest's `model` entry.
-_DECISIVE = ("weights_sha256", "settings_sha256", "dtype", "bidirectional", "adapters")
+DECISIVE = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
+
+
+def model_key(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a model's identity belongs into the key of anything computed with it."""
+    return {name: identity.get(name) for name in DECISIVE}
+
+
+def only_known(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration without those facts of its models that the stored one, by an earlier version, does not have.
+
+    >>> only_known({"model": {"dtype": "float32", "family": "bert"}, "seed": 0}, {"model": {"dtype": "float16"}})
+    {'model': {'dtype': 'float32'}, 'seed': 0}
+    """
+
+    def known(one: Any, other: Any) -> Any:
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            return {name: value for name, value in one.items() if name in other or name not in DECISIVE}
+        if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            return [known(*pair) for pair in zip(one, other, strict=True)]
+        return one
+
+    return {name: known(part, stored.get(name)) if name in ("model", "models") else part for name, part in asked.items()}
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What decides a model's states: weights, settings (configuration and tokenizer), precision, attention and adapters.
+    """What decides a model's states: weights, settings (configuration and tokenizer), code, precision, attention and adapters.
 
     A field that is None is not known: runs of earlier versions did not write all of them. Two identities are the same when no
     field that both know differs.
@@ -27,6 +49,8 @@ class ModelIdentity:
     name: str
     weights_sha256: str | None = None
     settings_sha256: str | None = None
+    family: str | None = None
+    architecture: str | None = None
     dtype: str | None = None
     bidirectional: bool | None = None
     adapters: tuple[str, ...] | None = None
@@ -34,14 +58,14 @@ class ModelIdentity:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """From a loaded model's `identity`, or the `model` entry of a manifest."""
-        known = {name: facts.get(name) for name in _DECISIVE}
+        known = model_key(facts)
         if known["adapters"] is not None:
             known["adapters"] = tuple(_adapter(adapter) for adapter in known["adapters"])
         return cls(str(facts.get("name", "")), **known)
 
     def difference(self, other: ModelIdentity) -> str | None:
         """What tells the two models apart, in words; None where they are the same."""
-        for name in _DECISIVE:
+        for name in DECISIVE:
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is not None and theirs is not None and mine != theirs:
                 return f"{name} ({_short(mine)} and {_short(theirs)})"

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from layerscope.core.identity import ModelIdentity
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit
@@ -134,7 +135,6 @@ class LocalEngine(Engine):
             work.close()
 
 
-_SAME = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
 _ROOM = 1.5 * 2**30  # beside the weights: libraries, states of a batch, a shard
 
 
@@ -165,11 +165,11 @@ class ModelRecipe:
             if isinstance(self.spec, Path):
                 raise ModelError(f"{error} A model's folder must lie under the same path on every machine.") from error
             raise
-        differs = [name for name in _SAME if model.identity.get(name) != self.identity.get(name)]
+        differs = ModelIdentity.of(model.identity).difference(ModelIdentity.of(self.identity))
         if differs:
             raise ModelError(
-                f"{model.name} is not the same model here as where the run was started: {differs[0]} is "
-                f"{model.identity.get(differs[0])!r}, not {self.identity.get(differs[0])!r}. Put the same files on every machine."
+                f"{model.name} is not the same model here as where the run was started; they differ in {differs}. "
+                "Put the same files on every machine."
             )
         return model
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from layerscope.capture import Batch, Site
 from layerscope.capture.pooling import Pooler, drop_sink
+from layerscope.core.identity import model_key
 from layerscope.core.readout import SLOT, Readout, Template
 from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
@@ -83,9 +84,6 @@ def _shorten(model: LoadedModel, texts: Sequence[str], room: int) -> tuple[list[
     return shortened, cut
 
 
-_IDENTITY = ("weights_sha256", "settings_sha256", "revision", "family", "architecture", "dtype", "bidirectional", "adapters")
-
-
 def space_description(model: LoadedModel, template: Template, max_length: int) -> dict[str, Any]:
     """What tells these vectors from all others, apart from site and kind."""
     return described_vectors(model.identity, template, max_length)
@@ -94,7 +92,7 @@ def space_description(model: LoadedModel, template: Template, max_length: int) -
 def described_vectors(identity: Mapping[str, Any], template: Template, max_length: int) -> dict[str, Any]:
     """The same from a model's identity, as manifests have it."""
     return {
-        "model": {name: identity.get(name) for name in _IDENTITY},
+        "model": {**model_key(identity), "revision": identity.get("revision")},  # code of a model's own comes with the commit
         "template": template.pattern,
         "max_length": max_length,
     }

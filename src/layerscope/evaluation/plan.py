@@ -15,13 +15,12 @@ import pandas as pd
 
 from layerscope.capture import Site, expand_sites
 from layerscope.core.conventions import Reading
+from layerscope.core.identity import model_key
 from layerscope.core.readout import READOUT_COLUMNS, Readout, kinds_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
-
-_IDENTITY = ("weights_sha256", "settings_sha256", "family", "dtype", "bidirectional", "adapters")
 
 # When all readouts of all texts would take more than this share of the store's budget, they are screened on a part first.
 _SCREEN_ABOVE = 0.9
@@ -64,7 +63,7 @@ class EvaluationPlan:
     def config(self) -> dict[str, Any]:
         """Everything that decides the scores: the run's key is made of it."""
         return {
-            "model": {name: self.model.identity.get(name) for name in _IDENTITY},
+            "model": model_key(self.model.identity),
             "tasks": [task_config(spec) for spec in self.specs],
             "readouts": [readout.name for readout in self.readouts],
             "sites": [site.name for site in self.sites],

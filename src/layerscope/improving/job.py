@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from layerscope.cache import cache_dir
+from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.runs import MANIFEST, read_back
@@ -424,5 +425,5 @@ def _is_finished(out: Path, config: dict[str, Any]) -> bool:
     manifest = RunFolder(out).manifest() if out.is_dir() else None
     if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
         return False
-    told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], config))
+    told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], only_known(config, manifest["config"])))
     return config_key(told) == config_key(asked)

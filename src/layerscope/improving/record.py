@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.core.conventions import Reading
+from layerscope.core.identity import model_key
 from layerscope.core.readout import BLEND, Readout
 from layerscope.core.sites import site_of
 from layerscope.improving.centering import Centered
@@ -46,10 +47,9 @@ class Settings:
 
     def config(self, model: LoadedModel, sample: Sample) -> dict[str, Any]:
         """What tells this run from others."""
-        keys = ("weights_sha256", "settings_sha256", "family", "dtype", "bidirectional", "adapters")
         labels = None if self.labels is None else hashlib.sha256(Path(self.labels).read_bytes()).hexdigest()
         return {
-            "model": {key: model.identity.get(key) for key in keys},
+            "model": model_key(model.identity),
             "texts": {"fingerprint": sample.facts["fingerprint"], "sample": self.sample},
             "templates": list(self.templates),
             "blended": list(self.blended),

@@ -15,7 +15,7 @@ from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
 from layerscope.models.declared import check_sizes
 from layerscope.models.families import families, family_for
-from layerscope.models.fingerprint import module_sha256, settings_sha256
+from layerscope.models.fingerprint import files_sha256, module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
 from layerscope.models.kernels import compile_for_reading
 from layerscope.models.loaded import LoadedModel
@@ -142,7 +142,17 @@ def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, 
 def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:
     """Where a model given by name is, with those of its options that decide it."""
     names = ("revision", "allow_pickle", "trust_remote_code")
-    return resolve(model, offline, **{name: model_options[name] for name in names if name in model_options})
+    return resolve(model, offline, **{name: model_options[name] for name in names if model_options.get(name)})
+
+
+def identify_files(model: str | Path, offline: bool, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells a model given by name, and its adapters, from others, by their files alone: nothing is loaded."""
+    source = find_source(model, offline, options)
+    return {
+        "weights_sha256": source.weights_sha256(),
+        "settings_sha256": source.settings_files_sha256(),
+        "adapters": [files_sha256(adapting.locate(adapter, offline).path.glob("*")) for adapter in options.get("adapters") or ()],
+    }
 
 
 def at_commit(given: str | Path, loaded: LoadedModel) -> str | Path:

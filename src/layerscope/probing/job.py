@@ -16,6 +16,7 @@ import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
 from layerscope.core.conventions import Reading
+from layerscope.core.identity import model_key
 from layerscope.core.options import EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.runs import read_back
 from layerscope.data.corpus import refuse_missing
@@ -45,8 +46,6 @@ from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_IDENTITY = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
 
 
 def probe(
@@ -189,7 +188,7 @@ class ProbeJob:
         lengths = [source.lengths[i] for i in self.used]
         self.plan = plan_storage(self.poolings, len(self.sites), lengths, model.width, keep, self.budget)
         self.config = {
-            "model": {name: model.identity.get(name) for name in _IDENTITY},
+            "model": model_key(model.identity),
             "data": examples.fingerprint,
             "split": self.split.sizes(),
             "probes": kinds,

@@ -18,6 +18,7 @@ import torch
 
 from layerscope.capture.reduce import compute_dtype
 from layerscope.core.conventions import Reading
+from layerscope.core.identity import model_key
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
 from layerscope.core.runs import read_back, view
 from layerscope.data.corpus import refuse_missing
@@ -30,9 +31,7 @@ from layerscope.forward import Plan, choose_shard_size, make_plan
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, kind_read_by, open_model
-from layerscope.models.adapters import locate
-from layerscope.models.fingerprint import files_sha256
-from layerscope.models.load import find_source
+from layerscope.models.load import identify_files
 from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, compile_kernels, encode, encode_in_memory
 from layerscope.profiling.run import Profile
@@ -277,11 +276,8 @@ def resolve_early(model: Any, offline: bool, model_options: dict[str, Any]) -> d
     """What identifies a model given by name, without loading it: enough to tell whether a run is there already."""
     if not isinstance(model, (str, Path)):
         return None
-    source = find_source(model, offline, model_options)
-    adapters = [files_sha256(locate(adapter, offline).path.glob("*")) for adapter in model_options.get("adapters") or ()]
     named = {k: str(v) for k, v in model_options.items() if k not in ("device", "device_map", "adapters", "revision")}
-    files = {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}
-    return {**files, "adapters": adapters, **named}
+    return {**identify_files(model, offline, model_options), **named}
 
 
 @dataclass
@@ -293,9 +289,8 @@ class Job(ProfileTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.on_shard = self._notify_observer
-        keep = ("weights_sha256", "settings_sha256", "family", "architecture", "dtype", "bidirectional", "adapters")
         self.identity = {
-            "model": {name: self.model.identity.get(name) for name in keep},
+            "model": model_key(self.model.identity),
             "corpus": self.items.fingerprint,
             "profile": self.config.as_dict(),
             "layerscope": VERSION,

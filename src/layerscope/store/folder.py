@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from layerscope.core.identity import only_known
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name
@@ -203,7 +204,8 @@ class RunFolder:
                     f"{self.path} is not empty ({', '.join(others)}) and holds no run. Choose another --out, or --overwrite."
                 )
             return None
-        if manifest.get("key") == config_key(config):
+        told = manifest.get("config")
+        if manifest.get("key") == config_key(only_known(config, told) if isinstance(told, dict) else config):
             return manifest
         if overwrite:
             return None

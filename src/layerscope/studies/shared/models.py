@@ -21,15 +21,14 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Batch, Site
+from layerscope.core.identity import model_key
 from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel, catalogue, load, open_model
-from layerscope.models.adapters import locate
-from layerscope.models.fingerprint import files_sha256
-from layerscope.models.source import resolve
+from layerscope.models.load import identify_files
 from layerscope.profiling import Profile, profile
 from layerscope.profiling.config import make_config
 from layerscope.progress import Progress
@@ -80,20 +79,14 @@ class Spec:
     def identity(self, request: Request) -> dict[str, Any]:
         """What tells it from other models, without loading it; a hub model is known by its name, without a download."""
         if isinstance(self.model, LoadedModel):
-            known = {
-                k: self.model.identity.get(k) for k in ("name", "weights_sha256", "settings_sha256", "dtype", "bidirectional")
-            }
-            return {**known, "label": self.label}
+            return {"name": self.model.name, **model_key(self.model.identity), "label": self.label}
         settings = {**request.model_options, **self.options}
         adapters = settings.pop("adapters", ())
         plain = {k: str(v) for k, v in settings.items() if k not in ("device", "device_map") and v not in (None, False)}
         known = {"label": self.label, "options": plain}
         if self.on_hub:
             return {**known, "hub": str(self.model), "adapters": [str(a) for a in adapters]}
-        allowed = {k: settings[k] for k in ("revision", "allow_pickle", "trust_remote_code") if settings.get(k)}
-        source = resolve(self.model, request.offline, **allowed)
-        known |= {"weights_sha256": source.weights_sha256(), "settings_sha256": source.settings_files_sha256()}
-        return {**known, "adapters": [files_sha256(locate(a, request.offline).path.glob("*")) for a in adapters]}
+        return {**known, **identify_files(self.model, request.offline, {**settings, "adapters": adapters})}
 
 
 def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
