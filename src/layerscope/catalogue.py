@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from layerscope.cache import cache_dir
+from layerscope.core.formatting import split_names
 from layerscope.core.plugins import PluginError, Registry
 from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
@@ -125,7 +126,7 @@ class Entry:
 
 def license_accepted(name: str) -> bool:
     """Whether the environment accepts the license of `name`: the variable lists names, separated by commas."""
-    return name in (word.strip() for word in os.environ.get(ACCEPT_VARIABLE, "").split(","))
+    return name in split_names(os.environ.get(ACCEPT_VARIABLE, ""))
 
 
 @dataclass(frozen=True)

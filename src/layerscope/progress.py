@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from layerscope.core.formatting import format_duration
+
 
 class Progress(Protocol):
     """What long work tells about itself."""
@@ -119,21 +121,10 @@ class NotebookBar:
         elapsed, done = self._drawn - self._start, self._done - self._first
         left = ""
         if done > 0 and self._done < self._total:
-            left = f" · {_minutes((self._total - self._done) * elapsed / done)} left"
+            left = f" · {format_duration((self._total - self._done) * elapsed / done)} left"
         bar = f'<progress value="{self._done}" max="{max(self._total, 1)}" style="width:16em;vertical-align:middle"></progress>'
-        counts = f"{self._done}/{self._total} {html.escape(self._unit)} · {_minutes(elapsed)}{left}"
+        counts = f"{self._done}/{self._total} {html.escape(self._unit)} · {format_duration(elapsed)}{left}"
         self._handle.update(self._html(f'<div style="font-family:monospace">{html.escape(self._label)} {bar} {counts}</div>'))
-
-
-def _minutes(seconds: float) -> str:
-    """A duration as a clock shows it.
-
-    >>> _minutes(83)
-    '1:23'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager

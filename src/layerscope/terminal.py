@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console as RichConsole
 from rich.errors import MarkupError
+from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from layerscope.errors import printable
@@ -28,3 +31,26 @@ class Console(RichConsole):
             return super().render_str(text, **options)
         except MarkupError:
             return super().render_str(text, **{**options, "markup": False})
+
+
+def headed_table() -> Table:
+    """A table with a line under its head and no frame."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+
+
+def unframed_table(columns: int) -> Table:
+    """A table without head and lines; its last column folds, the others stay whole."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in range(columns):
+        last = column == columns - 1
+        table.add_column(no_wrap=not last, overflow="fold" if last else "ellipsis")
+    return table
+
+
+def print_facts(console: RichConsole, facts: Iterable[tuple[str, str]]) -> None:
+    """Names, dimmed, and beside each what it is."""
+    table = unframed_table(2)
+    table.columns[0].style = "dim"
+    for name, value in facts:
+        table.add_row(escape(name), escape(value))
+    console.print(table)

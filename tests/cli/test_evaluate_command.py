@@ -141,7 +141,7 @@ def test_offline_names_what_is_missing_before_the_model_is_loaded(
 def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
     empty = cli("store")
     assert empty.code == 0
-    assert "0 MB in all" in empty.out
+    assert "0 bytes in all" in empty.out
     told = cli(
         "evaluate", model_folder, "-t", "Pairs", "--data-dir", tasks, "--layers", "-1", "--readouts", "plain,echo/mean",
         "--scoring-workers", "0", "-q",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.spectra import eigvalsh, side_by_side, usable_solvers
+from layerscope.spectra import eigvalsh, map_concurrently, usable_solvers
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
@@ -88,7 +88,7 @@ def test_inside_inference_mode():
 
 def test_large_matrices_are_not_split(monkeypatch):
     monkeypatch.setattr("layerscope.spectra.solve._LARGEST_SPLIT", 4)
-    monkeypatch.setattr("layerscope.spectra.solve.side_by_side", None)  # calling it would fail
+    monkeypatch.setattr("layerscope.spectra.solve.map_concurrently", None)  # calling it would fail
     matrices = symmetric(3, 5, 5)
     assert_numpy(matrices, eigvalsh(matrices))
 
@@ -99,7 +99,7 @@ def test_usable_solvers():
 
 
 def test_side_by_side_keeps_the_order_and_gives_each_worker_one_thread(threads):
-    seen = list(side_by_side("test", lambda i: (i, torch.get_num_threads()), range(20)))
+    seen = list(map_concurrently("test", lambda i: (i, torch.get_num_threads()), range(20)))
     assert seen == [(i, 1) for i in range(20)]
     assert torch.get_num_threads() == threads
 
@@ -107,10 +107,10 @@ def test_side_by_side_keeps_the_order_and_gives_each_worker_one_thread(threads):
 def test_work_inside_work_does_not_wait_for_itself():
     """Workers of one purpose may solve batches, which are another purpose."""
     batches = [symmetric(4, 6, 6, seed=i) for i in range(8)]
-    for matrices, solved in zip(batches, side_by_side("test", eigvalsh, batches), strict=True):
+    for matrices, solved in zip(batches, map_concurrently("test", eigvalsh, batches), strict=True):
         assert_numpy(matrices, solved)
 
 
 def test_an_error_in_a_worker_is_the_callers():
     with pytest.raises(ZeroDivisionError):
-        list(side_by_side("test", lambda x: 1 / x, [1, 0]))
+        list(map_concurrently("test", lambda x: 1 / x, [1, 0]))

@@ -43,7 +43,7 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
-from layerscope.spectra import side_by_side
+from layerscope.spectra import map_concurrently
 from layerscope.spectra.memory import total_memory
 
 # what is fused; the fields of other token metrics come after these
@@ -279,7 +279,7 @@ class Reducer:
         masks = [None] * threads if mask is None else mask.tensor_split(threads)
         parts = [(*part, norm) for part in zip(raw.tensor_split(threads), masks, strict=True)]
         reduce = self._reduce_part
-        done = [reduce(*parts[0])] if threads == 1 else list(side_by_side("states", lambda part: reduce(*part), parts))
+        done = [reduce(*parts[0])] if threads == 1 else list(map_concurrently("states", lambda part: reduce(*part), parts))
         total = torch.cat([part.total for part in done])
         self._keep_mean(index, raw, mask, total)
         pooled = self._pooled[index]

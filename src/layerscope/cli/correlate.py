@@ -10,7 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, RESULT, option, words
+from layerscope.cli.shared import DATA, METRICS, RESULT, option, parse_list
 
 if TYPE_CHECKING:
     from layerscope.correlation import Tables
@@ -60,15 +60,15 @@ def correlate_command(
 
     if (model is None) == (not runs):
         raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
-    named = words(model) or []
+    named = parse_list(model) or []
     every = (
         [correlation_tables(name, convention, metrics_on) for name in named]
         if named
         else _from_folders(runs, readout, sink, store)
     )
     for tables in every:
-        _keep(tables, words(metric))
-    settings: dict[str, Any] = {"measures": words(measure) or [], "surrogates": surrogates, "seed": seed}
+        _keep(tables, parse_list(metric))
+    settings: dict[str, Any] = {"measures": parse_list(measure) or [], "surrogates": surrogates, "seed": seed}
     if len(every) > 1:
         _over_models(every, settings, out, as_json, quiet)
         return

@@ -23,6 +23,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
+from layerscope.core.formatting import describe_size
 from layerscope.errors import LayerscopeError
 from layerscope.version import VERSION, install_command
 
@@ -206,7 +207,7 @@ def _device() -> Finding:
 
     if torch.cuda.is_available():
         gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        return Finding("device", OK, "cuda: " + ", ".join(f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB" for gpu in gpus))
+        return Finding("device", OK, "cuda: " + ", ".join(f"{gpu.name}, {describe_size(gpu.total_memory)}" for gpu in gpus))
     if torch.backends.mps.is_available():
         return Finding("device", OK, "mps (Apple GPU)")
     text = f"cpu, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -247,7 +248,7 @@ def _caches() -> Iterator[Finding]:
             continue
         total = _size(path)
         free = shutil.disk_usage(path).free
-        text = f"{total / 2**30:.1f} GB used, {free / 2**30:.0f} GB free"
+        text = f"{describe_size(total)} used, {describe_size(free)} free"
         status, mend = (NOTE, "layerscope store --prune 1GB") if free < _LITTLE else (OK, "")
         yield Finding(name, status, text, mend, private=str(path))
         yield _writable(path, f"the {name}")
@@ -311,14 +312,10 @@ def _hub() -> Finding:
 
 def _print(findings: list[Finding]) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    from layerscope.terminal import Console
+    from layerscope.terminal import Console, unframed_table
 
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = unframed_table(3)
     for finding in findings:
         where = f" [dim]{escape(finding.private)}[/]" if finding.private else ""
         mend = f"\n[bold]{escape(finding.mend)}[/]" if finding.mend and finding.status != OK else ""

@@ -9,7 +9,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, ENGINES, RESULT, default_folder, option, readout_names, whole_numbers, words
+from layerscope.cli.shared import DATA, ENGINES, RESULT, default_folder, option, parse_list, parse_whole_numbers, readout_names
 from layerscope.core.options import parse_size
 
 
@@ -66,9 +66,9 @@ def evaluate_command(
     with running.open() as engine:
         run = evaluate(
             model,
-            words(tasks) or [],
+            parse_list(tasks) or [],
             out=folder,
-            layers=whole_numbers(layers, "layers"),
+            layers=parse_whole_numbers(layers, "layers"),
             readouts=readout_names(readouts),
             data_dir=data_dir,
             limit=limit,

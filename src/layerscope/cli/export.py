@@ -8,7 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option, whole_numbers
+from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option, parse_whole_numbers
 from layerscope.errors import LayerscopeError, printable
 
 
@@ -119,7 +119,7 @@ def bench_command(
     from layerscope.exporting.bench import DEFAULT_LENGTHS, base_of, bench, print_bench
 
     against = against or base_of(folder)
-    wanted = whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
+    wanted = parse_whole_numbers(lengths, "lengths") or list(DEFAULT_LENGTHS)
     measured = bench(
         folder, against, lengths=wanted, texts=texts, rounds=rounds, batch_size=batch_size, threads=threads, offline=offline
     )

@@ -8,7 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import CHOICE, DATA, RESULT, option, words
+from layerscope.cli.shared import CHOICE, DATA, RESULT, option, parse_list
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
@@ -69,7 +69,7 @@ def improve_command(
             judge=judge,
             budget=budget,
             max_cost=max_cost,
-            templates=words(templates),
+            templates=parse_list(templates),
             sample=sample,
             max_length=max_length,
             seed=seed,

@@ -6,6 +6,7 @@ from typing import Any
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
+from layerscope.terminal import headed_table
 
 _LEVELS = {
     "tokens": "from the tokens of each prompt",
@@ -19,12 +20,10 @@ def _show(rows: list[dict[str, Any]], also: str, then: str, as_json: bool) -> No
     if as_json:
         shared.print_json(rows)
         return
-    from rich import box
-    from rich.table import Table
 
     from layerscope.terminal import Console
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = headed_table()
     for heading in rows[0] if rows else ():
         table.add_column(heading, overflow="fold")
     for row in rows:

@@ -17,9 +17,9 @@ from layerscope.cli.shared import (
     TRAINING,
     default_folder,
     option,
-    real,
-    whole_numbers,
-    words,
+    parse_list,
+    parse_number,
+    parse_whole_numbers,
 )
 from layerscope.core.options import parse_size
 
@@ -91,16 +91,16 @@ def probe_command(
     from layerscope.probing import probe as run_probes
     from layerscope.probing.training import ProbeRecipe
 
-    rates = [rate for part in words(learning_rates) or [] if (rate := real(part, "learning-rates")) is not None]
+    rates = [rate for part in parse_list(learning_rates) or [] if (rate := parse_number(part, "learning-rates")) is not None]
     folder = out or default_folder(model, data or "data", "probe", limit=limit)
     with running.open() as engine:
         run = run_probes(
             model,
             data,
             test=test,
-            heads=words(heads) or [],
+            heads=parse_list(heads) or [],
             out=folder,
-            layers=whole_numbers(layers, "layers"),
+            layers=parse_whole_numbers(layers, "layers"),
             final_norm=final_norm,  # type: ignore[arg-type]
             limit=limit,
             max_length=max_length,

@@ -10,7 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, default_folder, option, real, words
+from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, default_folder, option, parse_list, parse_number
 
 
 @command("profile", "layerscope profile smollm2-135m --data lee --limit 50 --out runs/profile")
@@ -109,10 +109,10 @@ def profile_command(
             model,
             items,
             out=folder,
-            metrics=words(metrics),
-            sites=words(sites),
+            metrics=parse_list(metrics),
+            sites=parse_list(sites),
             final_norm=final_norm,
-            alpha=real(alpha, "alpha"),
+            alpha=parse_number(alpha, "alpha"),
             rows=rows,
             entropy=entropy,
             max_length=max_length,

@@ -11,7 +11,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, RESULT, option, words
+from layerscope.cli.shared import DATA, RESULT, option, parse_list
 from layerscope.errors import LayerscopeError
 
 RUNS = typer.Argument(None, help="Folders of finished runs of any kind, or files from `select --json`.")
@@ -57,7 +57,7 @@ def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
         return []
     from layerscope.report.sources import from_atlas
 
-    return [part for name in words(atlas) or [] for part in from_atlas(name)]
+    return [part for name in parse_list(atlas) or [] for part in from_atlas(name)]
 
 
 @command("open", "layerscope open runs/profile runs/scores")
@@ -101,7 +101,7 @@ def plot_command(
     """Draw the curves of runs on the same axes."""
     from layerscope.report.drawing import save_figure
 
-    target = save_figure(_figure(runs, words(metrics), x), out)
+    target = save_figure(_figure(runs, parse_list(metrics), x), out)
     if as_json:
         shared.print_json({"figure": target})
         return

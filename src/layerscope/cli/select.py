@@ -8,7 +8,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import CHOICE, DATA, option, words
+from layerscope.cli.shared import CHOICE, DATA, option, parse_list
 
 
 @command("select", "layerscope select runs/scores")
@@ -53,7 +53,7 @@ def select_command(
         atlas=atlas,
         rule=rule,
         labels=labels,
-        readouts=words(readouts),
+        readouts=parse_list(readouts),
         budget=budget,
         tolerance=tolerance,
         seed=seed,
@@ -69,19 +69,13 @@ def select_command(
 
 def _print_choice(choice: Any) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from layerscope.selection import headline, lines
-    from layerscope.terminal import Console
+    from layerscope.terminal import Console, print_facts
 
     console = Console()
     console.print(escape(headline(choice)), highlight=False, style="bold")
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in lines(choice):
-        table.add_row(name, escape(value))
-    console.print(table)
+    print_facts(console, lines(choice))
 
 
 def _then(choice: Any, runs: list[str]) -> str:

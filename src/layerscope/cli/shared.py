@@ -12,15 +12,16 @@ from typing import Any, ClassVar, get_type_hints
 
 import typer
 
+from layerscope.core.formatting import split_names
 from layerscope.core.runs import folder_name
 from layerscope.errors import LayerscopeError, one_line
 
 
-def words(text: str | None) -> list[str] | None:
+def parse_list(text: str | None) -> list[str] | None:
     """A comma-separated list, or None where nothing was given."""
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = split_names(text)
     if not parts:
         raise LayerscopeError(f"expected a comma-separated list of names, got {text!r}.")
     return parts
@@ -32,11 +33,11 @@ def readout_names(given: list[str]) -> list[str] | None:
     >>> readout_names(["one-word,echo", "In short, {text}/mean"])
     ['one-word', 'echo', 'In short, {text}/mean']
     """
-    names = [name for value in given for name in ([value] if "{text}" in value else words(value) or [])]
+    names = [name for value in given for name in ([value] if "{text}" in value else parse_list(value) or [])]
     return names or None
 
 
-def real(text: str | None, name: str) -> float | None:
+def parse_number(text: str | None, name: str) -> float | None:
     """A number, `inf` included, or None where nothing was given."""
     if text is None:
         return None
@@ -46,9 +47,9 @@ def real(text: str | None, name: str) -> float | None:
         raise LayerscopeError(f"--{name} takes a number (or inf), not {text!r}.") from None
 
 
-def whole_numbers(text: str | None, name: str) -> list[int] | None:
+def parse_whole_numbers(text: str | None, name: str) -> list[int] | None:
     """A comma-separated list of whole numbers, or None where nothing was given."""
-    parts = words(text)
+    parts = parse_list(text)
     if parts is None:
         return None
     try:

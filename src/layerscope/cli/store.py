@@ -9,7 +9,8 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import words
+from layerscope.cli.shared import parse_list
+from layerscope.core.formatting import describe_size
 from layerscope.core.options import parse_size
 from layerscope.errors import LayerscopeError, UnknownNameError
 
@@ -42,17 +43,17 @@ def store_command(
 
     console = Console(highlight=False)
     if leftovers:
-        console.print(f"removed {leftovers / 2**20:.1f} MB that runs which were killed had left")
+        console.print(f"removed {describe_size(leftovers)} that runs which were killed had left")
     if prune is not None or older_than is not None:
-        console.print(f"removed {len(removed)} sets of vectors, {sum(r.bytes for r in removed) / 2**20:.0f} MB")
+        console.print(f"removed {len(removed)} sets of vectors, {describe_size(sum(r.bytes for r in removed))}")
     for info in spaces:
         model = info.description.get("model", {})
         day = time.strftime("%Y-%m-%d", time.localtime(info.last_used))
         name = f"{model.get('architecture')} {str(model.get('weights_sha256'))[:8]}"
         template = str(info.description.get("template"))
-        console.print(f"{info.bytes / 2**20:8.0f} MB  {info.texts:7} texts  used {day}  {name}  ", end="")
+        console.print(f"{describe_size(info.bytes):>11}  {info.texts:7} texts  used {day}  {name}  ", end="")
         console.print(repr(template), markup=False)
-    console.print(f"{store.size() / 2**20:8.0f} MB in all, in {store.root}", soft_wrap=True)
+    console.print(f"{describe_size(store.size()):>11} in all, in {store.root}", soft_wrap=True)
     shared.next_step("layerscope store --prune 2GB")
 
 
@@ -83,7 +84,7 @@ def fetch_command(
         if name not in known and "/" not in name:
             check_zoo(name)
             raise UnknownNameError("model, corpus, image set or task", name, known)
-    specs = resolve_tasks(words(tasks) or []) if tasks else []
+    specs = resolve_tasks(parse_list(tasks) or []) if tasks else []
     fetched: dict[str, str] = {}
     for name in names or ():
         path = known[name].fetch(accept_license=accept_license) if name in known else resolve(name).path

@@ -11,7 +11,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, RESULT, option, words
+from layerscope.cli.shared import DATA, RESULT, option, parse_list
 
 
 @command("sweep", "layerscope sweep sweep.yaml --estimate")
@@ -95,7 +95,7 @@ def recipe_command(
     done = sweep(
         recipe,
         out=out,
-        only=words(only),
+        only=parse_list(only),
         device=device,
         estimate_only=estimate,
         offline=offline,

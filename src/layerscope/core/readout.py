@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from layerscope.core.formatting import split_names
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def parse_readouts(text: str | Sequence[str] | None, has_cls: bool, has_norm: bo
     """Readouts from what the user gave: nothing (the default), `all`, a template's name with `all`, or a list of names."""
     if text is None:
         return [Readout()]
-    given = [part for part in text.split(",") if part.strip()] if isinstance(text, str) else list(text)
+    given = split_names(text) if isinstance(text, str) else list(text)
     readouts: list[Readout] = []
     for part in given:
         name = part.strip()

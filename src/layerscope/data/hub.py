@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.formatting import format_duration
 from layerscope.data.readers import Records, choose_column
 from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, OfflineError
 from layerscope.packages import file_sha256
@@ -39,7 +40,7 @@ class HubBusyError(DownloadError):
 
     def __init__(self, code: int, seconds: float) -> None:
         self.problem = (
-            f"the hub asks to wait {said_wait(seconds)} (HTTP {code}, too many requests). Try again then, or log in "
+            f"the hub asks to wait {format_duration(seconds)} (HTTP {code}, too many requests). Try again then, or log in "
             "(`hf auth login`): it allows more requests to those it knows"
         )
         super().__init__(f"{self.problem}.")
@@ -67,17 +68,6 @@ def parse_hub_spec(text: str) -> HubSpec | None:
     """
     match = _SPEC.fullmatch(text)
     return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
-
-
-def said_wait(seconds: float) -> str:
-    """A time to wait, in words.
-
-    >>> said_wait(7200), said_wait(90), said_wait(1)
-    ('2 hours', '2 minutes', '1 second')
-    """
-    size, unit = next((pair for pair in ((3600, "hour"), (60, "minute")) if seconds >= pair[0]), (1, "second"))
-    count = -int(-seconds // size)  # rounded up: earlier is too early
-    return f"{count} {unit}{'s' * (count != 1)}"
 
 
 def set_patience() -> None:
@@ -109,7 +99,7 @@ def set_patience() -> None:
         if seconds > _LONGEST_WAIT:
             raise HubBusyError(response.status_code, seconds)
         if seconds > 2:
-            log.info("the hub is busy (HTTP %d): waiting %s", response.status_code, said_wait(seconds))
+            log.info("the hub is busy (HTTP %d): waiting %s", response.status_code, format_duration(seconds))
 
     def patient() -> Any:
         client = create()

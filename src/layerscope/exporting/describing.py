@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.catalogue import MARKER
+from layerscope.core.formatting import describe_size
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.errors import clean_name, printable
 from layerscope.exporting.draft import Draft
@@ -129,7 +130,7 @@ def _title(facts: Mapping[str, Any]) -> str:
         "",
         f"Sentence embeddings from layer {facts['layer']} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}),",
         f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others and any head are removed:",
-        f"{size}, {facts['bytes'] / 2**20:.0f} MB.",
+        f"{size}, {describe_size(facts['bytes'])}.",
     ]
     if blocks["filler"]:
         lines.append("One pass-through block of zeros follows them: without it the layer could only be read with the final norm.")
@@ -310,7 +311,7 @@ def print_export(facts: Mapping[str, Any]) -> None:
     console.print(f"[bold]{base['name']}[/] at layer {facts['layer']} of {base['n_blocks']}, read as {facts['readout']}")
     console.print(
         f"{_blocks(blocks)} · {facts['parameters'] / 1e6:.1f} M parameters of "
-        f"{base['parameters'] / 1e6:.1f} M · {facts['bytes'] / 2**20:.0f} MB · texts cut to {facts['max_length']} tokens"
+        f"{base['parameters'] / 1e6:.1f} M · {describe_size(facts['bytes'])} · texts cut to {facts['max_length']} tokens"
     )
     console.print(f"{' → '.join(facts['modules'])} · state: {facts['state']} · license: {facts['license']}", markup=False)
     evidence = facts.get("evidence") or {"scores": [], "notes": []}

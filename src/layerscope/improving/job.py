@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from layerscope.cache import cache_dir
+from layerscope.core.formatting import format_duration
 from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
 from layerscope.core.readout import BLEND, Readout
@@ -33,7 +34,7 @@ from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import VERSION_KEY, Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample, draw_sample, own_readout
-from layerscope.improving.stages import announce, said_time, stages
+from layerscope.improving.stages import announce, stages
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
@@ -283,7 +284,7 @@ class ImproveJob:
         self.estimated = totals[1] * self.speed
         announce(
             self.bar,
-            f"about {said_time(self.estimated)} of reading: {len(grid) * len(self.reader.layers)} layers × readouts of "
+            f"about {format_duration(self.estimated)} of reading: {len(grid) * len(self.reader.layers)} layers × readouts of "
             f"{self.model.name} on {many} of {self.sample.total} texts, judged by {panel.name}; judging and writing come on top",
         )
 
@@ -351,7 +352,7 @@ class ImproveJob:
         count = texts_to_center_on(mode, sample, self.spent, each)
         readouts = {name: chosen.of(name) for name in chosen.parts}
         if count > len(sample.texts):
-            seconds = [said_time((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
+            seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (--center-on all)"
             announce(self.bar, f"centering on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
         scratch = None if self.work is None else self.work / "centering.npz"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from layerscope.core.formatting import format_duration
 from layerscope.progress import Progress, Silent, in_notebook, progress_bar
 
 
@@ -37,7 +38,7 @@ class StageLines:
             speed = (self.done - self.before) / max(now - self.start, 1e-9)
             left = (self.total - self.done) / max(speed, 1e-9)
             self.said = now
-            self._say(f"{self.label}: {self.done} of {self.total} {self.unit}, about {said_time(left)} left")
+            self._say(f"{self.label}: {self.done} of {self.total} {self.unit}, about {format_duration(left)} left")
 
     def _say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -60,14 +61,3 @@ def announce(bar: Progress, text: str) -> None:
     """A line of its own, wherever progress is shown."""
     if not isinstance(bar, Silent):
         print(text, file=getattr(bar, "stream", sys.stderr), flush=True)
-
-
-def said_time(seconds: float) -> str:
-    """A duration as people say it.
-
-    >>> said_time(42), said_time(200), said_time(7200)
-    ('42 s', '3 min', '2.0 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from layerscope.core.readout import how_read
 from layerscope.improving.result import Improved
-from layerscope.terminal import Console
+from layerscope.terminal import Console, print_facts
 
 _WIDTH = 64
 _COSTLY = 4.0
@@ -74,12 +74,7 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     console.print(escape(headline(result)), style="bold")
     if not result.manifest["evidence"]["kept_default"]:
         console.print(_neighbors(result))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in score_lines(result):
-        table.add_row(escape(name), escape(value))
-    console.print(table)
+    print_facts(console, score_lines(result))
     for note in (*result.warnings, *_cost_note(result)):
         console.print(f"[yellow]note[/] {escape(note)}")
     if result.folder is not None:

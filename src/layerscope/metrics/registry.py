@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from layerscope.core.formatting import split_names
 from layerscope.core.plugins import PluginError, Registry
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.options import Options
@@ -65,7 +66,7 @@ def expand_names(names: MetricName | Iterable[MetricName] | None) -> list[str]:
     """
     given: Iterable[MetricName]
     if isinstance(names, str):
-        given = [name.strip() for name in names.split(",") if name.strip()]
+        given = split_names(names)
     elif names is None or callable(names):
         given = ["all" if names is None else names]
     else:

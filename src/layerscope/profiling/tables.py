@@ -27,7 +27,7 @@ from layerscope.metrics.base import Metric, PromptMean
 from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
-from layerscope.spectra import side_by_side
+from layerscope.spectra import map_concurrently
 from layerscope.spectra.memory import free_memory
 from layerscope.store import RunFolder, Shard, ShardStore, StoredVectors, atomic
 from layerscope.store.checked import DamagedFileError
@@ -281,7 +281,7 @@ class TableBuilder:
         def measure(index: int) -> _Site:
             return self._with_intervals([self._site_estimates(index, self._site_data(index, shards))])[0]
 
-        return side_by_side("sites", measure, range(len(self.sites)), _SITES_AT_ONCE)
+        return map_concurrently("sites", measure, range(len(self.sites)), _SITES_AT_ONCE)
 
     def _on_gpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites one after the other, what is costly for as many of them together as memory allows.

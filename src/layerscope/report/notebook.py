@@ -68,13 +68,13 @@ def _candidates(run: Any) -> list[Chart]:
 
 def curves_html(curves: Curves) -> str:
     """A profile: where the valley is, the main metrics as curves, the extremes of all of them."""
-    from layerscope.report.sections.profile import curve_of, default_metrics, how_long
+    from layerscope.report.sections.profile import curve_of, default_metrics, describe_prompts
 
     parts = [f"<b>{text(curves.model)}</b>, final_norm <b>{text(curves.final_norm)}</b>"]
     if curves.run is not None:
         m = curves.run.manifest
         parts = [
-            f"<b>{text(curves.model)}</b> on {text(m['corpus']['name'])}: {text(how_long(m))}, "
+            f"<b>{text(curves.model)}</b> on {text(m['corpus']['name'])}: {text(describe_prompts(m))}, "
             f"final_norm <b>{text(curves.final_norm)}</b>, {m['conventions']['views']} views"
         ]
     valley = curves.valley

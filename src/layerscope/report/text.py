@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
+
+from layerscope.terminal import headed_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def simple_table() -> Table:
-    """A table with a line under its head and no frame."""
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-
-
 def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
     """Numbers to the right and whole; `words` name the columns that may fold."""
-    table = simple_table()
+    table = headed_table()
     for heading in headings:
         left = heading in words or heading in ("metric", "verdict")
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading not in words, overflow="fold")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerscope.core.conventions import Reading
+from layerscope.core.formatting import split_names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MANIFEST, load_run
@@ -229,7 +230,7 @@ def _stored(choice: Choice, named: list[str] | None, layer: int | None, usable: 
 def _names(readouts: str | Sequence[str] | None) -> list[str] | None:
     if readouts is None:
         return None
-    given = [part for part in readouts.split(",") if part.strip()] if isinstance(readouts, str) else list(readouts)
+    given = split_names(readouts) if isinstance(readouts, str) else list(readouts)
     return [Readout.parse(name).name for name in given]
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.chebyshev_kernels import narrow, pair_sums, rescale
-from layerscope.spectra.execution import full_precision, half_products, side_by_side
+from layerscope.spectra.execution import full_precision, half_products, map_concurrently
 
 COUNT = 6
 PAIRS = [(i, j) for i in range(COUNT) for j in range(i, COUNT)]
@@ -91,7 +91,7 @@ def table() -> Table:
         return fitted.squeeze(-1), error.max(), (error / (t + share)).max()
 
     # one thread each: a fit by several took them 2 s on a host whose cores were compiling kernels
-    found, largest, relative = zip(*side_by_side("fits", fit, shares), strict=True)
+    found, largest, relative = zip(*map_concurrently("fits", fit, shares), strict=True)
     return Table(shares, torch.stack(found), torch.stack(largest), torch.stack(relative))
 
 

@@ -100,10 +100,10 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def beside(one: Callable[[], Tensor], other: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
+def run_concurrently(one: Callable[[], Tensor], other: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
     """The tensors that two pieces of work make, done at once on a GPU: the last matrices of one leave most of the chip to others.
 
-    >>> beside(lambda: torch.ones(1), lambda: torch.zeros(1), torch.device("cpu"))
+    >>> run_concurrently(lambda: torch.ones(1), lambda: torch.zeros(1), torch.device("cpu"))
     (tensor([1.]), tensor([0.]))
     """
     if device.type != "cuda":
@@ -137,7 +137,7 @@ def workers_pool(purpose: str, workers: int | None = None) -> ThreadPoolExecutor
         return _pools[purpose, count]
 
 
-def side_by_side(purpose: str, function: Callable[[T], R], items: Iterable[T], most: int | None = None) -> Iterator[R]:
+def map_concurrently(purpose: str, function: Callable[[T], R], items: Iterable[T], most: int | None = None) -> Iterator[R]:
     """Results in order, computed by as many single-threaded workers as the caller has threads, `most` at most."""
     threads = torch.get_num_threads()
     return workers_pool(purpose, threads if most is None else min(threads, most)).map(function, items)

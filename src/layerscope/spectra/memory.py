@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from layerscope.core.formatting import describe_size
 from layerscope.errors import LayerscopeError
 
 _allowed: int | None = None  # bytes, of every GPU; torch has one allocator per process, so there is one bound
@@ -27,7 +28,7 @@ def memory_bound(limit: int | None) -> Iterator[None]:
         raise LayerscopeError("--memory bounds the memory of a GPU, and none can be used here: leave it out.")
     taken = max(torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count()))
     if limit <= taken:
-        raise LayerscopeError(f"--memory allows {limit / 2**30:.1f} GB, and {taken / 2**30:.1f} GB are in use: allow more.")
+        raise LayerscopeError(f"--memory allows {describe_size(limit)}, and {describe_size(taken)} are in use: allow more.")
     _set(limit)
     try:
         yield

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra.cuda import UnusableError, shared_memory
-from layerscope.spectra.execution import side_by_side
+from layerscope.spectra.execution import map_concurrently
 from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
 
 # Above this size one matrix keeps several threads busy by itself, so splitting the batch no longer pays.
@@ -102,7 +102,7 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> 
     if matrices.device.type != "cpu" or workers == 1 or len(flat) == 1 or n > _LARGEST_SPLIT:
         return torch.linalg.eigvalsh(matrices)
     parts = flat.chunk(min(workers, len(flat)))
-    solved = list(side_by_side("eigenvalues", _solve_single_threaded, parts))
+    solved = list(map_concurrently("eigenvalues", _solve_single_threaded, parts))
     return torch.cat(solved).reshape(matrices.shape[:-1])
 
 

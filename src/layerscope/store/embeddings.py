@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.formatting import describe_size
 from layerscope.errors import RunFolderError
 from layerscope.store.chunks import INDEX, ChunkIndex, Key, read_chunk
 from layerscope.store.locks import USED, bytes_in, in_use
@@ -154,12 +155,15 @@ class EmbeddingStore:
         if sum(info.bytes for info in others) >= excess:  # or else they would go for nothing
             for info in others:
                 if excess > 0 and self._remove(info):
-                    log.info("embedding store: removed %s of %s to make room", _human(info.bytes), _label(info.description))
+                    log.info(
+                        "embedding store: removed %s of %s to make room", describe_size(info.bytes), _label(info.description)
+                    )
                     excess -= info.bytes
         if excess > 0:
             raise RunFolderError(
-                f"the embedding store {self.root} is full: {_human(need)} more are needed, its budget is {_human(self.budget)}, "
-                f"and of the {_human(self._total)} that it holds {_human(current.bytes)} belong to this very model and template. "
+                f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its budget is "
+                f"{describe_size(self.budget)}, and of the {describe_size(self._total)} that it holds "
+                f"{describe_size(current.bytes)} belong to this very model and template. "
                 "Raise --store-budget, evaluate fewer readouts or layers, store float16, or prune the store. What is stored "
                 "already is kept and will be reused."
             )
@@ -209,12 +213,3 @@ def _count_texts(folder: Path) -> int:
 def _label(description: Mapping[str, Any]) -> str:
     text = json.dumps(description, ensure_ascii=False)
     return text if len(text) <= 120 else text[:119] + "…"
-
-
-def _human(count: float) -> str:
-    """Bytes, as people say them."""
-    units = ["bytes", "KB", "MB", "GB", "TB"]
-    while abs(count) >= 1024 and len(units) > 1:
-        count /= 1024
-        del units[0]
-    return f"{count:.4g} {units[0]}"

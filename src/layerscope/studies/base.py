@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from layerscope.core.formatting import split_names
 from layerscope.core.plugins import Registry
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.studies.shared.models import Request, read_specs
@@ -47,7 +48,7 @@ class Option:
         if value is None:
             return self.default
         if isinstance(self.default, (list, tuple)):
-            parts = [p.strip() for p in value.split(",") if p.strip()] if isinstance(value, str) else value
+            parts = split_names(value) if isinstance(value, str) else value
             if isinstance(parts, (str, bytes, Mapping)) or not hasattr(parts, "__iter__"):
                 parts = [parts]
             kind = type(self.default[0]) if self.default else str

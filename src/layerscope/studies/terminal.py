@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -16,7 +15,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.report.text import number, sparkline
 from layerscope.studies.base import Study, get_study, studies
 from layerscope.studies.run import StudyRun
-from layerscope.terminal import Console
+from layerscope.terminal import Console, headed_table
 
 _CURVES = 12  # most that are shown
 _WIDEST = 40  # characters of a curve: what names and numbers beside it leave free in a terminal of 80
@@ -25,7 +24,7 @@ _SETTINGS = ("model", "step", "condition", "level", "position", "sink")
 
 def print_studies() -> None:
     """Every study on a line."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = headed_table()
     for heading in ("study", "what it does", "paper", "models"):
         table.add_column(heading)
     for study in studies().values():

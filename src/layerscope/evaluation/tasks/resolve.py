@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, overload
 
+from layerscope.core.formatting import split_names
 from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_name
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
@@ -93,7 +94,7 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
     wrong = [name for name in given if not isinstance(name, str)]
     if wrong:
         raise DataError(f"task names must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}.")
-    single = [part.strip() for name in given for part in name.split(",") if part.strip()]
+    single = [part for name in given for part in split_names(name)]
     if not single:
         raise DataError(f"no task was named. Valid: {', '.join(PRESETS)}, a catalogued task or any of mteb's text tasks.")
     odd = next((name for name in single if clean_name(name) != name), None)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from layerscope.core.formatting import describe_size
 from layerscope.core.readout import SLOT, Readout
 from layerscope.errors import ExportError, MissingExtraError
 from layerscope.exporting.draft import Draft, ExportFormat
@@ -398,7 +399,7 @@ class GgufFormat(ExportFormat):
 
 
 def _file(facts: Mapping[str, Any]) -> str:
-    return f"{facts['file']} ({facts['architecture']}, {facts['precision']}, {facts['bytes'] / 2**20:.0f} MB)"
+    return f"{facts['file']} ({facts['architecture']}, {facts['precision']}, {describe_size(facts['bytes'])})"
 
 
 def _checked(facts: Mapping[str, Any]) -> str:

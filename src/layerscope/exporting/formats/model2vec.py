@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from safetensors.numpy import save_file
 
+from layerscope.core.formatting import describe_size
 from layerscope.core.statistics import spearman
 from layerscope.errors import ExportError
 from layerscope.exporting.draft import Draft, ExportFormat
@@ -230,7 +231,7 @@ class Model2VecFormat(ExportFormat):
             f'`{FOLDER}/` is a static model: `StaticModel.from_pretrained("path/to/this/folder/{FOLDER}")`.',
             f"Each of {facts['tokens']:,} tokens was read alone at this layer under this readout; the vectors were reduced to",
             f"{facts['dimensions']} dimensions by PCA ({100 * facts['pca_explained']:.0f} % of the variance) and weighted by SIF",
-            f"under Zipf's law ({facts['sif']}). {facts['bytes'] / 2**20:.0f} MB. Its vectors are not those of the model above:",
+            f"under Zipf's law ({facts['sif']}). {describe_size(facts['bytes'])}. Its vectors are not those of the model above:",
             "",
             "| measured | static | the model at this layer |",
             "| --- | --- | --- |",
@@ -251,7 +252,7 @@ class Model2VecFormat(ExportFormat):
             else f" · {_TASK} is not on this machine: no score"
         )
         return [
-            f"{FOLDER}: {facts['tokens']:,} tokens × {facts['dimensions']}, {facts['bytes'] / 2**20:.0f} MB{scored} · agreement "
+            f"{FOLDER}: {facts['tokens']:,} tokens × {facts['dimensions']}, {describe_size(facts['bytes'])}{scored} · agreement "
             f"with the model's cosines {facts['agreement']:.2f}"
         ]
 

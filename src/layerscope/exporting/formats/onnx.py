@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from layerscope.core.formatting import describe_size
 from layerscope.errors import ExportError, MissingExtraError, UnknownNameError
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.verifying import cosine_distances
@@ -220,7 +221,7 @@ class OnnxFormat(ExportFormat):
     def lines(self, facts: Any) -> list[str]:
         """One line per graph."""
         return [
-            f"{graph['file']}: {graph['bytes'] / 2**20:.0f} MB · cosine distance to torch ≤ {graph['cosine_distance']:.1e} "
+            f"{graph['file']}: {describe_size(graph['bytes'])} · cosine distance to torch ≤ {graph['cosine_distance']:.1e} "
             f"(mean {graph['mean_cosine_distance']:.1e}) · "
             f"{graph['texts_per_s']:.1f} texts/s, torch {graph['torch_texts_per_s']:.1f}"
             for graph in facts

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,7 +17,7 @@ from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
 from layerscope.report.sources import Scores, Section, weights_text
 from layerscope.report.text import at_slashes, sparkline
 from layerscope.selection.choice import readout_word
-from layerscope.terminal import Console
+from layerscope.terminal import Console, headed_table
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -179,7 +178,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
     rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
     many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
     against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table = headed_table()
     table.add_column("task", overflow="fold")  # where it is narrow, words give way, not numbers
     gain = "gain over default [95 %]" if against else "gain over last [95 %]"
     for heading in ("default" if against else "last", "best", "@ layer", gain):
@@ -211,7 +210,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
 
 def _readouts(run: Evaluation, width: int, names: int) -> Table:
     """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table = headed_table()
     table.add_column("mean over tasks", overflow="fold")
     table.add_column("layer 0 → last", no_wrap=True)
     table.add_column("best", justify="right", no_wrap=True)

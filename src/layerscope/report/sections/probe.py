@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from layerscope.report.drawing import COLORS, line_style, new_figure, quiet, styles, tame
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
-from layerscope.terminal import Console
+from layerscope.terminal import Console, headed_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,7 +174,7 @@ def _layers(run: ProbeRun, width: int) -> Table:
     shown = [(probe, metric) for probe in run.probes for metric in ("top1", "top5") if _holds(run, probe, metric)]
     if len(shown) * 19 + 8 > width:
         shown = [(probe, metric) for probe, metric in shown if metric == "top1"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table = headed_table()
     table.add_column("layer", justify="right", no_wrap=True)
     for probe, metric in shown:
         table.add_column(f"{probe}\n{metric.replace('top', 'top-')}", justify="right", no_wrap=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,7 +20,7 @@ from layerscope.profiling.run import entropy_valley
 from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
 from layerscope.report.sources import Curves, Section, weights_text
 from layerscope.report.text import number, sparkline
-from layerscope.terminal import Console
+from layerscope.terminal import Console, headed_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,7 +211,7 @@ def print_run(run: Profile, console: Console | None = None) -> None:
         console.print(f"[yellow]note[/] {escape(warning)}")
 
 
-def how_long(manifest: dict[str, Any]) -> str:
+def describe_prompts(manifest: dict[str, Any]) -> str:
     """How many prompts a profile has and how long they are."""
     counts, conventions = manifest["counts"], manifest["conventions"]
     if "image_tokens" in conventions:
@@ -226,7 +225,7 @@ def _headline(run: Profile) -> str:
     alpha = conventions["metrics"]["alpha"]
     return (
         f"\n[bold]{escape(str(model['name']))}[/]  {model['n_blocks']} blocks, width {model['width']}, {model['family']} family, "
-        f"{model['dtype']}  ·  [bold]{escape(str(m['corpus']['name']))}[/]  {how_long(m)}\n"
+        f"{model['dtype']}  ·  [bold]{escape(str(m['corpus']['name']))}[/]  {describe_prompts(m)}\n"
         f"final_norm [bold]{conventions['final_norm']}[/]  ·  rows {conventions['metrics']['rows']}  ·  α = {alpha}  ·  "
         f"{conventions['views']} views  ·  seed {conventions['seed']}  ·  preset {conventions['preset']}  ·  95 % intervals"
     )
@@ -244,7 +243,7 @@ def _layer_table(run: Profile, width: int) -> Table:
     sites = raw[["site", "layer"]].drop_duplicates()
     inside = bool(sites["site"].str.count(r"\.").gt(1).any())
     wide = width >= 12 + 16 * len(shown)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table = headed_table()
     table.add_column("layer", justify="right", no_wrap=True)
     if inside or wide:
         table.add_column("site", no_wrap=True)
@@ -265,7 +264,7 @@ def _curves(run: Profile, width: int) -> Table:
     """One line per metric: its curve, its extremes and, where there is room, what a higher value means."""
     measured = set(run.table["metric"])
     wide = width >= 150
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table = headed_table()
     table.add_column("metric", no_wrap=True)
     table.add_column("embed → last layer", no_wrap=True)
     for heading in ("lowest", "highest"):

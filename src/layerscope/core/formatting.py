@@ -1,0 +1,38 @@
+"""Durations, sizes and lists, as people write them."""
+
+from __future__ import annotations
+
+
+def format_duration(seconds: float) -> str:
+    """A duration, as short as it is still useful.
+
+    >>> format_duration(1), format_duration(75), format_duration(4000), format_duration(200_000)
+    ('1 s', '75 s', '67 min', '2.3 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 1.5 * 86400 else f"{seconds / 86400:.1f} days"
+
+
+def describe_size(count: float) -> str:
+    """A number of bytes in the largest unit that fits.
+
+    >>> describe_size(900), describe_size(1.5 * 2**20), describe_size(87 * 2**20), describe_size(10 * 2**30)
+    ('900 bytes', '1.5 MB', '87 MB', '10 GB')
+    """
+    units = ["bytes", "KB", "MB", "GB", "TB"]
+    while abs(count) >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.1f} {units[0]}" if abs(count) < 9.95 and count % 1 else f"{count:.0f} {units[0]}"
+
+
+def split_names(text: str) -> list[str]:
+    """The parts of a comma-separated list, without the empty ones.
+
+    >>> split_names("gpt2, lee,")
+    ['gpt2', 'lee']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
