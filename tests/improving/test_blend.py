@@ -103,17 +103,16 @@ def test_its_code_is_run_only_where_it_is_trusted(blend: Improved) -> None:
     assert "layerscope" not in code
 
 
-def test_a_blend_is_read_back_unless_its_code_was_changed(blend: Improved) -> None:
+def test_a_blend_is_read_back_with_the_code_that_is_installed(blend: Improved) -> None:
     assert np.allclose(layerscope.load_run(blend.folder).encode(TEXTS[:3]), blend.encode(TEXTS[:3]), atol=1e-4)
     file = blend.folder / "blend.py"
     own = file.read_text()
     try:
-        file.write_text(own + "\nprint('hello')\n")
+        file.write_text("raise SystemError('this must not run')")
         with pytest.raises(LayerscopeError, match=r"blend.py is damaged"):
             layerscope.load_run(blend.folder).encode(TEXTS[:3])
         seal(blend.folder)  # whoever changes the code can change its checksum too
-        with pytest.raises(LayerscopeError, match=r"holds code that is not this version's.*is not run"):
-            layerscope.load_run(blend.folder).encode(TEXTS[:3])
+        assert np.allclose(layerscope.load_run(blend.folder).encode(TEXTS[:3]), blend.encode(TEXTS[:3]), atol=1e-4)
     finally:
         file.write_text(own)
         seal(blend.folder)

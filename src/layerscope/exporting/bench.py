@@ -24,6 +24,7 @@ from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
 from layerscope.exporting import bench_child
 from layerscope.exporting.draft import beyond
+from layerscope.exporting.loading import module_kinds
 from layerscope.exporting.verifying import require_sentence_transformers
 from layerscope.models.source import resolve
 from layerscope.terminal import Console
@@ -141,6 +142,8 @@ def _place(spec: str | Path, offline: bool) -> tuple[str, Path]:
     source = resolve(spec, offline)
     if source.gguf is not None:
         raise ExportError(f"{spec} is a GGUF file, which sentence-transformers does not load. Give a folder of safetensors.")
+    if (source.path / "modules.json").is_file():
+        module_kinds(source.path)
     return source.name, source.path
 
 

@@ -66,9 +66,10 @@ def main(folder: str, threads: int) -> None:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     before = peak_bytes()
     if os.path.isfile(os.path.join(folder, "modules.json")):
-        model = SentenceTransformer(folder, device="cpu", local_files_only=True)
+        model = SentenceTransformer(folder, device="cpu", local_files_only=True, trust_remote_code=False)
     else:
-        inner = Transformer(folder)
+        untrusted = {"trust_remote_code": False}
+        inner = Transformer(folder, model_kwargs=untrusted, processor_kwargs=untrusted, config_kwargs=untrusted)
         if inner.tokenizer.pad_token is None:
             inner.tokenizer.pad_token = inner.tokenizer.eos_token
         width = inner.get_embedding_dimension()

@@ -6,7 +6,6 @@ runs only where its user says `trust_remote_code=True`. It needs torch, transfor
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from layerscope.exporting.describing import front_lines, license_of, parameters_
 from layerscope.exporting.draft import beyond, verification_texts
 from layerscope.exporting.formats.sentence_transformers import write_pipeline
 from layerscope.exporting.job import Exported, check_free, published
+from layerscope.exporting.loading import BLEND
 from layerscope.exporting.tokenizing import settled_tokenizer
 from layerscope.exporting.verifying import HALF_TOLERANCE, TOLERANCE, cosine_distances, require_sentence_transformers
 from layerscope.models import LoadedModel
@@ -39,13 +39,6 @@ MODULE = "blend.py"
 def module_source() -> str:
     """The file that is put into the folder, as it ships with layerscope."""
     return Path(str(blend_module.__file__)).read_text(encoding="utf-8")
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether the code in a folder is the very file that this version of layerscope writes."""
-    file = folder / MODULE
-    theirs = file.read_bytes() if file.is_file() else b""
-    return hashlib.sha256(theirs).digest() == hashlib.sha256(module_source().encode()).digest()
 
 
 def export_blend(
@@ -83,7 +76,7 @@ def export_blend(
         atomic.write_json(folder / "blend.json", settings)
         save_file({"means": torch.tensor(np.stack(list(means.values())), dtype=torch.float32)}, folder / "blend.safetensors")
         atomic.write_text(folder / MODULE, module_source())
-        write_pipeline(folder, [("blend.Blend", ""), ("sentence_transformers.models.Normalize", "1_Normalize")])
+        write_pipeline(folder, [(BLEND, ""), ("sentence_transformers.models.Normalize", "1_Normalize")])
         verified = _verify(model, folder, texts, encode)
         facts = _facts(model, folder, layer, readout, list(means), route, max_length, centered_on, verified)
         facts |= {"license": license_of(model, model, offline), "why": why, "nearest": nearest}
@@ -95,9 +88,10 @@ def export_blend(
 
 
 def _verify(model: LoadedModel, folder: Path, texts: list[str], encode: Callable[[Sequence[str]], np.ndarray]) -> dict[str, Any]:
-    """Reload in a fresh process that trusts this folder's code, and compare with vectors captured by layerscope."""
+    """Reload in a fresh process, with the module as it ships with layerscope, and compare with vectors captured by layerscope."""
     with tempfile.TemporaryDirectory(prefix="layerscope-verify-") as scratch:
-        job = {"folder": str(folder.resolve()), "texts": texts, "probes": [], "index": None, "trust": True}
+        job = {"folder": str(folder.resolve()), "texts": texts, "probes": [], "index": None}
+        job["blend"] = str(blend_module.__file__)
         (arrays,), versions = verifying.reload([job], Path(scratch))
     if versions.pop("layerscope_loaded"):
         raise ExportError("the fresh process loaded layerscope, so the folder was not shown to work without it.")

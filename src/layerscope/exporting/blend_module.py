@@ -95,9 +95,10 @@ class Blend(torch.nn.Module):
         folder = os.path.join(folder, subfolder) if subfolder else folder
         with open(os.path.join(folder, "blend.json"), encoding="utf-8") as stream:
             settings = json.load(stream)
-        model = AutoModel.from_pretrained(folder, **(kwargs.get("model_kwargs") or {})).eval()
+        own = {"local_files_only": True, "trust_remote_code": False}  # this file is all the code that a blend needs
+        model = AutoModel.from_pretrained(folder, **{**(kwargs.get("model_kwargs") or {}), **own, "use_safetensors": True}).eval()
         means = load_file(os.path.join(folder, "blend.safetensors"))["means"]
-        return cls(model, AutoTokenizer.from_pretrained(folder), settings, means)
+        return cls(model, AutoTokenizer.from_pretrained(folder, **own), settings, means)
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write the folder again, with this file in it."""

@@ -138,6 +138,7 @@ def _write(part: Any, folder: Path) -> None:
         old.unlink()
     with quiet():
         part.config.use_cache = False  # nothing is generated with it
+        vars(part.config).pop("auto_map", None)  # the class is one that transformers has
         part.save_pretrained(folder, max_shard_size="100GB")
 
 
@@ -145,7 +146,7 @@ def _reload(folder: Path) -> Any:
     from transformers import AutoModel
 
     with quiet(), torch.inference_mode():
-        module = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        module = AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False).eval()
 
     def run(**given: Tensor | bool) -> Any:
         with torch.inference_mode():

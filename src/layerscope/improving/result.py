@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.runs import finished_manifest, view
-from layerscope.errors import DataError, LayerscopeError, MissingExtraError
-from layerscope.exporting.blend import MODULE, is_ours
+from layerscope.errors import DataError, LayerscopeError
+from layerscope.exporting.loading import load_folder
 from layerscope.models.sealed import damaged
 from layerscope.selection.choice import Choice
 from layerscope.store import RunFolder
@@ -115,24 +115,12 @@ class Improved:
     def _from_folder(self) -> Encoder:
         if self.folder is None:
             raise LayerscopeError("this run has no exported folder to encode with. Run improve again with out=FOLDER.")
-        try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError:
-            raise MissingExtraError("encoding with an exported folder", "export") from None
         found = damaged(self.folder)
         if found:
             raise LayerscopeError(
                 f"{found[0].path} is damaged ({found[0].reason}). Run improve again with the same out: it is written anew."
             )
-        trusted: dict[str, Any] = {}
-        if self.manifest["evidence"].get("needs_trust"):
-            if not is_ours(self.folder):
-                raise LayerscopeError(
-                    f"{self.folder} holds code that is not this version's of layerscope, and is not run. Look at {MODULE} there, "
-                    "and load it with SentenceTransformer(folder, trust_remote_code=True) if you trust it."
-                )
-            trusted["trust_remote_code"] = True
-        loaded = SentenceTransformer(str(self.folder), local_files_only=True, **trusted)
+        loaded = load_folder(self.folder)
         return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
 
     def _repr_html_(self) -> str:

@@ -185,7 +185,9 @@ def read_sound_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module
             loaded, info = AutoModel.from_pretrained(
                 source.path, output_loading_info=True, local_files_only=True, use_safetensors=not source.pickled, **options
             )
-            extractor = AutoFeatureExtractor.from_pretrained(source.path, local_files_only=True)
+            extractor = AutoFeatureExtractor.from_pretrained(
+                source.path, local_files_only=True, trust_remote_code=bool(options.get("trust_remote_code"))
+            )
     except LayerscopeError:
         raise
     except Exception as error:

@@ -347,7 +347,7 @@ def _tokenizer(spec: Spec) -> Any:
     try:
         source = resolve(str(spec.model), True, revision=spec.options.get("revision"), allow_pickle=True)
         with quiet():
-            return AutoTokenizer.from_pretrained(source.path, local_files_only=True)
+            return AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
     except Exception:  # only a guess is lost
         return None
 

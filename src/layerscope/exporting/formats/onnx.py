@@ -64,7 +64,7 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
             "an ONNX graph is made from float32 weights: leave out --dtype, and use --quantize int8 for a small one."
         )
     with _silence():
-        model = SentenceTransformer(str(draft.folder), device="cpu", local_files_only=True).eval()
+        model = SentenceTransformer(str(draft.folder), device="cpu", local_files_only=True, trust_remote_code=False).eval()
     pipeline = Pipeline(model, draft.mean, draft.unit).eval()
     batches = _batches(draft)
     file = draft.folder / "onnx" / "model.onnx"

@@ -1,0 +1,139 @@
+"""A run folder from a stranger: nothing that it says about itself makes its code run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import layerscope
+from layerscope.catalogue import MARKER
+from layerscope.errors import LayerscopeError
+from layerscope.exporting import blend_module, verifying
+from layerscope.exporting.bench import bench
+from layerscope.models.sealed import seal
+from layerscope.store import checked
+from tests.cli.support import run_main
+from tests.exporting.conftest import reload_here
+from tests.improving.test_improve import some_texts
+from tests.tiny import tiny_model
+
+pytest.importorskip("sentence_transformers")
+TEXTS = some_texts(50)
+EVIL = """
+import pathlib
+pathlib.Path({marker!r}).write_text("it ran")
+import torch
+class Evil(torch.nn.Module):
+    def forward(self, features):
+        return features
+    @classmethod
+    def load(cls, *args, **kwargs):
+        return cls()
+    from_pretrained = load
+"""
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def add_module(folder: Path) -> None:
+    """The genuine blend module, and one more."""
+    listed = [
+        {"idx": 0, "name": "0", "path": "", "type": "blend.Blend"},
+        {"idx": 1, "name": "1", "path": "", "type": "evil.Evil"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+def add_auto_map(folder: Path) -> None:
+    """A class of the folder's own for the transformer and its settings, beside the genuine blend module."""
+    edit(folder / "config.json", auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"})
+    listed = [{"idx": 0, "name": "0", "path": "", "type": "blend.Blend"}]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+def add_unknown_type(folder: Path) -> None:
+    """A model type that only the folder's own code knows."""
+    edit(folder / "config.json", model_type="evil", auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"})
+
+
+def add_tokenizer(folder: Path) -> None:
+    """A tokenizer of the folder's own."""
+    edit(
+        folder / "tokenizer_config.json",
+        auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]},
+        tokenizer_class="Evil",
+    )
+
+
+def add_settings(folder: Path) -> None:
+    """Trust among the settings of a standard module, of the older and the newer names."""
+    add_auto_map(folder)
+    trusted = {"trust_remote_code": True}
+    edit(folder / "sentence_bert_config.json", model_args=trusted, config_args=trusted, model_kwargs=trusted)
+    edit(folder / "config_sentence_transformers.json", trust_remote_code=True)
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
+    listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds.items())]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+@pytest.fixture(scope="module")
+def better(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("better")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LAYERSCOPE_CACHE", str(folder / "cache"))
+        patched.setattr(verifying, "reload", reload_here)
+        options = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False}
+        return layerscope.improve(tiny_model("llama"), TEXTS, out=folder / "better", **options).folder
+
+
+@pytest.mark.parametrize("attack", [add_module, add_auto_map, add_unknown_type, add_tokenizer, add_settings])
+def test_no_code_of_a_folder_runs(
+    better: Path,
+    tmp_path: Path,
+    attack: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    here: Callable[..., object],
+) -> None:
+    folder, marker = tmp_path / "given", tmp_path / "marker"
+    shutil.copytree(better, folder)
+    attack(folder)
+    (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
+    shutil.copy(str(blend_module.__file__), folder / "blend.py")
+    settings = {"patterns": ["{text}"], "max_length": 96, "index": None, "pad_id": 0}
+    (folder / "blend.json").write_text(json.dumps(settings))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["evidence"]["needs_trust"] = True
+    checked.write_json(folder / "manifest.json", manifest)
+    edit(folder / MARKER, needs_trust=True, trust_remote_code=True)
+    seal(folder)  # whoever changes the files can change their checksums too
+
+    def tried(action: Callable[[], object]) -> None:
+        with contextlib.suppress(LayerscopeError):
+            action()
+        assert not marker.exists()
+
+    tried(lambda: layerscope.load_run(folder).encode(TEXTS[:2]))
+    if attack in (add_module, add_settings):  # two more processes each
+        tried(lambda: bench(folder, better, lengths=[8], texts=1, rounds=1, threads=1))
+    tried(lambda: layerscope.profile(str(folder), TEXTS[:4], progress=False))
+    tried(lambda: layerscope.export(str(folder), 1, readout="plain/mean/raw/keep/none", out=tmp_path / "again", brief=True))
+    assert run_main(monkeypatch, capsys, "verify", folder).code == 0
+    run_main(monkeypatch, capsys, "report", folder, "--out", tmp_path / "page.html")
+    assert not marker.exists()
+
+
+def test_what_is_not_a_standard_module_is_refused(better: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "given"
+    shutil.copytree(better, folder)
+    add_module(folder)
+    seal(folder)
+    with pytest.raises(LayerscopeError, match=r"names the module 'evil.Evil'.*code of the folder's own is not run"):
+        layerscope.load_run(folder).encode(TEXTS[:2])
