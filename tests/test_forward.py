@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.capture import Anatomy, Batch
+from layerscope.core import plugins
 from layerscope.data.items import Items, content_key
-from layerscope.errors import DataError
+from layerscope.data.kinds import ItemKind, item_kinds
+from layerscope.errors import DataError, LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.profiling import profile
@@ -142,6 +145,29 @@ def test_a_profile_of_another_kind_of_items(tmp_path: Path) -> None:
     wanted = -(share * np.log(share)).sum()
     rows = profile(model, SERIES, metrics=["dataset_entropy"], pooled_rows="centered", progress=False, final_norm="raw")
     assert float(rows.curve("dataset_entropy")["value"].iloc[1]) == pytest.approx(wanted, rel=1e-3)
+
+
+def open_series(data: str, *, offline: bool = False, limit: int | None = None) -> Series:
+    """The series that a name means: so many of them."""
+    return Series(SERIES.rows[: limit or int(data)])
+
+
+KIND = ItemKind("series", open_series, ("limit",), refused={"max_length": "series are read whole."})
+
+
+def test_a_kind_that_another_package_adds_is_opened_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("series", f"{__name__}:KIND", item_kinds.group)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(item_kinds, "_things", dict(item_kinds.all()))
+    monkeypatch.setattr(item_kinds, "_loaded", False)
+    settings = {"metrics": ["prompt_entropy"], "progress": False}
+    by_name = profile(make_model(), "9", **settings)
+    assert by_name.table.equals(profile(make_model(), Series(SERIES.rows[:9]), **settings).table)
+    assert profile(make_model(), "9", limit=7, **settings).manifest["counts"]["prompts"] == 7
+    with pytest.raises(LayerscopeError, match="series are read whole"):
+        profile(make_model(), "9", max_length=4, **settings)
+    with pytest.raises(DataError, match="column is for"):
+        profile(make_model(), "9", column="x", **settings)
 
 
 def test_the_order_of_the_items_does_not_matter() -> None:

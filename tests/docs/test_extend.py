@@ -18,10 +18,8 @@ USE = """
 import json, sys
 from pathlib import Path
 import layerscope
-from layerscope.core.readout import Readout
 from layerscope.exporting import export
 from layerscope.exporting.formats import FORMATS
-from layerscope.selection.judges import JUDGES
 from tests.docs.sandbox import TEXTS
 from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
 
@@ -35,10 +33,9 @@ inside = layerscope.profile(model, TEXTS[:6], metrics=["prompt_entropy"], sites=
 out["family"] = [model.identity["family"], sorted(inside.table["site"].unique())[0]]
 out["study"] = layerscope.study("text_lengths", tiny_model(), data=TEXTS[:6], longest=True, progress=False).verdict[0]
 
-class Two:
-    readouts, layers = [Readout()], [0, 1, 2]
-
-out["judge"] = list(map(int, JUDGES.get("deepest")().judge(Two()).best()))
+words = [f"{a} {b} {c}" for a in "red green blue".split() for b in "sea sky".split() for c in "one two three four".split()]
+better = layerscope.improve(tiny_model("llama"), words, judge="deepest", templates=["one-word"], max_length=64, progress=False)
+out["judge"] = [better.manifest["judge"], sorted(set(better.table["score"]))]
 scored = layerscope.evaluate(tiny_model(), "WordPairs", store=Path("store"), scoring_workers=0, offline=True, progress=False)
 out["task"] = [scored.failed, len(scored.scores)]
 out["export"] = "summary" in FORMATS
@@ -81,6 +78,6 @@ def test_everything_on_the_page_works_from_outside(site: Path, tmp_path: Path) -
     assert found["metric"] is True
     assert found["family"] == ["mystery", "block.0.attn"]
     assert found["study"].startswith("In short: ")
-    assert found["judge"] == [0, 2]
+    assert found["judge"] == ["deepest", [0.0, 1.0, 2.0, 3.0]]
     assert found["task"] == [[], 4]
     assert found["export"] is True

@@ -1,4 +1,4 @@
-"""A section of the page that comes from outside the package: one value behind one entry point."""
+"""A kind of run and its section of the page that come from outside the package: two values behind two entry points."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import pandas as pd
 import pytest
 
 from layerscope.core import plugins
-from layerscope.core.plugins import Registry
-from layerscope.report import contents, write_report
+from layerscope.core.runs import RunKind, run_kinds
+from layerscope.report import write_report
 from layerscope.report.sections import sections
 from layerscope.report.sources import Block, Chart, Line, Section
+from layerscope.store import RunFolder
+from tests.cli.support import run_main
 
 
 class Weather:
     """A kind of run that layerscope knows nothing of."""
 
     kind, name, manifest, path = "weather", "Tuesday", {}, None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Weather:
+        return cls()
 
     def summary(self) -> dict[str, Any]:
         return {}
@@ -34,16 +40,34 @@ def read_weather(run: Weather) -> Block:
 
 
 SECTION = Section("weather", read_weather)
+KIND = RunKind("weather", f"{__name__}:Weather")
 
 
-def test_a_section_of_another_package_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("weather", f"{__name__}:SECTION", "layerscope.sections")
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
-    fresh: Registry[Section] = Registry(
-        sections.kind, sections.group, name=sections._name, check=sections._check, package=sections.package, find=sections._find
-    )
-    monkeypatch.setattr(contents, "sections", fresh)
-    assert {"weather", "profile"} <= set(fresh)
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package with both; the registries look again."""
+    points = [EntryPoint("weather", f"{__name__}:{name}", f"layerscope.{group}") for name, group in _POINTS]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point for point in points if point.group == group])
+    for registry in (sections, run_kinds):
+        monkeypatch.setattr(registry, "_things", dict(registry.all()))
+        monkeypatch.setattr(registry, "_loaded", False)
+
+
+_POINTS = (("SECTION", "sections"), ("KIND", "runs"))
+
+
+@pytest.mark.usefixtures("outside")
+def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    RunFolder(run).write_manifest({"kind": "weather", "status": "complete"})
+    ended = run_main(monkeypatch, capsys, "report", run, "--out", tmp_path / "report.html")
+    assert ended.code == 0, ended
+    assert "It rained" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("outside")
+def test_in_python(tmp_path: Path) -> None:
+    assert {"weather", "profile"} <= set(sections)
     text = write_report([Weather()], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "It rained" in text
     assert '"title":"Rain","unit":"mm"' in text

@@ -31,7 +31,7 @@ def improve_command(
         "minilm-l6",
         "--judge",
         panel=CHOICE,
-        help="Sentence encoder that ranks the candidates; none: the model's own consistency does.",
+        help="Sentence encoder that ranks the candidates, or a judge by name; none: the model's own consistency.",
     ),
     budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     max_cost: float = option(

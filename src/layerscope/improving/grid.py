@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -96,6 +96,8 @@ class StoredCandidates:
     layers: Sequence[int]
     views: Mapping[str, Sequence[str]]
     prompts: Sequence[str] = ()
+    advance: Callable[[int], None] = lambda n: None
+    _asked: set[Readout] = field(default_factory=set, repr=False)
     _last: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -105,8 +107,15 @@ class StoredCandidates:
         """The same with fewer readouts."""
         return StoredCandidates(self.spaces, readouts, self.layers, self.views, self.prompts)
 
+    def finish(self) -> None:
+        """Count the readouts that were not asked for: the judge knew them from others."""
+        self.advance(len(self.readouts) - len(self._asked))
+
     def vectors(self, readout: Readout, view: str = TEXTS) -> np.ndarray:
         """(layers, texts, D); NaN throughout at a layer where all texts have the same vector."""
+        if readout in self.readouts and readout not in self._asked:  # progress: judges ask for one readout after the other
+            self._asked.add(readout)
+            self.advance(1)
         if readout.template == BLEND:
             parts = [unit(self.vectors(replace(readout, template=name), view)) for name in self.prompts]
             return np.asarray(np.mean(parts, axis=0), dtype=np.float32)

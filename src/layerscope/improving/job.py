@@ -29,7 +29,7 @@ from layerscope.improving.centering import Centered, center, check_center_on, te
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
-from layerscope.improving.judging import NONE, Panel, goes_by_words, make_panel, parts_of, second_opinion
+from layerscope.improving.judging import JudgeGiven, Panel, find_judge, goes_by_words, make_panel, parts_of, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import VERSION_KEY, Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
 from layerscope.improving.result import Improved
@@ -38,7 +38,7 @@ from layerscope.improving.stages import announce, stages
 from layerscope.models import LoadedModel, open_model
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
-from layerscope.models.source import check_name, resolve
+from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
@@ -62,7 +62,7 @@ def improve(
     out: str | Path | None = None,
     column: str | None = None,
     labels: str | Path | None = None,
-    judge: str | LoadedModel = DEFAULT_JUDGE,
+    judge: JudgeGiven = DEFAULT_JUDGE,
     budget: float | None = None,
     max_cost: float = 1,
     templates: Sequence[str] | None = None,
@@ -87,7 +87,8 @@ def improve(
     result can encode right away; with `out` it is also written there and verified.
 
     - `data`: strings, a file, a catalogued corpus or a hub dataset. About `sample` texts, drawn at random, are judged on.
-    - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency.
+    - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency. Or another judge:
+      its name (`rankme`, or one that a package adds) or an object with a method `judge`.
     - `labels`: a file with a few labeled examples, which then judge as well.
     - `templates`: the templates of the readouts to try.
     - `budget`: the largest share of the blocks to run. `max_cost`: the maximum number of passes per text.
@@ -111,8 +112,7 @@ def improve(
     check_center_on(center_on)
     names, blended = offered(templates, max_cost, labels is not None)
     make_grid(names, has_cls=False, has_norm=True, blended=blended)  # what is wrong is said before anything is loaded
-    if isinstance(judge, str) and judge != NONE:
-        check_name(judge)
+    judge = find_judge(judge, labels is not None)
     place = None if out is None else Path(out)
     if place is not None and not (place / MANIFEST).is_file():  # a run that is there may be this very one
         check_free(place, overwrite)
@@ -125,18 +125,15 @@ def improve(
         recipe = make_recipe(model, loaded, offline, loading) if used.remote else None
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
         reader = Reader(loaded, held, max_length, batch_size=where.batch_size, engine=used, recipe=recipe)
-        asked = None if judge is None else _name(judge)
-        settings = Settings(names, blended, budget, max_cost, seed, sample, asked, labels, max_length, center_on)
+        asked = judge if isinstance(judge, str) else judge.name
+        own = not isinstance(judge, str | LoadedModel)
+        settings = Settings(names, blended, budget, max_cost, seed, sample, asked, labels, max_length, center_on, own)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, bar, offline, work)
         try:
             return job.run(judge, place, overwrite)
         except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers
             told = str(error).replace(", or read layers before this one with --sites.", ".")
             raise NonFiniteStatesError(f"{loaded.name}: {told}") from error
-
-
-def _name(judge: str | LoadedModel) -> str:
-    return judge.name if isinstance(judge, LoadedModel) else str(judge)
 
 
 def _check_readable(model: LoadedModel) -> None:
@@ -178,7 +175,7 @@ class ImproveJob:
         """The templates that a blend averages."""
         return list(self.settings.blended)
 
-    def run(self, judge: str | LoadedModel, out: Path | None, overwrite: bool) -> Improved:
+    def run(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
         config = self.settings.config(self.model, self.sample)
         if out is not None:
@@ -277,7 +274,7 @@ class ImproveJob:
         totals = []  # all tokens, and those that the model has to be run on
         for early, late, whole in ((tokens, tokens, tokens), (*missing, computed)):
             read = first * sum(early.values()) + (many - first) * (late["plain"] + KEPT * max(late.values()))
-            parts = 0 if panel.needs_views or not read else parts_of(many) * 1.7 * max(whole.values())
+            parts = 0 if not panel.takes_second_opinion or not read else parts_of(many) * 1.7 * max(whole.values())
             totals.append(views * read + parts)
         self.spent = totals[0]
         self.speed = self.reader.seconds_per_token(max(tokens, key=lambda name: tokens[name]), texts[:SCREEN])
@@ -301,7 +298,7 @@ class ImproveJob:
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
         decision = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
-        if not panel.needs_views and decision.chosen != decision.reference:
+        if panel.takes_second_opinion and decision.chosen != decision.reference:
             template = readouts[decision.best[0]].template
             second = second_opinion(
                 self.reader, readouts, template, self.sample.texts, self.prompts, self.settings.seed, self.bar

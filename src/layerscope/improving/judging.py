@@ -1,24 +1,27 @@
-"""Which judge is asked, and what it says: an encoder, the model's own consistency, a few labels, or labels and an encoder."""
+"""Which judge is asked, and what it says: an encoder, a judge by name, the model's own consistency, and a few labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
 from layerscope.core.identity import ModelIdentity
+from layerscope.core.plugins import PluginError
 from layerscope.core.readout import Readout
-from layerscope.errors import DownloadError, LayerscopeError, OfflineError
+from layerscope.errors import DownloadError, LayerscopeError, OfflineError, UnknownNameError
 from layerscope.improving.grid import StoredCandidates, by_template
 from layerscope.improving.sample import Reader, encoder_vectors, knows_language, own_readout, unknown_share
-from layerscope.models import LoadedModel, load
+from layerscope.models import LoadedModel, catalogue, load
 from layerscope.models.load import at_commit
-from layerscope.models.source import resolve
+from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Agreement
-from layerscope.selection.judges.base import TEXTS, Judgment, combined
-from layerscope.selection.judges.consistency import SelfConsistency, added_ranks, consistency_items, make_views
+from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, Judgment, combined
+from layerscope.selection.judges.consistency import VIEWS, SelfConsistency, added_ranks, consistency_items, make_views
 from layerscope.selection.judges.few_labels import LABELS_SHARE, FewLabels
 from layerscope.selection.labels.read import Labeled
 
@@ -33,14 +36,88 @@ LONG = 40
 """Mean tokens above which a text is no sentence any more, and prompts that ask for one word may not be for it."""
 
 
+JudgeGiven = str | LoadedModel | Judge
+"""What `improve(judge=…)` takes: a model's name or a loaded model to agree with, or a judge, by name or as an object."""
+
+
+def find_judge(given: JudgeGiven | None, has_labels: bool) -> JudgeGiven:
+    """Which judge is meant: `none` (self-consistency, or the labels alone), a model's name, a loaded model, or a judge.
+
+    Judges are known by name (those of other packages by their entry points) and come before models of the same name.
+    """
+    if given is None or given == SelfConsistency.name:
+        return NONE
+    if not isinstance(given, str):
+        if isinstance(given, LoadedModel):
+            return given
+        if not isinstance(given, Judge):
+            raise LayerscopeError(
+                "a judge is a name, a loaded model, or an object with name, summary, views and a method `judge`, "
+                f"not {given!r:.60}."
+            )
+        return _check_views(_build(cast(Any, given)) if isinstance(given, type) else given)
+    if given == FewLabels.name:
+        if not has_labels:
+            raise LayerscopeError(f"the judge {given!r} needs labeled examples: give a file of them with --labels (labels=).")
+        return NONE
+    if given in JUDGES or given in JUDGES.broken:
+        return _check_views(_build(JUDGES.get(given)))
+    if given != NONE:
+        try:
+            check_name(given)
+        except UnknownNameError as error:
+            raise UnknownNameError("judge", given, [*JUDGES, NONE, *catalogue()], _FORMS) from error
+    return given
+
+
+_FORMS = "A judge is one of these names, or a sentence encoder: one of the catalogue, a folder, or a hub id org/name[@revision]."
+
+
+def _build(kind: type[Judge]) -> Judge:
+    """A judge that is known by name; one that has to be given something cannot be asked by name alone."""
+    if kind is Agreement:
+        raise LayerscopeError("the judge 'agreement' needs an encoder to agree with: give its name (--judge minilm-l6).")
+    missing = [
+        parameter.name
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if missing:
+        raise LayerscopeError(
+            f"the judge {kind.name!r} needs {', '.join(missing)} and cannot be asked by name alone: "
+            f"give it as an object, improve(…, judge={kind.__name__}(…))."
+        )
+    return kind()
+
+
+def _check_views(judge: Judge) -> Judge:
+    for view in judge.views:
+        if view not in (TEXTS, *VIEWS):
+            raise UnknownNameError(f"view, which the judge {judge.name!r} asks for", view, [TEXTS, *VIEWS])
+    return judge
+
+
 @dataclass
 class Panel:
-    """Everything that judges: an encoder or none, labels or none."""
+    """Everything that judges: an encoder or none, labels or none, a judge of its own kind or none.
+
+    `own` is a judge that was given by name or as an object, or the model's self-consistency where nobody else judges.
+    """
 
     encoder: LoadedModel | None
     encoder_readout: Readout
     labels: Labeled | None
     notes: list[str] = field(default_factory=list)
+    own: Judge | None = None
+
+    def __post_init__(self) -> None:
+        if self.own is None and self.encoder is None and self.labels is None:
+            self.own = SelfConsistency()
+
+    @property
+    def alone(self) -> bool:
+        """Whether the model judges itself."""
+        return isinstance(self.own, SelfConsistency)
 
     @property
     def name(self) -> str:
@@ -50,21 +127,31 @@ class Panel:
             parts.append(f"{len(self.labels)} labeled examples")
         if self.encoder is not None:
             parts.append(f"agreement with {self.encoder.name}")
-        return " and ".join(parts) or "the model's own consistency"
+        if self.own is not None:
+            parts.append("the model's own consistency" if self.alone else f"the judge {self.own.name}")
+        return " and ".join(parts)
 
     @property
     def score_name(self) -> str:
         """What its score is."""
         if self.labels is not None:
+            if self.own is not None:
+                return f"labels and {self.own.name}, standardized"
             return "score on your labels" if self.encoder is None else "labels and agreement, standardized"
-        return (
-            f"agreement with {self.encoder.name}" if self.encoder is not None else "agreement with the most consistent readouts"
-        )
+        if self.encoder is not None:
+            return f"agreement with {self.encoder.name}"
+        assert self.own is not None
+        return "agreement with the most consistent readouts" if self.alone else f"score of {self.own.name}"
 
     @property
     def needs_views(self) -> bool:
         """Whether parts of the texts must be read."""
-        return self.encoder is None and self.labels is None
+        return self.own is not None and bool(self.own.views)
+
+    @property
+    def takes_second_opinion(self) -> bool:
+        """Whether recognizing texts by their parts counts as well: next to an encoder or labels; other judges decide alone."""
+        return self.own is None
 
     def eligible(self, readouts: Sequence[Readout], tokens: float) -> list[bool] | None:
         """Which readouts may be chosen; None: all.
@@ -72,7 +159,7 @@ class Panel:
         Without an encoder and labels the most consistent readouts are those that keep the words of a text, whatever they mean.
         So, for texts about as long as a sentence, the prompts alone are eligible, centered: their consensus is about meaning.
         """
-        if self.encoder is not None or self.labels is not None or tokens > LONG:
+        if not self.alone or tokens > LONG:
             return None
         return [readout.template != "plain" and readout.centering == "corpus" for readout in readouts]
 
@@ -91,38 +178,60 @@ class Panel:
         if self.labels is not None:
             every += self.labels.texts
         reader.read(wanted, list(dict.fromkeys(every)), bar, label)
-        candidates = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts)
+
+        def asked(judge: Judge, views: Mapping[str, Sequence[str]], doing: str = "judging") -> Judgment:
+            bar.begin(f"{doing}|readouts", len(readouts))
+            candidates = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts, bar.advance)
+            return ask(judge, candidates, seed)
+
         found = []
         if self.labels is not None:
-            views = {TEXTS: sample, LABELED: self.labels.texts}
-            labeled = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts)
-            bar.begin("judging by labels|readouts", len(readouts))
-            found.append(FewLabels(self.labels, view=LABELED).judge(labeled, seed=seed, advance=bar.advance))
+            both = {TEXTS: sample, LABELED: self.labels.texts}
+            found.append(asked(FewLabels(self.labels, view=LABELED), both, "judging by labels"))
         if self.encoder is not None:
             vectors = encoder_vectors(self.encoder, reader.store, sample, self.encoder_readout, bar)
-            bar.begin("judging|readouts", len(readouts))
-            found.append(Agreement(vectors, self.encoder.name).judge(candidates, seed=seed, advance=bar.advance))
-        if not found:
-            bar.begin("judging|readouts", len(readouts))
-            found.append(SelfConsistency().judge(candidates, seed=seed, advance=bar.advance))
+            found.append(asked(Agreement(vectors, self.encoder.name), views))
+        if self.own is not None:
+            found.append(asked(self.own, views))
         return combined(found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found])
 
 
-def make_panel(
-    judge: str | LoadedModel, labels: Labeled | None, model: LoadedModel, texts: Sequence[str], offline: bool
-) -> Panel:
+def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> Judgment:
+    """What a judge says; an error that names the judge where it fails or answers with something else than scores."""
+    try:
+        said = judge.judge(candidates, seed=seed)
+    except LayerscopeError:
+        raise
+    except Exception as error:
+        raise PluginError(f"the judge {judge.name!r} failed: {type(error).__name__}: {error}.") from error
+    shape = (len(candidates.readouts), len(candidates.layers))
+    score: Any = getattr(said, "score", None)
+    draws: Any = getattr(said, "draws", None)
+    if np.shape(score) != shape or (draws is not None and np.shape(draws)[:-1] != shape):
+        raise PluginError(
+            f"the judge {judge.name!r} must return a Judgment with a score per readout and layer, of shape {shape}, and draws of "
+            f"that shape with one more axis or none at all; it returned {type(said).__name__} with shapes {np.shape(score)} and "
+            f"{np.shape(draws)}."
+        )
+    candidates.finish()
+    return said
+
+
+def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, texts: Sequence[str], offline: bool) -> Panel:
     """Open the judge; an error or a note where it cannot judge this model or these texts."""
-    if judge == NONE or judge is None:
+    if judge == NONE:
         return Panel(None, Readout(), labels)
     folder = None
     if isinstance(judge, LoadedModel):
         encoder = judge
-    else:
+    elif isinstance(judge, str):
         try:
             encoder = load(judge, offline=offline)
         except (OfflineError, DownloadError) as error:
             raise type(error)(f"the judge: {error} Or judge without an encoder: --judge none.") from error
         folder = resolve(at_commit(judge, encoder), offline=offline).path
+    else:
+        return Panel(None, Readout(), labels, own=judge)
     if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(model.identity)):
         raise LayerscopeError(
             f"the judge {encoder.name!r} is the model itself, and would agree with what it does already. Give another sentence "

@@ -44,6 +44,8 @@ class Settings:
     labels: str | Path | None
     max_length: int
     center_on: str = "auto"
+    own: bool = False
+    """Whether the judge is another than an encoder, labels or the model itself."""
 
     def config(self, model: LoadedModel, sample: Sample) -> dict[str, Any]:
         """What tells this run from others."""
@@ -71,6 +73,8 @@ class Settings:
         }  # fmt: skip
         if self.labels is not None:
             told["weight of labels"] = LABELS_SHARE
+        if self.own:  # a judge of its own kind decides alone
+            return told
         if self.judge == NONE and self.labels is None:  # the model judges itself
             told |= {
                 "words dropped": consistency.DROP, "share in the consensus": consistency.BEST,

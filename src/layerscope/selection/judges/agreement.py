@@ -6,7 +6,6 @@ order the reference's 50 nearest lie (a rank correlation). Their mean is what th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,15 +87,12 @@ def _ranks(values: Tensor) -> Tensor:
     return out
 
 
-def agreement_items(
-    reference: Neighborhoods, candidates: Candidates, advance: Callable[[int], None] = lambda n: None
-) -> np.ndarray:
+def agreement_items(reference: Neighborhoods, candidates: Candidates) -> np.ndarray:
     """What each text contributes (readouts, layers, texts); NaN where a candidate is undefined."""
     rows = []
     for readout in candidates.readouts:
         vectors = candidates.vectors(readout)
         rows.append(np.stack([_of_layer(reference, layer) for layer in vectors]))
-        advance(1)
     return np.stack(rows)
 
 
@@ -118,7 +114,7 @@ class Agreement:
         given = torch.as_tensor(reference)
         self.reference = Neighborhoods.of(similarities(given))
 
-    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
         """The mean agreement over the texts."""
-        items = agreement_items(self.reference, candidates, advance)
+        items = agreement_items(self.reference, candidates)
         return judgment_of_items(self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count)

@@ -171,15 +171,16 @@ def combined(judgments: Sequence[Judgment], shares: Sequence[float] | None = Non
         return judgments[0]
     total, drawn, weights = 0.0, 0.0, {}
     # judges resample different things (texts, labels), each as often as it likes: draws are paired as far as both go
-    count = min(judgment.draws.shape[-1] for judgment in judgments if judgment.draws is not None)
+    count = min((judgment.draws.shape[-1] for judgment in judgments if judgment.draws is not None), default=1)
     for judgment, share in zip(judgments, shares or [1.0] * len(judgments), strict=True):
-        assert judgment.draws is not None
+        # a judge that says nothing about its certainty is taken at its word
+        draws = judgment.score[..., None] if judgment.draws is None else judgment.draws
         known = judgment.defined
         mean, spread = judgment.score[known].mean(), judgment.score[known].std() or 1.0
-        noise = judgment.draws[known].var(-1).mean()
+        noise = draws[known].var(-1).mean()
         weight = share * max(0.0, 1 - noise / spread**2)
         weights[judgment.judge] = weight
         total = total + weight * (judgment.score - mean) / spread
-        drawn = drawn + weight * (judgment.draws[..., :count] - mean) / spread
+        drawn = drawn + weight * (draws[..., :count] - mean) / spread
     facts = {"weights": weights, "parts": {judgment.judge: judgment.facts for judgment in judgments}}
     return Judgment("+".join(judgment.judge for judgment in judgments), np.asarray(total), np.asarray(drawn), facts)

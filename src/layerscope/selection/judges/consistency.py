@@ -7,7 +7,7 @@ half of a text find its second half; and how surely (InfoNCE)? Candidates are ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from layerscope.core.readout import Readout
 from layerscope.selection.judges.agreement import Neighborhoods, agreement_items, similarities
 from layerscope.selection.judges.base import Candidates, Judgment, judgment_of_items, rank_of, resample_weights
 
-DROPPED, FIRST, SECOND = "dropped", "first-half", "second-half"
+VIEWS = DROPPED, FIRST, SECOND = ("dropped", "first-half", "second-half")
 DROP = 0.3
 TEMPERATURE = 0.05
 BEST = 0.03
@@ -65,13 +65,12 @@ def make_views(texts: Sequence[str], seed: int = 0) -> dict[str, list[str]]:
     }
 
 
-def consistency_items(candidates: Candidates, advance: Callable[[int], None] = lambda n: None) -> np.ndarray:
+def consistency_items(candidates: Candidates) -> np.ndarray:
     """Per question, candidate and text (3, readouts, layers, texts): reciprocal ranks, and minus the InfoNCE loss."""
     rows = []
     for readout in candidates.readouts:
         views = [candidates.vectors(readout, view) for view in ("texts", DROPPED, FIRST, SECOND)]
         rows.append(np.stack([_questions(*layers) for layers in zip(*views, strict=True)], axis=1))
-        advance(1)
     return np.stack(rows, axis=1)
 
 
@@ -118,14 +117,14 @@ class SelfConsistency:
 
     name = "self-consistency"
     summary = "recognizes texts by their parts, then agrees with the consensus of the readouts that do it best"
-    views = (DROPPED, FIRST, SECOND)
+    views: tuple[str, ...] = VIEWS
 
     def __init__(self, rounds: int = ROUNDS, best: float = BEST) -> None:
         self.rounds, self.share = rounds, best
 
-    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
         """The consensus's agreement with every candidate; without a round of consensus, the added ranks."""
-        judgment = added_ranks(consistency_items(candidates, advance), seed)
+        judgment = added_ranks(consistency_items(candidates), seed)
         alone = judgment.score
         for _ in range(self.rounds):
             leaders = best_candidates(judgment.score, self.share)

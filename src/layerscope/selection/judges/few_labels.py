@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from layerscope.selection.judges.base import DRAWS, TEXTS, Candidates, Judgment
@@ -24,12 +22,12 @@ class FewLabels:
     def __init__(self, labeled: Labeled, folds: int = 5, view: str = TEXTS) -> None:
         self.labeled, self.folds, self.view = labeled, folds, view
 
-    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
         """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of them."""
         evidence = gather(
             self.labeled, candidates.readouts, candidates.layers,
             lambda readout: np.asarray(candidates.vectors(readout, self.view)),
-            folds=self.folds, seed=seed, advance=advance,
+            folds=self.folds, seed=seed,
         )  # fmt: skip
         weighed = weigh(evidence, draws=DRAWS, seed=seed)
         facts = {"metric": evidence.measure.name, "examples": len(self.labeled), "accuracy": evidence.accuracy}

@@ -6,7 +6,6 @@ They look at the vectors of the texts alone (or at the depth), and were made for
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -30,13 +29,12 @@ class _PerCandidate(ABC):
     def value(self, vectors: np.ndarray | Tensor) -> float:
         """The score of one candidate."""
 
-    def judge(self, candidates: Candidates, *, seed: int = 0, advance: Callable[[int], None] = lambda n: None) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
         """Every candidate's score; these rivals give no intervals."""
         rows = []
         for readout in candidates.readouts:
             layers = candidates.vectors(readout)
             rows.append([self.value(one) if torch.isfinite(torch.as_tensor(one)).all() else np.nan for one in layers])
-            advance(1)
         return Judgment(self.name, np.array(rows, dtype=np.float64))
 
 
