@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from rows import Row  # noqa: E402 - benchmarks are scripts run_concurrently each other, not a package
+from rows import Row  # noqa: E402 - benchmarks are scripts beside each other, not a package
 
 
 def names() -> list[str]:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/scaling"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import cost_model  # noqa: E402 - benchmarks are scripts run_concurrently each other, not a package
+import cost_model  # noqa: E402 - benchmarks are scripts beside each other, not a package
 from cost_model import Fit, Line, Point  # noqa: E402
 
 PROFILE, BARE, FAINT = COLORS[0], COLORS[1], "#8a8f98"

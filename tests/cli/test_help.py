@@ -102,7 +102,6 @@ OTHER_NAMES: dict[tuple[str, str], str | None] = {
     ("profile", "task"): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
     ("profile", "data_dir"): None,
     ("sweep", "file"): "source",
-    ("sweep", "estimate"): "estimate_only",
     ("report", "kind"): "format",
     ("report", "atlas"): None,  # published results are runs like any other in Python
     ("report", "show"): None,

@@ -49,15 +49,14 @@ def test_a_recipe_from_the_command_line(cli: Cli, model_folder: Path, data: Path
     lines += [f"  - {{study: extreme, models: [{model_folder}], options: {{levels: [0, 1], conditions: repetition}}}}"]
     lines += [f"  - {{name: broken, study: extreme, models: [{tmp_path / 'nothing'}]}}"]
     (tmp_path / "mine.yaml").write_text("\n".join(lines), encoding="utf-8")
-    before = cli("recipe", "mine.yaml", "--estimate")
+    before = cli("recipe", "mine.yaml", "--dry-run")
     assert before.code == 0, before
-    assert "in all" in before.out
+    assert "broken" in before.out
     assert not (tmp_path / "runs").exists()
-    cost = json.loads(cli("recipe", "mine.yaml", "--estimate", "--json").out)
-    assert cost["steps"][0]["seconds"] > 0
+    listed = json.loads(cli("recipe", "mine.yaml", "--dry-run", "--json").out)
+    assert [(one["job"], one["status"]) for one in listed] == [("extreme", "waiting"), ("broken", "waiting")]
     ended = cli("recipe", "mine.yaml")
     assert ended.code == 2, ended
-    assert "estimate for cpu" in ended.err or "estimate for cuda" in ended.err
     assert "1 of 2 steps failed (broken)" in ended.err
     assert (tmp_path / "runs" / "mine" / "extreme" / "study.csv").is_file()
     assert cli("recipe", "mine.yaml", "--only", "extreme", "--quiet").code == 0

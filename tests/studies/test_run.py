@@ -77,7 +77,6 @@ def test_every_study_describes_itself() -> None:
         assert held.paper or name in {"attention", "diversity", "intervene", "robustness"}  # questions beyond the paper
         assert all(option.help for option in held.options)
         assert held.fill({}) == {option.name: option.default for option in held.options}
-        assert held.passes(held.fill({})) >= 0
     assert not hasattr(package, "study")  # that name is the function's
 
 

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 import layerscope
 from layerscope.cli.app import app, load_commands
 from layerscope.engines import RayEngine
+from layerscope.engines.base import ROOM
 from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.progress import Silent
 from layerscope.store import ShardStore
 from layerscope.sweeps.plan import read_plan
-from layerscope.sweeps.run import StepWork, Sweep, bring_home, sweep
+from layerscope.sweeps.run import StepWork, Sweep, _StepProgress, bring_home, sweep
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.sweeps.conftest import SETTINGS
@@ -55,7 +57,8 @@ def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any
     monkeypatch.setattr(ShardStore, "write", lambda *_: pytest.fail("encoded again"))
     again = sweep(wanted, out=done.path)
     assert again.table.equals(done.table)
-    assert [one.note for one in again.estimates[:4]] == ["finished"] * 4
+    listed = sweep(wanted, out=done.path, dry_run=True)
+    assert listed.jobs["status"].tolist() == ["complete"] * 4 + ["waiting"] * 2
 
 
 def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep, tmp_path: Path) -> None:
@@ -98,8 +101,8 @@ def test_a_dict_without_a_folder_goes_where_its_name_says(
     wanted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert sweep(wanted, estimate_only=True).path == Path("runs/sweep")
-    assert sweep({**wanted, "name": "my/models"}, estimate_only=True).path == Path("runs/models")
+    assert sweep(wanted, dry_run=True).path == Path("runs/sweep")
+    assert sweep({**wanted, "name": "my/models"}, dry_run=True).path == Path("runs/models")
 
 
 def test_mistakes_that_concern_all_jobs(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None
     load_commands()
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump({**wanted, "out": str(tmp_path / "out")}), encoding="utf-8")
-    shown = CliRunner().invoke(app, ["sweep", str(file), "--estimate"])
+    shown = CliRunner().invoke(app, ["sweep", str(file), "--dry-run"])
     assert shown.exit_code == 0
     assert "step-100--second" in shown.output
     assert not (tmp_path / "out").exists()
@@ -125,6 +128,34 @@ def test_the_command(home: Path, wanted: dict[str, Any], tmp_path: Path) -> None
     assert "failed nowhere--first: no such file or folder" in " ".join(ran.output.split())
     told = CliRunner().invoke(app, ["sweep", str(file), "--json"])
     assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["complete"] * 4 + ["failed"] * 2
+
+
+def test_the_time_that_is_left_comes_from_the_steps_done_so_far() -> None:
+    shown: list[str] = []
+    bar = Silent()
+    bar.begin = lambda label, total, done=0: shown.append(label)  # type: ignore[method-assign]
+    now = [0.0]
+    steps = _StepProgress(bar, ["a", "b", "c", "d"], clock=lambda: now[0])
+    for name, took in (("a", 5), ("b", 60), ("c", 100), ("d", 0)):
+        steps.next(name)
+        if name != "a":  # a was finished before: it shows no stage
+            steps.begin("encoding|texts", 10)
+            steps.begin("metrics|layers", 10)
+        now[0] += took
+    assert shown[0::2] == [
+        "2/4 b: encoding|texts",
+        "3/4 c, about 2 min left: encoding|texts",
+        "4/4 d, about 80 s left: encoding|texts",
+    ]
+
+
+def test_a_worker_gets_room_for_the_largest_model(home: Path, wanted: dict[str, Any]) -> None:
+    steps = read_plan(wanted).steps
+    weights = (home / "step-20" / "model.safetensors").stat().st_size
+    assert steps[0].memory == int(1.2 * weights + ROOM)
+    assert steps[-1].memory == 0  # nothing is known of it
+    (named,) = read_plan({"models": ["minilm-l6"]}).steps
+    assert named.memory > 4 * 22_000_000
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def split_imported(names: Sequence[str]) -> tuple[list[str], list[Overlay]]:
-    """Names of published models, and what of the imported ones (`FOLDER:MODEL`) can stand run_concurrently them."""
+    """Names of published models, and what of the imported ones (`FOLDER:MODEL`) can stand beside them."""
     runs = [run for name in names if is_imported(name) for run in imported_runs(name)]
     return [name for name in names if not is_imported(name)], [o for run in runs if (o := run.overlay()) is not None]
 

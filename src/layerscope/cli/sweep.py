@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -14,7 +12,7 @@ from layerscope.cli.app import command
 from layerscope.cli.shared import DATA, RESULT, option, parse_list
 
 
-@command("sweep", "layerscope sweep sweep.yaml --estimate")
+@command("sweep", "layerscope sweep sweep.yaml --dry-run")
 def sweep_command(
     running: shared.Cluster,
     output: shared.Output,
@@ -22,32 +20,27 @@ def sweep_command(
     out: Path | None = typer.Option(
         None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the sweep. (default: the file's, or runs/FILE)"
     ),
-    estimate: bool = option(False, "--estimate", panel=DATA, help="Print the estimate and stop."),
+    dry_run: bool = option(False, "--dry-run", panel=DATA, help="List the steps, and which are finished, and stop."),
 ) -> None:
-    """Profile (and score) many models on many corpora, with an estimate first.
+    """Profile (and score) many models on many corpora.
 
     Run the same command again to resume.
     """
     from layerscope.core.runs import view
     from layerscope.sweeps.run import sweep
-    from layerscope.sweeps.terminal import print_estimate
-
-    def tell(estimates: Any) -> None:
-        if not output.quiet and not output.as_json:
-            print_estimate(estimates, running.workers or 1)
+    from layerscope.sweeps.terminal import print_plan
 
     with running.open() as engine:
         done = sweep(
             file,
             out=out,
             engine=engine,
-            estimate_only=estimate,
+            dry_run=dry_run,
             offline=running.offline,
             overwrite=output.overwrite,
             progress=output.progress,
-            on_estimate=tell,
         )
-    if output.as_json or not estimate:
+    if output.as_json or not dry_run:
         output.show(
             done.summary(),
             lambda: view("sweep", "print")(done),
@@ -55,16 +48,17 @@ def sweep_command(
             f"layerscope report {shared.shown(done.path)}",
         )
     elif not output.quiet:
+        print_plan(done)
         shared.next_step(f"layerscope sweep {shared.shown(file)}")
     if done.failed:
         raise typer.Exit(2)
 
 
-@command("recipe", "layerscope recipe paper --estimate")
+@command("recipe", "layerscope recipe paper --dry-run")
 def recipe_command(
     recipe: str = typer.Argument(..., help="`paper` (the paper's experiments on its models), or a .yaml file."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the studies. (default: runs/RECIPE)"),
-    estimate: bool = typer.Option(False, "--estimate", help="Print the estimate for this machine and stop."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="List the steps, and which are finished, and stop."),
     small: bool = typer.Option(False, "--small", help="Run the steps on the catalogue's small models (NAME-small)."),
     only: str | None = typer.Option(None, "--only", help="Run only these steps, comma-separated."),
     device: str | None = shared.DEVICE,
@@ -72,42 +66,31 @@ def recipe_command(
     as_json: bool = shared.AS_JSON,
     quiet: bool = shared.QUIET,
 ) -> None:
-    """Run several studies from one file, with an estimate first.
+    """Run several studies from one file.
 
     Run the same command again to resume.
     """
-    from rich.markup import escape
-
-    from layerscope.models.settings import pick_device
     from layerscope.sweeps.run import sweep
-    from layerscope.sweeps.terminal import print_estimate, print_failed, print_step
-    from layerscope.terminal import Console
+    from layerscope.sweeps.terminal import print_failed, print_plan, print_step
 
     recipe = f"{recipe}-small" if small else recipe
     silent = quiet or as_json
-    target = str(pick_device(device))
-
-    def tell(estimates: Any) -> None:
-        console = Console(stderr=not estimate, highlight=False)
-        console.print(f"[bold]{escape(Path(recipe).stem)}[/bold]: estimate for {escape(target)}")
-        print_estimate(estimates, console=console)
 
     done = sweep(
         recipe,
         out=out,
         only=parse_list(only),
         device=device,
-        estimate_only=estimate,
+        dry_run=dry_run,
         offline=offline,
         progress=False if silent else None,
-        on_estimate=None if silent else tell,
         on_step=None if silent else print_step,
     )
-    if estimate:
+    if dry_run:
         if as_json:
-            steps = [{"step": one.job, **asdict(one)} for one in done.estimates]
-            shared.print_json({"device": target, "steps": steps})
+            shared.print_json(done.jobs.to_dict(orient="records"))
         elif not quiet:
+            print_plan(done)
             shared.next_step(f"layerscope recipe {shared.shown(recipe)}")
         return
     if as_json:

@@ -135,7 +135,7 @@ class LocalEngine(Engine):
             work.close()
 
 
-_ROOM = 1.5 * 2**30  # beside the weights: libraries, states of a batch, a shard
+ROOM = 1.5 * 2**30  # beside the weights: libraries, states of a batch, a shard
 
 
 @dataclass
@@ -151,7 +151,7 @@ class ModelRecipe:
     def memory(self) -> int:
         """About what one copy takes, while it is loaded at least."""
         size = {"float16": 2, "bfloat16": 2, "float64": 8}.get(str(self.identity.get("dtype")), 4)
-        return int(1.2 * size * (self.identity.get("parameters") or 0) + _ROOM)
+        return int(1.2 * size * (self.identity.get("parameters") or 0) + ROOM)
 
     def open(self) -> LoadedModel:
         """The model, in a worker; an error where it is not the one the driver has."""

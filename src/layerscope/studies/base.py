@@ -132,14 +132,6 @@ class Study(ABC):
         """What tells these models from others, without loading them; part of the study's key."""
         return [spec.identity(request) for spec in read_specs(request.models)]
 
-    def passes(self, options: dict[str, Any]) -> float:
-        """Forward passes over all texts, for each model: what an estimate of a study's time starts from."""
-        return 1.0
-
-    def sites(self, blocks: int) -> int:
-        """Places where a model of so many blocks is read, for the same estimate."""
-        return blocks + 1
-
     def fill(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All options, from what was given and the defaults."""
         known = {option.name: option for option in self.options}

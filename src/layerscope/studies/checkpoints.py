@@ -39,7 +39,7 @@ from layerscope.studies.shared.curves import (
     profile_rows,
     sentence,
 )
-from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, passes_of, profile_of, read_specs
+from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,10 +94,6 @@ class Checkpoints(Study):
         warnings = not_one_training(steps, [run.manifest["model"] for run in runs]) + warnings
         views = invariance(runs[0], runs[-1], (f"step {steps[0].shown}", f"step {steps[-1].shown}"))
         return Result(table, [*verdict(steps, runs, valleys, texts, request.seed), *views], conventions, warnings)
-
-    def passes(self, options: dict[str, Any]) -> float:
-        """One per step, and one per augmented view where a metric compares views."""
-        return float(max(1, len(options["steps"]))) * passes_of(options["metrics"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""

@@ -42,7 +42,7 @@ from layerscope.studies.shared.curves import (
     tame,
     wanted_panels,
 )
-from layerscope.studies.shared.models import CURVES, Request, canonical, passes_of, profile_of, read_specs, token_fingerprint
+from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,10 +104,6 @@ class Compare(Study):
         }
         views = [line for label, run in runs[1:] for line in invariance(runs[0][1], run, (runs[0][0], label))]
         return Result(table, [*verdict(compared, valleys, bool(others)), *views], conventions, warnings)
-
-    def passes(self, options: dict[str, Any]) -> float:
-        """One, and one per augmented view where a metric compares views."""
-        return passes_of(options["metrics"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Curves above, differences from the base below; then the curves of metrics that have no value per prompt."""

@@ -112,11 +112,6 @@ class Diversity(Study):
         }
         return Result(table, verdict(measured), conventions, warnings)
 
-    def passes(self, options: dict[str, Any]) -> float:
-        """Texts and their halves, once for topics and duplication and once per length."""
-        plain = bool(set(options["aspects"]) & {"topic", "duplication"})
-        return 2.0 * (plain + ("length" in options["aspects"]) * len(options["lengths"]))
-
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A column per aspect, a row per metric, a color per level; dots mark the best layers."""
         values = table[table["kind"] == "value"]

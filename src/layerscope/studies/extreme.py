@@ -109,12 +109,6 @@ class Extreme(Study):
         }
         return Result(table, verdict(measured, request.seed), conventions, measured.warnings + undefined(measured))
 
-    def passes(self, options: dict[str, Any]) -> float:
-        """The plain prompts, each level of the other conditions, and half a pass for each length."""
-        changed = sum(1 for p in set(options["levels"]) if p > 0) * options["draws"]
-        kinds = sum(1 for name in set(options["conditions"]) if name != "length")
-        return 1 + changed * kinds + (len(set(options["lengths"])) / 2 if "length" in options["conditions"] else 0)
-
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against depth, colored by level: a column per condition, with and without the sink."""
         conditions = list(dict.fromkeys(table["condition"]))

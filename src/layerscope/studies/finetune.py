@@ -52,7 +52,6 @@ from layerscope.studies.shared.models import (
     canonical,
     folder_name,
     free_memory,
-    passes_of,
     profile_of,
     read_specs,
 )
@@ -114,11 +113,6 @@ class Finetune(Study):
             "change": "after the last step minus before training, mean over seeds, Student's 95 % interval over seeds",
         }
         return Result(table, verdict(table, options, steps, spec.label), conventions, [])
-
-    def passes(self, options: dict[str, Any]) -> float:
-        """Profiles on half of the texts, and training, whose steps take about three passes of a batch each."""
-        profiles = 0.5 * passes_of(options["metrics"]) * len(options["steps"]) * len(options["seeds"])
-        return profiles + 0.1 * max(options["steps"]) * len(options["seeds"])
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """The first seed's curves before and after."""

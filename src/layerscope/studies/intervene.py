@@ -102,10 +102,6 @@ class Intervene(Study):
         warnings = list(dict.fromkeys(line for each in found for line in each.warnings))
         return Result(table.reindex(columns=_COLUMNS), verdict(found, sink, texts, request.seed), conventions, warnings)
 
-    def passes(self, options: dict[str, Any]) -> float:
-        """One for the model as it is and one per edit; scoring is not counted."""
-        return 1.0 + len(options["edits"])
-
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """The curves with all tokens."""
         return table[table["sink"] != "drop"]

@@ -125,10 +125,6 @@ class Robustness(Study):
         }
         return Result(tabulate(measured, spec.label, request.seed), verdict(measured, request.seed), conventions)
 
-    def passes(self, options: dict[str, Any]) -> float:
-        """The unchanged texts and each perturbation at each level; labeled texts come on top."""
-        return 1.0 + len(set(options["kinds"])) * len(set(options["levels"]))
-
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Scores against depth, colored by level: a column per perturbation."""
         values = table[table["kind"] == "value"]

@@ -29,7 +29,7 @@ from layerscope.studies.shared.curves import (
     profile_rows,
     sentence,
 )
-from layerscope.studies.shared.models import CURVES, Request, canonical, passes_of, profile_of, read_specs, token_fingerprint
+from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,10 +75,6 @@ class Scale(Study):
         (smallest, one), (largest, other) = runs[0], runs[-1]
         views = invariance(one, other, (smallest.label, largest.label))
         return Result(table, [*_verdict(valleys, sizes, means, request.seed), *views], conventions, warnings)
-
-    def passes(self, options: dict[str, Any]) -> float:
-        """One, and one per augmented view where a metric compares views."""
-        return passes_of(options["metrics"])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, a color per size."""

@@ -40,7 +40,6 @@ from layerscope.studies.shared.models import (
     canonical,
     folder_name,
     free_memory,
-    passes_of,
     profile_of,
     read_specs,
 )
@@ -86,10 +85,6 @@ class Scores(Study):
         }
         warnings = [f"{each.label}: {line}" for each in found for line in [*each.profile.manifest["warnings"], *each.notes]]
         return Result(table, _verdict(found), conventions, warnings)
-
-    def passes(self, options: dict[str, Any]) -> float:
-        """Of the corpus; the tasks' texts come on top, and are known once they are read."""
-        return passes_of(options["metrics"])
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """The profile's curves."""

@@ -108,14 +108,6 @@ class Sublayers(Study):
         }
         return Result(table, sentences, conventions, run.manifest["warnings"])
 
-    def passes(self, options: dict[str, Any]) -> float:
-        """One for the entropies, one for the ranks."""
-        return 2.0
-
-    def sites(self, blocks: int) -> int:
-        """Up to six in each block."""
-        return 1 + 6 * blocks
-
     def _ranks(self, request: Request, model: LoadedModel, sites: list[Any], bar: Progress) -> dict[str, np.ndarray]:
         """Effective ranks (prompts, sites) of prompts that have tokens, by prompt number; from the work folder if there."""
         file = request.work / "prompt-ranks.npz"

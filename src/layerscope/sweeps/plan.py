@@ -27,10 +27,9 @@ from layerscope.studies.base import get_study
 from layerscope.studies.shared.models import Spec, read_spec, read_specs
 from layerscope.sweeps.steps import PlannedCorpus, Step
 
-_TOP = ("name", "about", "out", "offline", "defaults", "facts", "models", "corpora", "profile", "evaluate", "probe", "steps")
+_TOP = ("name", "about", "out", "offline", "defaults", "models", "corpora", "profile", "evaluate", "probe", "steps")
 _MODEL = ("name", "revisions", "checkpoints")
 _CORPUS = ("data", "column", "limit", "text_filter", "name")
-_FACTS = ("parameters", "blocks", "width", "bytes")
 _DEFAULTS: dict[str, Any] = {
     "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": "raw", "dtype": "float32", "seed": 0,
 }  # fmt: skip
@@ -48,13 +47,12 @@ class PlanError(LayerscopeError):
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A checked plan. `corpora` are those of the grid; `facts` are sizes of models whose files are not on this machine."""
+    """A checked plan. `corpora` are those of the grid."""
 
     name: str
     about: str
     steps: list[Step]
     corpora: list[PlannedCorpus] = field(default_factory=list)
-    facts: dict[str, dict[str, int]] = field(default_factory=dict)
     out: str | None = None
     offline: bool = False
 
@@ -137,11 +135,6 @@ def _count(value: Any, depth: int = 0) -> int:
 def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
     _only(content, _TOP, "the plan")
     given: Any = content.get("models")
-    facts: dict[str, Any] = content.get("facts") or {}
-    if isinstance(given, dict) and "steps" in content:  # sizes of models, under the name that recipes had for them
-        given, facts = None, {**given, **facts}
-    for model, sizes in _expect(facts, dict, "facts", "a mapping of models and their sizes").items():
-        _only(_expect(sizes, dict, f"facts: {model}", f"a mapping of {', '.join(_FACTS)}"), _FACTS, f"facts: {model}")
     if given is None and "steps" not in content:
         raise PlanError("`models` is missing: a list of catalogue names, hub ids or folders. (Or give a list of `steps`.)")
     steps: list[Step] = []
@@ -158,7 +151,6 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
         str(content.get("about") or ""),
         steps,
         corpora,
-        facts,
         None if out is None else str(_expect(out, str, "out", "a folder's name")),
         bool(_expect(offline, bool, "offline", "true or false")),
     )

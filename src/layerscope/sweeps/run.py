@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from layerscope.cache import cache_dir
+from layerscope.core.formatting import format_duration
 from layerscope.core.runs import finished_manifest, folder_name, view
 from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
@@ -22,9 +23,8 @@ from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.models.source import pin_branches
 from layerscope.progress import Progress, progress_bar
 from layerscope.store import RunFolder, atomic
-from layerscope.sweeps.estimate import StepEstimate, estimate_all, profile_config
 from layerscope.sweeps.plan import SweepPlan, read_plan
-from layerscope.sweeps.steps import COLUMNS, PlannedCorpus, Step
+from layerscope.sweeps.steps import COLUMNS, PlannedCorpus, Step, profile_config
 from layerscope.version import VERSION
 
 _OLD_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
@@ -40,7 +40,6 @@ class Sweep:
     path: Path
     jobs: pd.DataFrame
     table: pd.DataFrame
-    estimates: list[StepEstimate] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -72,8 +71,7 @@ class Sweep:
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        facts = {"path": str(self.path), "name": self.name, "jobs": self.jobs.to_dict(orient="records"), "failed": self.failed}
-        return {**facts, "estimate": [asdict(one) for one in self.estimates]}
+        return {"path": str(self.path), "name": self.name, "jobs": self.jobs.to_dict(orient="records"), "failed": self.failed}
 
 
 @dataclass(frozen=True)
@@ -95,11 +93,10 @@ def sweep(
     device: str | None = None,
     engine: str | Engine = "local",
     address: str | None = None,
-    estimate_only: bool = False,
+    dry_run: bool = False,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
-    on_estimate: Callable[[list[StepEstimate]], None] | None = None,
     on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> Sweep:
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
@@ -109,7 +106,8 @@ def sweep(
 
     - `out`: the folder. By default the plan's own `out`, or `runs/` and the plan's name; a sweep is never in memory only.
     - `only`: the names of the steps to run.
-    - `on_estimate` is called with the estimate before the sweep starts, `on_step` with the step's row of `jobs` when it ends.
+    - `dry_run`: run nothing; `jobs` lists the steps, and says which are finished.
+    - `on_step` is called with the step's row of `jobs` when it ends.
 
         done = layerscope.sweep("sweep.yaml")
         done.jobs; done.table; done.failed
@@ -125,18 +123,17 @@ def sweep(
         with pinned(_commits_before(place, overwrite)) as pins:
             corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}
             _check_settings(plan.steps)
-            estimates = estimate_all(plan, corpora, folder)
-            if on_estimate is not None:
-                on_estimate(estimates)
-            if estimate_only:
-                return Sweep(folder, _state(plan.steps, {}), _table([], folder), estimates, _manifest(plan, {}, "running", pins))
+            if dry_run:
+                finished = {s.name: StepResult("complete", 0.0) for s in plan.steps if s.is_complete(folder / s.name)}
+                manifest = _manifest(plan, finished, "running", pins)
+                return Sweep(folder, _state(plan.steps, finished), _table([], folder), manifest)
             with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
-                results = _run(plan, corpora, folder, estimates, used, bar, on_step, pins)
+                results = _run(plan, corpora, folder, used, bar, on_step, pins)
                 table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
                 place.write_table("sweep", table)
                 # last: it says that the rest is there
                 manifest = place.write_manifest(_manifest(plan, results, "complete", pins))
-        return Sweep(folder, _state(plan.steps, results), table, estimates, manifest)
+        return Sweep(folder, _state(plan.steps, results), table, manifest)
 
 
 def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
@@ -154,22 +151,19 @@ def _run(
     plan: SweepPlan,
     corpora: Mapping[PlannedCorpus, Corpus],
     folder: Path,
-    estimates: Sequence[StepEstimate],
     engine: Engine,
     bar: Progress,
     on_step: Callable[[dict[str, Any]], None] | None,
     pins: Pins,
 ) -> dict[str, StepResult]:
-    memory = max((e.memory or 0 for e in estimates), default=0)
-    work = StepWork(folder, corpora, int(memory), alone=not engine.remote)
+    memory = max((step.memory for step in plan.steps), default=0)
+    work = StepWork(folder, corpora, memory, alone=not engine.remote)
     order, advance = list(plan.steps), nothing
     if engine.remote:
         if not plan.offline:
             pin_branches((spec.model, spec.options.get("revision")) for step in order for spec in step.models)
         work.commits = dict(pins.commits)
-        # the longest first, so that no worker is left with one at the end; unknown ones before them
-        cost = {e.job: float("inf") if e.seconds is None else e.seconds for e in estimates}
-        order.sort(key=lambda step: -cost[step.name])
+        order.sort(key=lambda step: -step.memory)  # the largest first, so that no worker is left with one at the end
         advance = bar.advance
         bar.begin(f"{plan.name}|steps", len(order))
     else:
@@ -186,18 +180,30 @@ def _run(
 
 
 class _StepProgress:
-    """The bar of a plan that runs here: the stages of each step, behind its number and name."""
+    """The bar of a plan that runs here: the stages of each step, behind its number, its name and the time that is left.
 
-    def __init__(self, bar: Progress, names: Sequence[str]) -> None:
-        self._bar, self._names, self._at = bar, list(names), 0
+    The time is that of the steps done so far, on average: it is known once the first step has ended.
+    """
+
+    def __init__(self, bar: Progress, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._bar, self._names, self._at, self._clock = bar, list(names), 0, clock
+        self._start, self._worked = clock(), set[int]()
 
     def next(self, name: str) -> None:
         """A step starts."""
+        if not self._worked:  # steps that were finished before take no time
+            self._start = self._clock()
         self._at = self._names.index(name)
 
     def begin(self, label: str, total: int, done: int = 0) -> None:
         """A new stage of the step."""
-        self._bar.begin(f"{self._at + 1}/{len(self._names)} {self._names[self._at]}: {label}", total, done)
+        left, ended = "", len(self._worked - {self._at})
+        if ended and self._at not in self._worked:
+            self._each = (self._clock() - self._start) / ended
+        if ended:
+            left = f", about {format_duration(self._each * (len(self._names) - self._at))} left"
+        self._worked.add(self._at)
+        self._bar.begin(f"{self._at + 1}/{len(self._names)} {self._names[self._at]}{left}: {label}", total, done)
 
     def advance(self, units: int) -> None:
         """Some units are done."""

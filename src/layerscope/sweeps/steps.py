@@ -12,18 +12,22 @@ import pandas as pd
 
 from layerscope.core.readout import READOUT_COLUMNS, readout_names
 from layerscope.data import Corpus, load_corpus
+from layerscope.engines.base import ROOM
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.job import evaluate
 from layerscope.evaluation.run import Evaluation
+from layerscope.models.catalogue import catalogue
 from layerscope.probing.job import probe
 from layerscope.probing.run import ProbeRun
 from layerscope.profiling import Profile, profile
+from layerscope.profiling.config import ProfileConfig, make_config
 from layerscope.store import RunFolder
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.shared.models import Spec
 
 COLUMNS = ["job", "model", "revision", "corpus", "task", "readout", "setting", "site", "layer", "depth", "metric"]
 COLUMNS += ["normalization", "sink", "value", "ci_low", "ci_high", "n"]
+_NO_CONFIG = ("batch_size", "images", "limit")  # settings of a profile that say what it reads, and how fast
 _WORDS = ("task", "readout", "setting", "site", "normalization", "sink")
 
 
@@ -72,6 +76,12 @@ class Step:
         if len(self.models) == 1:
             return self.models[0].label.removesuffix(f"@{self.revision}")
         return ", ".join(spec.label for spec in self.models)
+
+    @property
+    def memory(self) -> int:
+        """About what a worker needs for its largest model; 0 where its size is not known without asking the hub."""
+        largest = max(map(_weight_bytes, self.models), default=0)
+        return int(1.2 * largest + ROOM) if largest else 0
 
     def options_of(self, spec: Spec) -> dict[str, Any]:
         """The settings that a model is loaded with."""
@@ -126,6 +136,21 @@ class Step:
         place = {"job": self.name, "revision": self.revision, "corpus": corpus}
         absent = {name: None if name in _WORDS else math.nan for name in COLUMNS if name not in rows}
         return rows.assign(**{**absent, **({} if "model" in rows else {"model": self.model}), **place})[COLUMNS]
+
+
+def profile_config(step: Step) -> ProfileConfig:
+    """The checked settings of a step's profile."""
+    kind = "texts" if step.corpus is not None else "images"
+    return make_config(kind=kind, **{key: value for key, value in step.settings.items() if key not in _NO_CONFIG})
+
+
+def _weight_bytes(spec: Spec) -> int:
+    """The size of a model's weights, where its files or the catalogue tell."""
+    name, entries = str(spec.model).partition("@")[0], catalogue()
+    if name in entries:
+        return 4 * entries[name].parameters
+    folder = Path(name).expanduser()
+    return sum(file.stat().st_size for file in folder.glob("*") if file.suffix in (".safetensors", ".bin", ".gguf"))
 
 
 def _score_rows(scores: pd.DataFrame) -> pd.DataFrame:

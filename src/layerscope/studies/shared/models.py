@@ -30,7 +30,6 @@ from layerscope.forward import read_states
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.load import identify_files
 from layerscope.profiling import Profile, profile
-from layerscope.profiling.config import make_config
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
 
@@ -184,11 +183,6 @@ def profile_of(
         del model
         free_memory()
     return run
-
-
-def passes_of(names: Sequence[str]) -> float:
-    """Forward passes of a profile over all texts: one, and one per view where a metric compares views."""
-    return 1.0 + make_config(metrics=list(names)).n_views
 
 
 def read_prompts(
