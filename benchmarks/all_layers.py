@@ -21,7 +21,7 @@ from rows import Row
 
 import layerscope
 from layerscope.capture import Site, expand_sites
-from layerscope.core.readout import TEMPLATES
+from layerscope.core.templates import get_template
 from layerscope.data import load_corpus
 from layerscope.evaluation.encode import EncodePass, open_space
 from layerscope.evaluation.mteb_models import TextCollector
@@ -55,8 +55,8 @@ def scored(model: LoadedModel, task: str, data_dir: Path | None, layers: list[in
 def encode(model: LoadedModel, texts: list[str], sites: list[Site]) -> float:
     """Seconds to encode texts at some sites into a new store."""
     with tempfile.TemporaryDirectory() as folder:
-        space = open_space(EmbeddingStore(Path(folder), None), model, TEMPLATES["plain"], 256)
-        one = EncodePass(model, TEMPLATES["plain"], sites, ["mean/applied"], space, 256)
+        space = open_space(EmbeddingStore(Path(folder), None), model, get_template("plain"), 256)
+        one = EncodePass(model, get_template("plain"), sites, ["mean/applied"], space, 256)
         start = time.perf_counter()
         one.run(one.missing(texts))
         return time.perf_counter() - start

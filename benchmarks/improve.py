@@ -30,10 +30,11 @@ from improve_changes import CHANGES, Changed, extra_vectors, unembedding_directi
 from improve_tasks import Task, load_tasks
 
 from layerscope.capture import expand_sites
-from layerscope.core.readout import PROMPTS, Readout, get_template
+from layerscope.core.readout import Readout
+from layerscope.core.templates import BLEND, get_template, names_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.improving.grid import BLEND, by_template, make_grid, prompts_among
+from layerscope.improving.grid import by_template, make_grid, prompts_among
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
 from layerscope.selection import choose
@@ -271,7 +272,7 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=64)
     parser.add_argument("--label-draws", type=int, default=1)
     parser.add_argument("--max-length", type=int, default=96)
-    parser.add_argument("--templates", nargs="*", default=["one-word", *PROMPTS])
+    parser.add_argument("--templates", nargs="*", default=names_of("blended"))
     parser.add_argument("--no-blend", dest="blend", action="store_false")
     parser.add_argument("--no-echo", dest="echo", action="store_false")
     parser.add_argument("--no-paper", dest="paper", action="store_false", help="leave out the metrics of a profile")

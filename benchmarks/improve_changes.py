@@ -116,7 +116,7 @@ def extra_vectors(model: LoadedModel, texts: Sequence[str], max_length: int, enc
 
 def _values(model: LoadedModel, texts: Sequence[str], template: str, kind: str, max_length: int, kept: list) -> Tensor | None:
     """Values (blocks, texts, heads × width), by hooks on the layers that compute them."""
-    from layerscope.core.readout import get_template
+    from layerscope.core.templates import get_template
     from layerscope.evaluation.encode import encode_template
 
     layers = [module for name, module in model.module.named_modules() if name.endswith("v_proj")]

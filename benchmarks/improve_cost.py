@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from layerscope.core.readout import get_template
+from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 from layerscope.improving import improve

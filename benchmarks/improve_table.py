@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from improve_tasks import TUNED
 
 from layerscope.core.readout import Readout
+from layerscope.core.templates import BLEND, names_of
 from layerscope.improving.choose import decide, relative_costs
-from layerscope.improving.grid import BLEND, QUICK
 from layerscope.improving.judging import Panel, goes_by_words
 from layerscope.selection.judges.base import Judgment, combined
 from layerscope.selection.judges.few_labels import LABELS_SHARE
@@ -88,8 +88,8 @@ def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
     return {
         "everything": [i for i, r in numbered],
         "one pass": [i for i, r in numbered if r.template not in (BLEND, "echo")],
-        "default": [i for i, r in numbered if r.template in QUICK],
-        "--max-cost 8": [i for i, r in numbered if r.template in (*QUICK, BLEND)],
+        "default": [i for i, r in numbered if r.template in names_of("tried")],
+        "--max-cost 8": [i for i, r in numbered if r.template in (*names_of("tried"), BLEND)],
         "--labels --max-cost 8": [i for i, r in numbered if r.template != "echo"],
         "layers alone": [i for i, r in numbered if r == Readout()],
     }

@@ -32,7 +32,7 @@ from mteb.models.model_meta import ModelMeta
 import layerscope
 from layerscope.capture import expand_sites
 from layerscope.capture.batches import plan_batches
-from layerscope.core.readout import TEMPLATES
+from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import EncodePass, encode_template, open_space
 from layerscope.evaluation.scoring import quiet_mteb
 from layerscope.evaluation.tasks import TaskSpec, reseed, resolve_tasks
@@ -72,7 +72,7 @@ class Listen(AbsEncoder):
 
 def same_groups(model: LoadedModel, texts: list[str], scratch: Path) -> list[list[str]]:
     """Texts as layerscope's encode pass groups them: in which order and company, nothing else."""
-    template = TEMPLATES["plain"]
+    template = get_template("plain")
     space = open_space(EmbeddingStore(scratch, None), model, template, MAX_LENGTH)
     one = EncodePass(model, template, expand_sites(None, model.anatomy), KINDS, space, MAX_LENGTH)
     order = one.missing(texts)

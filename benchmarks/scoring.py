@@ -31,7 +31,8 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from layerscope.capture import expand_sites
-from layerscope.core.readout import Readout, get_template, kinds_of, parse_readouts
+from layerscope.core.readout import Readout, kinds_of, parse_readouts
+from layerscope.core.templates import get_template
 from layerscope.evaluation import scoring
 from layerscope.evaluation.encode import EncodePass, open_space, space_description
 from layerscope.evaluation.run import gain_table, score_table

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from layerscope.catalogue import Entry, Origin
-from layerscope.core.readout import PROMPTS, TEMPLATES
+from layerscope.core.templates import TEMPLATES
 from layerscope.data.catalogue import CORPORA
 from layerscope.data.images.sets import IMAGE_SETS
 from layerscope.evaluation import job
@@ -65,7 +65,7 @@ def word_tokenizer(encoder: bool) -> Any:
     special = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[MASK]"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    patterns = [template.pattern for template in [*TEMPLATES.values(), *PROMPTS.values()]]
+    patterns = [template.pattern for template in TEMPLATES.all().values()]
     core.train_from_iterator([*TEXTS, *patterns], trainer)
     names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     return PreTrainedTokenizerFast(tokenizer_object=core, mask_token="[MASK]", **names)

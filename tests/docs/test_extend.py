@@ -39,6 +39,9 @@ out["judge"] = [better.manifest["judge"], sorted(set(better.table["score"]))]
 scored = layerscope.evaluate(tiny_model(), "WordPairs", store=Path("store"), scoring_workers=0, offline=True, progress=False)
 out["task"] = [scored.failed, len(scored.scores)]
 out["export"] = "summary" in FORMATS
+out["template"] = "in-short/last" in layerscope.improve(
+    tiny_model(), TEXTS[:60], judge="none", templates=["in-short"], max_length=64, progress=False
+).table["readout"].str.cat(sep=" ")
 print("RESULT" + json.dumps(out))
 """
 
@@ -48,7 +51,7 @@ def site(tmp_path: Path) -> Path:
     """The page's files as an installed package."""
     blocks = blocks_of(PAGE)
     files = {block.title: block.text for block in blocks if block.title}
-    assert len(files) == 6
+    assert len(files) == 7
     for name, text in files.items():
         target = tmp_path / "site" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,3 +84,4 @@ def test_everything_on_the_page_works_from_outside(site: Path, tmp_path: Path) -
     assert found["judge"] == ["deepest", [0.0, 1.0, 2.0, 3.0]]
     assert found["task"] == [[], 4]
     assert found["export"] is True
+    assert found["template"] is True

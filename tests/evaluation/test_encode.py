@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from layerscope.capture import expand_sites
-from layerscope.core.readout import Readout, all_readouts, get_template, kinds_of
+from layerscope.core.readout import Readout, all_readouts, kinds_of
+from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors
 from layerscope.models import LoadedModel
 from layerscope.store.embeddings import EmbeddingStore, text_key

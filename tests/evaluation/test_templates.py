@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from layerscope.core.readout import TEMPLATES, get_template
+from layerscope.core.templates import TEMPLATES, get_template
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.evaluation.encode import encode_template
 from layerscope.models import LoadedModel, load
@@ -82,8 +82,8 @@ def test_no_room_for_a_text(name: str) -> None:
 
 
 def test_names_and_patterns() -> None:
-    assert get_template("echo") is TEMPLATES["echo"]
-    assert {name: template.pattern for name, template in TEMPLATES.items()} == PATTERNS
+    assert get_template("echo") is TEMPLATES.get("echo")
+    assert {name: template.pattern for name, template in TEMPLATES.all().items() if template.in_all} == PATTERNS
     own = get_template("Summary of {text}:")
     assert (own.pattern, own.copies) == ("Summary of {text}:", 1)
     with pytest.raises(UnknownNameError, match=r"one-word.*\{text\}"):

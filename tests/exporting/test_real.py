@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from layerscope import evaluate
-from layerscope.core.readout import get_template
+from layerscope.core.templates import get_template
 from layerscope.data import load_corpus
 from layerscope.evaluation.encode import encode_template
 from layerscope.evaluation.tasks import resolve_tasks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from layerscope.core.readout import get_template
+from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import encode_template
 from layerscope.exporting import ExportError
 from layerscope.exporting.draft import SHORT, beyond

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from layerscope.core.readout import Readout
+from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
 from layerscope.improving.choose import decide, relative_costs
-from layerscope.improving.grid import BLENDED, offered
+from layerscope.improving.grid import offered
 from layerscope.improving.judging import Panel, goes_by_words
 from layerscope.selection.judges.base import Judgment
 
@@ -84,11 +85,11 @@ def test_a_judge_that_goes_by_words_likes_the_plain_text_best(plain, prompt, war
 
 def test_what_is_offered():
     assert offered(None) == (["plain", "one-word", "step-by-step"], [])
-    assert offered(None, labels=True) == (["plain", *BLENDED], [])
+    assert offered(None, labels=True) == (["plain", *names_of("blended")], [])
     templates, blended = offered(None, max_cost=8)
     assert templates == ["plain", "one-word", "step-by-step"]
-    assert blended == list(BLENDED)
-    assert offered(None, max_cost=3)[1] == list(BLENDED[:3])
+    assert blended == names_of("blended")
+    assert offered(None, max_cost=3)[1] == names_of("blended")[:3]
     assert offered(["topic", "one-word"], max_cost=2) == (["plain", "topic", "one-word"], ["topic", "one-word"])
     with pytest.raises(LayerscopeError, match="one pass at least"):
         offered(None, max_cost=0.5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layerscope.capture import expand_sites
-from layerscope.core.readout import get_template
+from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.models import LoadedModel, modules
 from layerscope.models.prefix import SharedPrefix, common_tokens

@@ -1,8 +1,8 @@
 """Every way of turning a text's token states into one vector, at every site, in one pass.
 
 A *kind* names what is kept: `POOLING/NORM` such as `mean/applied` or `last/raw`, `sink/NORM` (the state of the largest token,
-from which means without it follow) and `max-drop/NORM`. Pooling runs over a text's *span*: the whole text, or the part that a
-template reads.
+from which means without it follow) and `POOLING-drop/NORM` (for poolings that are no mean).
+Pooling runs over a text's *span*: the whole text, or the part that a template reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.capture.reduce import non_finite_error
-from layerscope.core.readout import POOLINGS
+from layerscope.core.poolings import POOLINGS, SINK, Pooling
 from layerscope.core.sites import Site
 from layerscope.metrics.tokens.measures import find_sink
 
@@ -34,7 +34,9 @@ class Pooler:
         self.sites, self.kinds = list(sites), list(kinds)
         self._parts = [tuple(kind.split("/")) for kind in kinds]
         normed = any(norm == "applied" for _, norm in self._parts)
-        self._needs_sink = any(what in ("sink", "max-drop") for what, _ in self._parts)
+        named = {what: what.removesuffix("-drop") for what, _ in self._parts}
+        self._poolings = {what: None if what == SINK else POOLINGS.get(name) for what, name in named.items()}
+        self._needs_sink = any(what == SINK or what != name for what, name in named.items())
         self._capture = Capture(anatomy, sites, "applied" if normed else "raw", self._on_state)
         self._batch: Batch | None = None
         self._span = self._lengths = torch.empty(0)
@@ -78,50 +80,48 @@ class Pooler:
             sink = find_sink(raw, None if batch.mask is None else batch.mask.to(raw.device)).position
             self._sinks[index] = sink
         states = {"raw": raw, "applied": normed}
-        pooled = torch.stack([_pool(what, states[norm], span, sink) for what, norm in self._parts])
+        pooled = torch.stack([_pool(what, self._poolings[what], states[norm], span, sink) for what, norm in self._parts])
         if not bool(torch.isfinite(pooled).all()):
             raise non_finite_error(self.sites[index], pooled.transpose(0, 1).flatten(1), raw.dtype)
         self._pooled[index] = pooled
 
 
-def _pool(what: str, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:
+def _pool(what: str, pooling: Pooling | None, states: Tensor, span: Tensor, sink: Tensor | None) -> Tensor:
     """One vector per text (B, D); sums in float64 where the device has it."""
     exact = torch.float32 if states.device.type == "mps" else torch.float64
     rows = torch.arange(len(states), device=states.device)
-    if what == "cls":
-        return states[:, 0].to(exact)
-    if what == "last":
-        return states[rows, span.shape[1] - 1 - span.flip(-1).to(torch.uint8).argmax(-1)].to(exact)
-    if what == "sink":
+    if pooling is None:
         assert sink is not None
         return states[rows, sink].to(exact)
-    if what in ("max", "max-drop"):
-        if what == "max-drop":
-            assert sink is not None
-            only = span.sum(-1) == 1  # a span of the sink alone keeps it: there is nothing else
-            span = torch.where(only.unsqueeze(-1), span, span.scatter(-1, sink.unsqueeze(-1), False))
-        return states.masked_fill(~span.unsqueeze(-1), -torch.inf).amax(1).to(exact)
+    if pooling.position == "first":
+        return states[:, 0].to(exact)
+    if pooling.position == "last":
+        return states[rows, span.shape[1] - 1 - span.flip(-1).to(torch.uint8).argmax(-1)].to(exact)
+    if what != pooling.name:
+        assert sink is not None
+        only = span.sum(-1) == 1  # a span of the sink alone keeps it: there is nothing else
+        span = torch.where(only.unsqueeze(-1), span, span.scatter(-1, sink.unsqueeze(-1), False))
+    if pooling.pool is not None:
+        return pooling.pool(states, span).to(exact)
+    assert pooling.weight is not None
     weights = span.to(exact)
-    if what == "wmean":
-        weights = weights * weights.cumsum(-1)
-    if what not in ("mean", "wmean"):
-        raise ValueError(f"unknown pooling {what!r}; valid: {', '.join(POOLINGS)}")
+    weights = weights * pooling.weight(weights.cumsum(-1))
     clean = torch.where(span.unsqueeze(-1), states, 0).to(exact)
     return torch.einsum("bt,btd->bd", weights, clean) / weights.sum(-1, keepdim=True)
 
 
 def drop_sink(what: str, pooled: np.ndarray, sink_state: np.ndarray, tokens: np.ndarray, sink: np.ndarray) -> np.ndarray:
-    """A mean (or weighted mean) without the sink token, from the mean with it: nothing more has to be stored.
+    """A weighted mean without the sink token, from the mean with it: nothing more has to be stored.
 
     Where the sink lies outside the span, or is all there is of it, the mean stays as it is.
     """
-    whole = pooled.astype(np.float64)
-    if what == "mean":
-        total, part = tokens.astype(np.float64), np.ones(len(tokens))
-    elif what == "wmean":
-        total, part = tokens * (tokens + 1) / 2, sink + 1.0
-    else:
+    weight = POOLINGS.get(what).weight
+    if weight is None:
         raise ValueError(f"{what!r} without the sink token does not follow from {what!r} with it")
+    places = np.arange(1.0, tokens.max(initial=0) + 1)
+    total = np.append(0.0, np.cumsum(weight(places) + 0 * places))[tokens]
+    part = weight(np.maximum(sink, 0) + 1.0) + 0 * total
+    whole = pooled.astype(np.float64)
     use = (sink >= 0) & (tokens > 1)
     rest = np.where(use, total - part, 1.0)[:, None]
     return np.where(use[:, None], (whole * total[:, None] - sink_state * part[:, None]) / rest, whole)

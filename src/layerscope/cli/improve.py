@@ -9,6 +9,7 @@ import typer
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.cli.shared import CHOICE, DATA, RESULT, option, parse_list
+from layerscope.core.templates import BUILT_IN
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
@@ -42,7 +43,7 @@ def improve_command(
         "--templates",
         panel=CHOICE,
         help="Templates (words around a text) to try, comma-separated. "
-        "(default: plain, one-word, step-by-step; with --labels all)",
+        f"(default: {', '.join(t.name for t in BUILT_IN if t.tried)}; with --labels all)",
     ),
     center_on: str = option(
         "auto",

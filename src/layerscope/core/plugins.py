@@ -1,7 +1,7 @@
 """Registries: the built-in files of a folder, and what other packages add through entry points.
 
-Adding a metric, family, study, task, judge, export format or page section is adding one file. Inside the package the file
-goes into the registry's folder; outside it, a package declares an entry point in the registry's group:
+Adding a metric, family, study, task, judge, export format, page section, pooling or template is adding one file. Inside the
+package the file goes into the registry's folder; outside it, a package declares an entry point in the registry's group:
 
     [project.entry-points."layerscope.metrics"]
     my_metric = "my_package.my_metric:MyMetric"
@@ -63,7 +63,8 @@ class Registry(Generic[T]):
             raise PluginError(f"{thing!r} is not a {self.kind}.")
         name = self._name(thing)
         known = self._things.get(name)
-        if known is not None and known is not thing and _origin(known) != _origin(thing):
+        same = _origin(known) == _origin(thing) if isinstance(thing, type) else known == thing
+        if known is not None and not same:
             raise PluginError(f"two {self.kind}s are called {name!r}: {_origin(known)} and {_origin(thing)}. Rename one of them.")
         self._things[name] = thing
         return thing

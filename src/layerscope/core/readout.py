@@ -7,19 +7,19 @@ subtracted). A readout is written `template/pooling/norm/sink/centering`. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Self
 
 from layerscope.core.formatting import split_names
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.templates import BLEND, SLOT, get_template, names_of
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Pooling = Literal["mean", "wmean", "last", "cls", "max"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 NORMS = ("applied", "raw")
 SINKS = ("keep", "drop")
 CENTERINGS = ("none", "corpus")
@@ -27,85 +27,7 @@ CENTERINGS = ("none", "corpus")
 READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centering"]
 """The columns of a table that hold a readout, in the order of its name."""
 
-SLOT = "{text}"
 _OLD_COLUMNS = {"centring": "centering"}  # as earlier versions wrote tables and results
-
-
-@dataclass(frozen=True)
-class Template:
-    """What is put around a text: a named pattern with `{text}` in it. `poolings` are those that make sense for it.
-
-    `plain` reads every token of the text. A template with the text twice (`echo`) reads the second copy, which has seen the
-    first; any other template (`one-word`) reads the whole sequence.
-    """
-
-    name: str
-    pattern: str
-    poolings: tuple[str, ...]
-    citation: str = ""
-
-    @property
-    def copies(self) -> int:
-        """How often the text appears."""
-        return self.pattern.count(SLOT)
-
-
-TEMPLATES = {
-    "plain": Template("plain", SLOT, ("mean", "wmean", "last", "cls", "max")),
-    "echo": Template(
-        "echo",
-        "Rewrite the sentence: {text}\nThe rewritten sentence: {text}",
-        ("mean", "wmean", "last", "max"),
-        "Springer et al. 2024",
-    ),
-    "one-word": Template("one-word", 'This sentence: "{text}" means in one word: "', ("last",), "Jiang et al. 2023"),
-}
-
-
-_DEMONSTRATIONS = (
-    ("The train to the airport was canceled again.", "Travel"),
-    ("Two children are kicking a ball in the park.", "Play"),
-    ("How do I change the password of my account?", "Security"),
-)
-_ONE_WORD = 'This sentence: "{text}" means in one word: "'
-
-
-def _demonstrated(count: int) -> str:
-    shown = [_ONE_WORD.replace(SLOT, text) + f'{word}".\n' for text, word in _DEMONSTRATIONS[:count]]
-    return "".join(shown) + _ONE_WORD
-
-
-PROMPTS = {
-    name: Template(name, pattern, ("last",), citation)
-    for name, pattern, citation in (
-        ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024"),
-        (
-            "knowledge",
-            "The essence of a sentence is often captured by its main subjects and actions, while descriptive terms provide "
-            "additional but less central details. With this in mind, t" + _ONE_WORD[1:],
-            "Zhang et al. 2024",
-        ),
-        ("one-demonstration", _demonstrated(1), "Jiang et al. 2023"),
-        ("three-demonstrations", _demonstrated(3), "Jiang et al. 2023"),
-        ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024"),
-        ("intent", 'This text: "{text}" What its author wants, in one word: "', "after Lei et al. 2024"),
-        ("feeling", 'This text: "{text}" The feeling in it, in one word: "', "after Lei et al. 2024"),
-    )
-}
-"""Templates besides `TEMPLATES` that are known by name: they ask for one word, in other ways. `all` does not include them."""
-
-
-BLEND = "blend"
-"""Instead of a template's name: the mean of the centered unit vectors under several templates, a pass for each."""
-
-
-def get_template(name: str) -> Template:
-    """A template by name, or the user's own pattern if it has `{text}` in it."""
-    if name in TEMPLATES or name in PROMPTS:
-        return TEMPLATES.get(name) or PROMPTS[name]
-    if SLOT in name:
-        return Template(name, name, ("mean", "wmean", "last", "max"))
-    raise UnknownNameError("template", name, [*TEMPLATES, *PROMPTS], hint="Or a pattern of your own with {text} in it.")
 
 
 @dataclass(frozen=True, order=True)
@@ -154,11 +76,8 @@ class Readout:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of vectors that must be stored for it: a mean without the sink follows from the mean and the sink's state."""
-        if self.sink == "keep":
-            return (f"{self.pooling}/{self.final_norm}",)
-        if self.pooling == "max":
-            return (f"max-drop/{self.final_norm}",)
-        return (f"{self.pooling}/{self.final_norm}", f"sink/{self.final_norm}")
+        kept = (self.pooling,) if self.sink == "keep" else POOLINGS.get(self.pooling).kept_without_sink
+        return tuple(f"{what}/{self.final_norm}" for what in kept)
 
     def check(self) -> Self:
         """The readout itself, or an error that names what is valid."""
@@ -174,7 +93,7 @@ class Readout:
         if self.pooling not in template.poolings:
             valid_here = ", ".join(template.poolings)
             raise LayerscopeError(f"readout {self.name!r}: {template.name!r} is read by {valid_here}, not by {self.pooling!r}.")
-        if self.sink == "drop" and self.pooling in ("last", "cls"):
+        if not self.kinds:
             raise LayerscopeError(f"readout {self.name!r}: {self.pooling!r} reads one token; there is no sink to drop from it.")
         return self
 
@@ -205,7 +124,7 @@ def _split(text: str) -> tuple[str, list[str]]:
     if SLOT not in text:
         template, *parts = text.split("/")
         return template, parts
-    valid = (POOLINGS, NORMS, SINKS, CENTERINGS)
+    valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, CENTERINGS)
     for count in range(1, 5):
         template, *parts = text.rsplit("/", count)
         if len(parts) == count and SLOT in template and all(part in known for part, known in zip(parts, valid, strict=False)):
@@ -232,16 +151,15 @@ def readout_names(table: pd.DataFrame) -> list[str]:
     return [readout.name for readout in readouts_of(table)]
 
 
-def all_readouts(templates: Iterable[str] = tuple(TEMPLATES), has_cls: bool = False, has_norm: bool = True) -> list[Readout]:
+def all_readouts(templates: Iterable[str] | None = None, has_cls: bool = False, has_norm: bool = True) -> list[Readout]:
     """The grid that makes sense for a model: CLS only where it exists; without a final norm `applied` and `raw` are the same."""
     grid = []
-    for template in templates:
+    for template in names_of("in_all") if templates is None else templates:
         for pooling, norm, sink, centering in product(get_template(template).poolings, NORMS, SINKS, CENTERINGS):
-            if (pooling == "cls" and not has_cls) or (norm == "raw" and not has_norm):
+            if (POOLINGS.get(pooling).needs_cls and not has_cls) or (norm == "raw" and not has_norm):
                 continue
-            if sink == "drop" and pooling in ("last", "cls"):
-                continue
-            grid.append(Readout(template, pooling, norm, sink, centering))
+            readout = Readout(template, pooling, norm, sink, centering)
+            grid += [readout] if readout.kinds else []
     return grid
 
 
@@ -267,8 +185,8 @@ def parse_readouts(text: str | Sequence[str] | None, has_cls: bool, has_norm: bo
 
 
 def _check_cls(readout: Readout, has_cls: bool) -> Readout:
-    if readout.pooling == "cls" and not has_cls:
-        valid = ", ".join(pooling for pooling in get_template(readout.template).poolings if pooling != "cls")
+    if POOLINGS.get(readout.pooling).needs_cls and not has_cls:
+        valid = ", ".join(name for name in get_template(readout.template).poolings if not POOLINGS.get(name).needs_cls)
         raise LayerscopeError(f"readout {readout.name!r}: this model has no CLS token. Poolings that it has: {valid}.")
     return readout
 

@@ -11,7 +11,9 @@ import numpy as np
 from layerscope.capture import Batch, Site
 from layerscope.capture.pooling import Pooler, drop_sink
 from layerscope.core.identity import model_key
-from layerscope.core.readout import SLOT, Readout, Template
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout
+from layerscope.core.templates import SLOT, Template
 from layerscope.data.items import PackedTexts
 from layerscope.engines import Engine
 from layerscope.engines.base import Advance, ModelRecipe, Work
@@ -150,7 +152,8 @@ class TextEncoder:
     def _shared(self, encoded: Sequence[Encoded]) -> SharedPrefix | None:
         """The tokens that the template puts before every text, where their states need not be pooled."""
         before = self.template.pattern.partition(SLOT)[0]
-        if not before or not self.kinds or not all(kind.startswith("last/") for kind in self.kinds):
+        ends = [f"{name}/" for name, pooling in POOLINGS.all().items() if pooling.position == "last"]
+        if not before or not self.kinds or not all(kind.startswith(tuple(ends)) for kind in self.kinds):
             return None
         most = len(self.model.tokenize([before]).ids[0])
         return SharedPrefix.of(self.model, [e.ids for e in encoded], most, self._prefix)
@@ -215,7 +218,7 @@ def _never_empty(encoded: Encoded, pad_id: int) -> Encoded:
 def readout_vectors(space: Space, keys: Sequence[bytes], readout: Readout, site: str) -> np.ndarray:
     """The vectors (n, D) of texts at one site under a readout; the caller, who knows the corpus, centers them."""
     first = space.read(keys, readout.kinds[0], site)
-    if readout.sink == "keep" or readout.pooling == "max":
+    if len(readout.kinds) == 1:
         return first
     sinks = space.read(keys, readout.kinds[1], site)
     where = space.read_numbers(keys, "sink", site)

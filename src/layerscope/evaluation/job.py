@@ -17,8 +17,9 @@ import torch
 
 from layerscope.cache import cache_dir
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
-from layerscope.core.readout import get_template, kinds_of, parse_readouts
+from layerscope.core.readout import kinds_of, parse_readouts
 from layerscope.core.runs import read_back
+from layerscope.core.templates import get_template
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
 from layerscope.engines.base import ModelRecipe, driver_options, make_recipe
@@ -108,11 +109,10 @@ def evaluate(
     folder = None if out is None else RunFolder(out)
     with pinned(), engine_in_use(where) as used:
         loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
-        has_cls = loaded.identity["bidirectional"] and getattr(loaded.tokenizer, "cls_token_id", None) is not None
         plan = EvaluationPlan.make(
             loaded,
             specs,
-            parse_readouts(readouts, has_cls, loaded.anatomy.final_norm is not None),
+            parse_readouts(readouts, loaded.has_class_token, loaded.anatomy.final_norm is not None),
             layers,
             max_length,
             seed=seed,

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from layerscope.cache import cache_dir
-from layerscope.core.readout import DEFAULT_READOUT, Readout, get_template
+from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.core.templates import get_template
 from layerscope.data.corpus import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
 from layerscope.evaluation.encode import described_vectors, readout_vectors

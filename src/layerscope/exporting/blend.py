@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save_file
 
 from layerscope.catalogue import MARKER
-from layerscope.core.readout import Readout, get_template
+from layerscope.core.readout import Readout
+from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, clean_name, printable
 from layerscope.exporting import blend_module, verifying
 from layerscope.exporting.cutting import Route, check_cuttable, write_cut

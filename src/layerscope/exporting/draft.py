@@ -12,20 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from layerscope.core.readout import Readout, Template, get_template
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout
+from layerscope.core.templates import Template, get_template
 from layerscope.errors import ExportError
 from layerscope.exporting.cutting import Route
 from layerscope.exporting.tokenizing import FramedTokenizer
 from layerscope.models import LoadedModel
-
-POOLING_MODES = {
-    "mean": "mean_tokens",
-    "wmean": "weightedmean_tokens",
-    "last": "lasttoken",
-    "cls": "cls_token",
-    "max": "max_tokens",
-}
-"""Our poolings by the name sentence-transformers' Pooling gives them in its config, as `pooling_mode_NAME`."""
 
 
 def why_not(readout: Readout) -> str | None:
@@ -42,17 +35,22 @@ def why_not(readout: Readout) -> str | None:
         )
     if readout.sink == "drop":
         return "leaving out the token with the largest norm is not among the standard poolings"
+    if POOLINGS.get(readout.pooling).sentence_transformers is None:
+        return f"{readout.pooling!r} is not among the standard poolings"
     return None
 
 
 def nearest(readout: Readout) -> Readout:
-    """The expressible readout that differs least: the sink kept, and the text once instead of several times.
+    """The expressible readout that differs least: the sink kept, the text once instead of several times, a standard pooling.
 
     >>> nearest(Readout("echo", "mean", "raw", "drop", "corpus")).name
     'plain/mean/raw/keep/corpus'
     """
     template = readout.template if get_template(readout.template).copies == 1 else "plain"
-    return replace(readout, template=template, sink="keep")
+    standard = [name for name in get_template(template).poolings if POOLINGS.get(name).sentence_transformers]
+    return replace(
+        readout, template=template, pooling=readout.pooling if readout.pooling in standard else standard[0], sink="keep"
+    )
 
 
 def check_expressible(readout: Readout) -> None:

@@ -14,8 +14,9 @@ from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.readout import READOUT_COLUMNS, Readout, get_template
+from layerscope.core.readout import READOUT_COLUMNS, Readout
 from layerscope.core.runs import load_run, read_back
+from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, RunFolderError
 from layerscope.evaluation.encode import open_space, readout_vectors
 from layerscope.evaluation.run import Evaluation, texts_file

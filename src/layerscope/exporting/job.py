@@ -16,8 +16,10 @@ import numpy as np
 
 from layerscope.catalogue import MARKER
 from layerscope.core.options import ModelOptions, take_options
-from layerscope.core.readout import Readout, get_template
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout
 from layerscope.core.runs import folder_name
+from layerscope.core.templates import get_template
 from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
@@ -244,7 +246,7 @@ def _layer(model: LoadedModel, layer: int) -> int:
 def _check(model: LoadedModel, readout: Readout) -> None:
     check_expressible(readout)
     check_cuttable(model)
-    if readout.pooling == "cls" and not (model.identity["bidirectional"] and model.tokenizer.cls_token_id is not None):
+    if POOLINGS.get(readout.pooling).needs_cls and not model.has_class_token:
         raise ExportError(
             f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: --readout {readout.template}/last/…"
         )

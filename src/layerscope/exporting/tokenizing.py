@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerscope.core.readout import SLOT, Template
+from layerscope.core.templates import SLOT, Template
 from layerscope.errors import ExportError
 from layerscope.evaluation.encode import encode_template
 from layerscope.models import LoadedModel

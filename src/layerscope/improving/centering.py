@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from layerscope.core.readout import Readout, get_template
+from layerscope.core.readout import Readout
+from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
 from layerscope.improving.grid import StoredCandidates

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.readout import BLEND, Readout, get_template
+from layerscope.core.readout import Readout
+from layerscope.core.templates import BLEND, get_template
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.blend import export_blend
 from layerscope.exporting.job import export

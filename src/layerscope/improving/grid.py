@@ -7,23 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from layerscope.core.readout import BLEND, PROMPTS, Readout, get_template, kinds_of
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout, kinds_of
 from layerscope.core.sites import site_of
+from layerscope.core.templates import BLEND, get_template, names_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import readout_vectors
 from layerscope.selection.judges.base import TEXTS
 from layerscope.store.embeddings import Space, text_key
-
-QUICK = ("plain", "one-word", "step-by-step")
-"""Templates that are tried unless others are named. A judge without labels chooses better among these than among more: some
-others (topic, intent) please an encoder without serving every task."""
-
-BLENDED = (
-    "one-word", "step-by-step", "topic", "intent", "feeling", "one-demonstration", "knowledge", "three-demonstrations",
-)  # fmt: skip
-"""The prompts whose mean is offered where several passes per text are allowed: as many of them, from the first, as passes."""
-
-_POOLINGS = ("mean", "wmean", "last", "cls")
 
 
 def passes_of(readout: Readout, prompts: Sequence[str]) -> int:
@@ -38,8 +29,8 @@ def offered(templates: Sequence[str] | None, max_cost: float = 1, labels: bool =
     """
     if max_cost < 1:
         raise LayerscopeError(f"a text costs one pass at least: --max-cost is 1 or more, not {max_cost:g}.")
-    names = list(templates) if templates is not None else ["plain", *BLENDED] if labels else list(QUICK)
-    prompts = list(BLENDED) if templates is None else prompts_among(names)
+    names = list(templates) if templates is not None else names_of("blended" if labels else "tried")
+    prompts = names_of("blended") if templates is None else prompts_among(names)
     prompts = prompts[: int(max_cost)]
     return list(dict.fromkeys(["plain", *names])), prompts if len(prompts) > 1 else []
 
@@ -61,18 +52,18 @@ def make_grid(
                 f"template {name!r} holds the text {template.copies} times, which a standard folder cannot express. "
                 "Leave it out of --templates, or compare it with `layerscope evaluate`."
             )
-        for pooling in template.poolings:
-            if pooling not in _POOLINGS or (pooling == "cls" and not has_cls):
+        for pooling in map(POOLINGS.get, template.poolings):
+            if not pooling.tried or (pooling.needs_cls and not has_cls) or (exportable and not pooling.sentence_transformers):
                 continue
-            found += [Readout(name, pooling, norm, "keep", centering) for norm in norms for centering in ("none", "corpus")]
+            found += [Readout(name, pooling.name, norm, "keep", centering) for norm in norms for centering in ("none", "corpus")]
     if blended:
         found += [Readout(BLEND, "last", norm, "keep", "corpus") for norm in norms]
     return list(dict.fromkeys(found))
 
 
 def prompts_among(templates: Sequence[str]) -> list[str]:
-    """The templates that ask the model to go on with one word: those that a blend averages."""
-    return [name for name in templates if name == "one-word" or name in PROMPTS]
+    """Those of the templates that a blend averages."""
+    return [name for name in templates if get_template(name).blended]
 
 
 def by_template(readouts: Sequence[Readout], prompts: Sequence[str]) -> dict[str, list[str]]:

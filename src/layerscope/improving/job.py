@@ -18,8 +18,9 @@ from layerscope.cache import cache_dir
 from layerscope.core.formatting import format_duration
 from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions, take_options
-from layerscope.core.readout import BLEND, Readout
+from layerscope.core.readout import Readout
 from layerscope.core.runs import MANIFEST, read_back
+from layerscope.core.templates import BLEND
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine, engine_in_use, open_engine
 from layerscope.engines.base import driver_options, make_recipe
@@ -227,9 +228,7 @@ class ImproveJob:
         )
 
     def _grid(self) -> list[Readout]:
-        identity = self.model.identity
-        has_cls = bool(identity["bidirectional"]) and getattr(self.model.tokenizer, "cls_token_id", None) is not None
-        has_norm = self.model.anatomy.final_norm is not None
+        has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
         return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm, blended=self.settings.blended)
 
     def _stage(self, panel: Panel, readouts: Sequence[Readout], texts: int) -> str:

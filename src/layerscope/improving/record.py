@@ -12,8 +12,9 @@ import numpy as np
 
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import model_key
-from layerscope.core.readout import BLEND, Readout
+from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
+from layerscope.core.templates import BLEND
 from layerscope.improving.centering import Centered
 from layerscope.improving.choose import KEPT, SCREEN, SECOND, TIE, Decision
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from layerscope.capture import Site, expand_sites
-from layerscope.core.readout import Readout, get_template
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout
+from layerscope.core.templates import get_template
 from layerscope.data.corpus import TextStream
 from layerscope.data.sampling import distinct_texts, draw_texts
 from layerscope.engines import Engine
@@ -202,8 +204,8 @@ def own_readout(folder: Path | None, width: int) -> Readout:
     if file is None or not file.is_file():
         return Readout()
     told = json.loads(file.read_text(encoding="utf-8"))
-    if told.get("pooling_mode_cls_token") or told.get("pooling_mode") == "cls":
-        return Readout(pooling="cls")
-    if told.get("pooling_mode_lasttoken") or told.get("pooling_mode") == "lasttoken":
-        return Readout(pooling="last")
+    for name, pooling in reversed(POOLINGS.all().items()):  # the mean last: some configs name it beside another
+        mode = str(pooling.sentence_transformers)
+        if told.get(f"pooling_mode_{mode}") or told.get("pooling_mode") == mode.removesuffix("_token").removesuffix("_tokens"):
+            return Readout(pooling=name)
     return Readout()

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.readout import how_read
+from layerscope.core.templates import names_of
 from layerscope.improving.result import Improved
 from layerscope.terminal import Console, print_facts
 
@@ -99,7 +100,7 @@ def _cost_note(result: Improved) -> list[str]:
     cost = evidence.get("relative_cost") or 0.0
     if evidence["kept_default"] or cost < _COSTLY:
         return []
-    less = "a smaller --max-cost" if evidence["passes"] > 1 else "--templates plain,one-word,step-by-step (shorter prompts)"
+    less = "a smaller --max-cost" if evidence["passes"] > 1 else f"--templates {','.join(names_of('tried'))} (shorter prompts)"
     return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: {less}, or --budget 0.5."]
 
 

@@ -60,6 +60,10 @@ class ReadableModel(Protocol):
     def max_length(self) -> int | None:
         """The most tokens that the model takes."""
 
+    @property
+    def has_class_token(self) -> bool:
+        """Whether the first token stands for the text."""
+
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Any:
         """Token ids, and which texts were cut."""
 
@@ -275,9 +279,8 @@ class TextReader(ItemReader):
 
     @property
     def has_class_token(self) -> bool:
-        """Of models that see both ways and have such a token."""
-        sees_ahead = bool(getattr(self.model, "identity", {}).get("bidirectional"))
-        return sees_ahead and getattr(self.model.tokenizer, "cls_token_id", None) is not None
+        """As the model says."""
+        return self.model.has_class_token
 
     def facts(self, part: Part) -> dict[str, Any]:
         """The limit, and how many texts were cut."""

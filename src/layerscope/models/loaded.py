@@ -71,6 +71,11 @@ class LoadedModel:
         """Number of blocks L; layers run from 0 to L."""
         return self.anatomy.n_blocks
 
+    @property
+    def has_class_token(self) -> bool:
+        """Whether the first token stands for the text: of models that see both ways and have such a token."""
+        return bool(self.identity.get("bidirectional")) and getattr(self.tokenizer, "cls_token_id", None) is not None
+
     @cached_property
     def width(self) -> int:
         """Number of features D of a token's state."""

@@ -97,7 +97,6 @@ class PixelSource:
 
 _Pooled = dict[str, Tensor]
 Read = dict[str, tuple[Tensor, Tensor | None]]
-POOLINGS = ("tokens", "mean", "summary")
 
 
 class ModelReader:

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope.core.readout import TEMPLATES, Readout, all_readouts
+from layerscope.core.readout import Readout, all_readouts
+from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.evaluation.encode import open_space
 from layerscope.models import LoadedModel
@@ -40,7 +41,7 @@ def plant(model: LoadedModel, store: Path, texts: list[str], labels: list[int], 
     sites, kinds = ["embed", "block.0", "block.1", "block.2"], ["mean/applied", "mean/raw"]
     vectors = {kind: rng.normal(size=(4, len(texts), model.width)).astype(np.float32) for kind in kinds}
     vectors["mean/raw"][sites.index(site), np.arange(len(texts)), labels] += 6
-    space = open_space(EmbeddingStore(store, None), model, TEMPLATES["plain"], 128)
+    space = open_space(EmbeddingStore(store, None), model, get_template("plain"), 128)
     space.add([text_key(text) for text in texts], vectors, sites, {"truncated": np.zeros(len(texts), dtype=bool)})
 
 

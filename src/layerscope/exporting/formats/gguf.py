@@ -17,7 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from layerscope.core.formatting import describe_size
-from layerscope.core.readout import SLOT, Readout
+from layerscope.core.poolings import POOLINGS
+from layerscope.core.readout import Readout
+from layerscope.core.templates import SLOT
 from layerscope.errors import ExportError, MissingExtraError
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.tokenizing import special_tokens
@@ -27,7 +29,6 @@ from layerscope.version import VERSION
 
 FILE = "gguf/model.gguf"
 TOLERANCE = 1e-3  # cosine distance; weights are in half precision
-POOLINGS = {"mean": "MEAN", "cls": "CLS", "last": "LAST"}
 _HALF = float(np.finfo(np.float16).max)
 
 
@@ -77,11 +78,12 @@ def why_not(readout: Readout) -> str | None:
     >>> why_not(Readout("plain", "last", "raw")) is None, why_not(Readout("plain", "mean", "raw")) is None
     (True, False)
     """
-    if readout.pooling not in POOLINGS:
-        return f"llama.cpp pools by {', '.join(POOLINGS)}, not by {readout.pooling}"
+    known = {name: pooling.llama_cpp for name, pooling in POOLINGS.all().items() if pooling.llama_cpp}
+    if readout.pooling not in known:
+        return f"llama.cpp pools by {', '.join(known)}, not by {readout.pooling}"
     if readout.centering != "none":
         return "llama.cpp subtracts no mean: export with centering `none`, and subtract it yourself"
-    if readout.final_norm == "raw" and readout.pooling == "mean":
+    if readout.final_norm == "raw" and POOLINGS.get(readout.pooling).position is None:
         return (
             "llama.cpp always applies the final norm: there is no mean over tokens without it. Use `applied`, or pool by `last`"
         )
@@ -151,7 +153,7 @@ def _write_settings(writer: Any, draft: Draft) -> None:
     writer.add_layer_norm_rms_eps(float(config.rms_norm_eps))
     writer.add_rope_freq_base(float(whole["rope_theta"]))
     writer.add_vocab_size(rows_of(draft))
-    writer.add_pooling_type(gguf.PoolingType[POOLINGS[draft.readout.pooling]])
+    writer.add_pooling_type(gguf.PoolingType[str(POOLINGS.get(draft.readout.pooling).llama_cpp)])
     writer.add_causal_attention(True)
     if gemma:
         if rope.get("sliding_attention", {}).get("rope_theta", 10000.0) != 10000.0 or config.query_pre_attn_scalar != head:

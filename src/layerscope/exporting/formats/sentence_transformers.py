@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from layerscope.exporting.draft import POOLING_MODES, Draft, ExportFormat
+from layerscope.core.poolings import POOLINGS
+from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.models.settings import quiet
 from layerscope.store import atomic
 
@@ -26,7 +27,8 @@ def _write_modules(draft: Draft) -> None:
     folder, width = draft.folder, draft.model.width
     names = ["Transformer", "Pooling"]
     _write_transformer(draft)
-    pooling = {f"pooling_mode_{name}": POOLING_MODES[draft.readout.pooling] == name for name in POOLING_MODES.values()}
+    known = {pooling.sentence_transformers: pooling.name == draft.readout.pooling for pooling in POOLINGS.all().values()}
+    pooling = {f"pooling_mode_{name}": chosen for name, chosen in known.items() if name is not None}
     atomic.write_json(
         folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
     )

@@ -12,8 +12,9 @@ import numpy as np
 
 from layerscope.capture import Site
 from layerscope.core.conventions import Reading
-from layerscope.core.readout import Readout, all_readouts, get_template, kinds_of, parse_readouts
+from layerscope.core.readout import Readout, all_readouts, kinds_of, parse_readouts
 from layerscope.core.sites import site_of
+from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors, space_description
 from layerscope.models import LoadedModel, load
@@ -146,8 +147,7 @@ class Opened:
             has_cls, has_norm = False, True
         else:
             model = self.loaded(offline)
-            has_cls = bool(model.identity["bidirectional"]) and getattr(model.tokenizer, "cls_token_id", None) is not None
-            has_norm = model.anatomy.final_norm is not None
+            has_cls, has_norm = model.has_class_token, model.anatomy.final_norm is not None
         wanted = all_readouts(has_cls=has_cls, has_norm=has_norm) if given is None else parse_readouts(given, has_cls, has_norm)
         return list(dict.fromkeys([Readout(), *wanted]))
 
