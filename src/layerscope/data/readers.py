@@ -10,7 +10,8 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -49,14 +50,15 @@ def read_file(path: Path, *, column: str | None = None, encoding: str | None = N
     facts: dict[str, Any] = {"path": str(path.resolve()), "format": kind[1:], "encoding": _codec(encoding)}
     unit = "row" if kind == ".parquet" else "line"
     records = Records(iter(()), str(path), unit, facts)
-    records.items = _guarded(path, _READERS[kind](path, packed, column, records))
+    records.items = _READERS[kind](path, column, records)
     return records
 
 
-def _guarded(path: Path, items: Iterator[tuple[int, object]]) -> Iterator[tuple[int, object]]:
-    """The same items; a file that cannot be read at all becomes an error that says so."""
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """A file that cannot be read at all becomes an error that says so."""
     try:
-        yield from items
+        yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}). Copy or download it again.") from error
     except OSError as error:
@@ -70,9 +72,10 @@ def _codec(encoding: str | None) -> str:
         raise DataError(f"unknown encoding {encoding!r}. Valid: utf-8, latin-1, cp1252, utf-16 and so on.") from error
 
 
-def _lines(path: Path, packed: bool, encoding: str) -> Iterator[str]:
+def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are part of a text."""
-    with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+    packed = path.suffix.lower() == ".gz"
+    with _readable(path), gzip.open(path, "rb") if packed else path.open("rb") as stream:
         decoded = _utf8_lines(stream, path) if encoding in ("utf-8", "utf-8-sig") else _other(stream, path, encoding)
         for number, line in enumerate(decoded):
             yield line.removeprefix("\ufeff") if number == 0 else line
@@ -106,15 +109,15 @@ def _other(stream: BinaryIO | gzip.GzipFile, path: Path, encoding: str) -> Itera
         ) from error
 
 
-def _read_txt(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+def _read_txt(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
     if column is not None:
         raise DataError(f"{path} is plain text, one prompt per line: it has no column {column!r}. Leave column= out.")
-    for number, line in enumerate(_lines(path, packed, records.facts["encoding"]), 1):
+    for number, line in enumerate(text_lines(path, records.facts["encoding"]), 1):
         yield number, line.rstrip("\r\n")
 
 
-def _read_json(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    values = _json_values(path, packed, records)
+def _read_json(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    values = _json_values(path, records)
     chosen: str | None = None
     for number, value in values:
         if isinstance(value, dict):
@@ -134,8 +137,8 @@ def _read_json(path: Path, packed: bool, column: str | None, records: Records) -
             yield number, value
 
 
-def _json_values(path: Path, packed: bool, records: Records) -> Iterator[tuple[int, object]]:
-    lines = _lines(path, packed, records.facts["encoding"])
+def _json_values(path: Path, records: Records) -> Iterator[tuple[int, object]]:
+    lines = text_lines(path, records.facts["encoding"])
     head = list(itertools.islice(lines, 1))
     if head and head[0].lstrip().startswith("["):
         records.unit = "item"
@@ -147,7 +150,12 @@ def _json_values(path: Path, packed: bool, records: Records) -> Iterator[tuple[i
             raise DataError(f"{path} is not valid JSON: {json_problem(error)}. Correct it.") from error
         yield from enumerate(values, 1)
         return
-    for number, line in enumerate(itertools.chain(head, lines), 1):
+    yield from json_lines(itertools.chain(head, lines), path, "JSON string or object (or the whole file one list)")
+
+
+def json_lines(lines: Iterable[str], path: Path, expected: str = "JSON object") -> Iterator[tuple[int, object]]:
+    """The value of every line, with its number; an empty text for a blank line."""
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             yield number, ""
             continue
@@ -155,17 +163,21 @@ def _json_values(path: Path, packed: bool, records: Records) -> Iterator[tuple[i
             yield number, json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one "
-                f"JSON string or object (or the whole file one list)."
+                f"{path}, line {number} is not valid JSON: {json_problem(error)}. Every line must be one {expected}."
             ) from error
 
 
-def _read_csv(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
-    delimiter = "\t" if records.facts["format"] == "tsv" else ","
-    reader = csv.reader(_lines(path, packed, records.facts["encoding"]), delimiter=delimiter, strict=True)
-    rows = _csv_rows(reader, path)
+def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The object of every line that is not blank, with its number."""
+    for number, value in json_lines(text_lines(path), path):
+        if isinstance(value, dict):
+            yield number, value
+        elif value != "":
+            raise DataError(f"{path}, line {number} is {type(value).__name__}; every line must be a JSON object.")
+
+
+def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+    rows = csv_rows(path, records.facts["encoding"])
     header = next(rows, (0, []))[1]
     preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
     # Every CSV value is a string; only a guess has to tell texts from numbers.
@@ -177,23 +189,28 @@ def _read_csv(path: Path, packed: bool, column: str | None, records: Records) ->
     chosen = records.facts["column"] = choose_column(column, is_text, str(path))
     index = header.index(chosen)
     for number, row in itertools.chain(preview, rows):
-        if row and len(row) != len(header):
-            raise DataError(
-                f"{path}, line {number} has {len(row)} fields, the header has {len(header)}. "
-                f"Put texts that hold {delimiter!r} or line ends in double quotes."
-            )
-        yield number, row[index] if row else ""
+        yield number, row[index] if index < len(row) else ""
 
 
-def _csv_rows(reader: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes.") from error
-        yield reader.line_num, row
+def csv_rows(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:
+    """The fields of every row, with its line: as many as the header has, except in a blank row."""
+    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+    delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]] else ","
+    reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
+    width = 0
+    try:
+        for row in reader:
+            filled = any(field.strip() for field in row)
+            width = width or (len(row) if filled else 0)
+            if filled and len(row) != width:
+                raise DataError(
+                    f"{path}, line {reader.line_num} has {len(row)} fields, the header has {width}. "
+                    f"Put texts that hold {delimiter!r} or line ends in double quotes."
+                )
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes.") from error
 
 
 def _is_words(value: str) -> bool:
@@ -204,7 +221,7 @@ def _is_words(value: str) -> bool:
     return False
 
 
-def _read_parquet(path: Path, packed: bool, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
+def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -213,7 +230,7 @@ def _read_parquet(path: Path, packed: bool, column: str | None, records: Records
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
     try:
-        with pq.ParquetFile(path) as table:
+        with _readable(path), pq.ParquetFile(path) as table:
             chosen = choose_column(column, {f.name: is_string(f.type) for f in table.schema_arrow}, str(path))
             records.facts["column"] = chosen
             del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
@@ -231,7 +248,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_READERS: dict[str, Callable[[Path, bool, str | None, Records], Iterator[tuple[int, object]]]] = {
+_READERS: dict[str, Callable[[Path, str | None, Records], Iterator[tuple[int, object]]]] = {
     ".txt": _read_txt,
     ".jsonl": _read_json,
     ".ndjson": _read_json,

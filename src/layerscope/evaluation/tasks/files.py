@@ -7,16 +7,13 @@ own file is absent.
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.untrusted import json_problem
+from layerscope.data.readers import json_objects
 from layerscope.data.rows import as_label
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.info import LAYOUT_TYPES, TaskInfo
@@ -73,7 +70,7 @@ def find_files(folder: Path, info: TaskInfo) -> dict[str, dict[str, SplitFile]] 
 
 def read_rows(path: Path) -> Rows:
     """Every row of a file, in the file's order (which samples train a classifier depends on it)."""
-    rows = list(_rows(path))
+    rows = [row for _, row in json_objects(path)]
     if not rows:
         raise DataError(f"{path} holds no rows. It must have one JSON object per line.")
     return rows
@@ -81,27 +78,9 @@ def read_rows(path: Path) -> Rows:
 
 def first_row(path: Path) -> dict[str, Any]:
     """The first row only, to see the columns."""
-    for row in _rows(path):
+    for _, row in json_objects(path):
         return row
     raise DataError(f"{path} holds no rows. It must have one JSON object per line.")
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    opener = gzip.open if path.name.endswith(".gz") else open
-    number = 0
-    try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise DataError(f"{path}, line {number} is {type(row).__name__}; every line must be a JSON object.")
-                    yield row
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read after line {number} ({error}). It may be damaged: copy it again.") from error
-    except (ValueError, RecursionError) as error:
-        why = json_problem(error)
-        raise DataError(f"{path}, line {number} is not JSON ({why}). Every line must be one JSON object.") from error
 
 
 _LAYOUTS = {
