@@ -1,31 +1,36 @@
-"""What a notebook shows of a result: its answer in words, curves as inline SVG, and a table. Everything from outside is escaped.
+"""What a notebook shows of a result: its answer in words, curves drawn by matplotlib, a table. What is from outside is escaped.
 
-The fragments need no script and no style sheet, and take their colors from the page, so that they are readable in dark notebooks.
+The fragments need no script, no style sheet and no other file. Without matplotlib a line says what to install for the curves.
 """
 
 from __future__ import annotations
 
 import base64
 import html
+import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
+from layerscope.errors import MissingExtraError
 from layerscope.metrics import get_metric, metrics
-from layerscope.report.drawing import ON_LIGHT
+from layerscope.report.drawing import new_figure
+from layerscope.report.panels import correlation_panels, draw_charts, plot_panels
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
 from layerscope.report.text import number
 from layerscope.selection.choice import Choice, headline, lines
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from layerscope.correlation.study import Correlations
 
 MOST_CHARTS, MOST_LINES, MOST_ROWS = 4, 6, 12
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 300, 170, 44, 22, 24
 _WORDS = 'style="max-width:60em;margin:.3em 0"'
 
 
@@ -139,8 +144,11 @@ def choice_html(choice: Choice) -> str:
 def correlations_html(found: Correlations) -> str:
     """Correlations: every metric with its interval, and what unrelated curves as smooth reach."""
     parts = [f"<b>{text(found.facts.get('model', 'Metrics'))}</b>: metrics against scores, one point per layer"]
-    for measure, rows in found.layers.groupby("measure", sort=False):
-        parts.append(_intervals(str(measure), rows))
+    parts.append(
+        _drawn(
+            lambda: plot_panels(correlation_panels(found), "metrics against scores"), "a bar per metric, its interval, and chance"
+        )
+    )
     table = found.layers[["metric", "measure", "value", "ci_low", "ci_high", "null_95", "p_adjusted", "layers", "tasks"]]
     named = table.rename(columns={"ci_low": "95 % from", "ci_high": "to", "null_95": "chance, 95 %", "p_adjusted": "Holm p"})
     parts.append(table_html(named, "an interval that passes the chance mark is not enough: judge by Holm p"))
@@ -153,29 +161,6 @@ def comparison_html(labels: Sequence[str], charts: Sequence[Chart], wide: pd.Dat
     flat = wide.set_axis([" · ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in wide.columns], axis=1)
     parts.append(table_html(flat.iloc[:, : 2 * MOST_LINES].reset_index()))
     return _page(parts, notes)
-
-
-def _intervals(measure: str, rows: pd.DataFrame) -> str:
-    """One line per metric: its value with the interval, and a mark where unrelated smooth curves reach in 95 % of cases."""
-    height, left = 22 * len(rows) + 34, 130
-    low = min(-1.0 if (rows["value"] < 0).any() else 0.0, 0.0)
-    place = _scale(low, 1.0, left, 330)
-    out = [_label(0, 14, measure, weight=600)]
-    for k, row in enumerate(rows.itertuples()):
-        y = 32 + 22 * k
-        value, start, end = _number(row.value), _number(row.ci_low), _number(row.ci_high)
-        out.append(_label(0, y + 4, str(row.metric)))
-        if math.isfinite(start) and math.isfinite(end):
-            out.append(
-                f'<path d="M{place(start):.1f} {y}H{place(end):.1f}" stroke="{ON_LIGHT[0]}" stroke-width="3" opacity=".45"/>'
-            )
-        out.append(f'<circle cx="{place(value):.1f}" cy="{y}" r="4" fill="{ON_LIGHT[0]}"/>')
-        chance = math.copysign(_number(row.null_95), value)
-        if math.isfinite(chance):
-            out.append(f'<path d="M{place(chance):.1f} {y - 7}V{y + 7}" stroke="{ON_LIGHT[1]}" stroke-width="2"/>')
-    out.append(_label(left, height - 2, f"{low:g}"))
-    out.append(_label(330, height - 2, "1", "end"))
-    return _svg(340, height, out, f"{measure} of each metric with its interval; bars mark what chance reaches")
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------------------------
@@ -222,92 +207,35 @@ def _cell(value: Any) -> str:
     return text(value)
 
 
-def _png(figure: bytes) -> str:
-    return f'<img style="max-width:100%" alt="figure" src="data:image/png;base64,{base64.b64encode(figure).decode()}">'
+def _png(figure: bytes, says: str = "figure") -> str:
+    encoded = base64.b64encode(figure).decode()
+    return f'<img style="max-width:100%" alt="{text(says)}" src="data:image/png;base64,{encoded}">'
 
 
 def charts_html(charts: Sequence[Chart]) -> str:
-    """Charts side by side."""
-    return "".join(chart_svg(chart) for chart in charts if chart.lines)
-
-
-def chart_svg(chart: Chart) -> str:
-    """Curves over layers with their bands, as one SVG."""
-    drawn = chart.lines[:MOST_LINES]
-    values = np.array(
-        [v for line in drawn for part in (line.values, line.low, line.high) if part is not None for v in part], float
-    )
-    finite = values[np.isfinite(values)]
-    if not len(finite):
+    """Charts side by side, those with at least one value."""
+    kept = [replace(chart, lines=chart.lines[:MOST_LINES]) for chart in charts]
+    kept = [chart for chart in kept if any(np.isfinite(np.asarray(line.values, float)).any() for line in chart.lines)]
+    if not kept:
         return ""
-    low, high = float(finite.min()), float(finite.max())
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    layers = [layer for line in drawn for layer in line.layers]
-    names = len(drawn) > 1
-    bottom = _BOTTOM + (14 * len(drawn) if names else 0)
-    height = _HEIGHT + bottom
-    x, y = _scale(min(layers), max(layers), _LEFT, _WIDTH - 8), _scale(low, high, _HEIGHT - 4, _TOP)
-    unit = f" ({chart.unit})" if chart.unit else ""
-    out = [_label(0, 13, chart.title + unit, weight=600)]
-    out += [_label(_LEFT - 6, place, number(v), "end") for v, place in ((low, y(low)), (high, y(high) + 8))]
-    out += [_label(x(layer), _HEIGHT + 14, str(layer), "middle") for layer in (min(layers), max(layers))]
-    out.append(_label(_WIDTH / 2 + 20, _HEIGHT + 14, "layer", "middle"))
-    out.append(f'<path d="M{_LEFT} {_TOP}V{_HEIGHT}H{_WIDTH - 8}" fill="none" stroke="currentColor" opacity=".35"/>')
-    for k, line in enumerate(drawn):
-        color = ON_LIGHT[k % len(ON_LIGHT)]
-        dash = ' stroke-dasharray="4 3"' if k else ""
-        out.append(_band(line, x, y, color))
-        out.append(f'<path d="{_path(line.layers, line.values, x, y)}" fill="none" stroke="{color}" stroke-width="1.8"{dash}/>')
-        if line.note is not None and line.note[0] in line.layers:
-            value = float(line.values[list(line.layers).index(line.note[0])])
-            if math.isfinite(value):
-                out.append(f'<circle cx="{x(line.note[0]):.1f}" cy="{y(value):.1f}" r="3.5" fill="{color}"/>')
-        if names:
-            place = _HEIGHT + _BOTTOM + 14 * k + 8
-            out.append(f'<path d="M{_LEFT} {place - 4}h18" stroke="{color}" stroke-width="1.8"{dash}/>')
-            out.append(_label(_LEFT + 24, place, line.name))
-    return _svg(_WIDTH, height, out, f"{chart.title} by layer")
+
+    def draw() -> Figure:
+        figure = new_figure(max(4.0, 2.8 * len(kept)), 2.6)
+        draw_charts(figure, kept)
+        return figure
+
+    return _drawn(draw, "; ".join(f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}" for chart in kept))
 
 
-def _band(line: Line, x: Any, y: Any, color: str) -> str:
-    if line.low is None or line.high is None:
-        return ""
-    sound = [(a, lo, hi) for a, lo, hi in zip(line.layers, line.low, line.high, strict=True) if np.isfinite([lo, hi]).all()]
-    if len(sound) < 2:
-        return ""
-    there = [f"{x(a):.1f} {y(hi):.1f}" for a, _, hi in sound]
-    back = [f"{x(a):.1f} {y(lo):.1f}" for a, lo, _ in reversed(sound)]
-    return f'<path d="M{"L".join([*there, *back])}Z" fill="{color}" opacity=".18"/>'
-
-
-def _path(layers: Sequence[int], values: Sequence[float], x: Any, y: Any) -> str:
-    """A line with gaps where a value is undefined."""
-    out, pen = [], "M"
-    for layer, value in zip(layers, values, strict=True):
-        if not np.isfinite(value):
-            pen = "M"
-            continue
-        out.append(f"{pen}{x(layer):.1f} {y(value):.1f}")
-        pen = "L"
-    return "".join(out)
-
-
-def _scale(low: float, high: float, start: float, end: float) -> Any:
-    span = (high - low) or 1
-    return lambda value: start + (value - low) / span * (end - start)
-
-
-def _label(x: float, y: float, words: str, anchor: str = "start", weight: int = 400) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="11" font-weight="{weight}"'
-    return f'<text {place} fill="currentColor" font-family="sans-serif">{text(words)}</text>'
-
-
-def _svg(width: float, height: float, parts: Iterable[str], alt: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{text(alt)}" style="margin:0 1em .5em 0;vertical-align:top">{"".join(parts)}</svg>'
-    )
+def _drawn(draw: Callable[[], Figure], says: str) -> str:
+    """A figure as an image, or how to get it where matplotlib is missing."""
+    try:
+        figure = draw()
+    except MissingExtraError as error:
+        return _paragraph(str(error))
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=100)
+    return _png(stream.getvalue(), says)
 
 
 def _line(name: str, rows: pd.DataFrame) -> Line:
@@ -316,7 +244,3 @@ def _line(name: str, rows: pd.DataFrame) -> Line:
 
 def _title(name: str) -> str:
     return get_metric(name).info.title if name in metrics() else name.replace("_", " ")
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from layerscope.atlas.reproduce.base import Panel
     from layerscope.correlation import Correlations
+    from layerscope.report.sources import Chart
 
 
 def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figure:
@@ -51,6 +53,23 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
         )
     figure.suptitle(tame(f"{title}\n{footnote}" if footnote else title), fontsize=9)
     return figure
+
+
+def draw_charts(part: Any, charts: Sequence[Chart]) -> None:
+    """Charts side by side in a figure; a dot marks the layer that a line has a note on."""
+    axes = np.atleast_1d(part.subplots(1, len(charts)))
+    for axis, chart in zip(axes, charts, strict=True):
+        for line, color in zip(chart.lines, itertools.cycle(COLORS)):  # the colors go round
+            axis.plot(line.layers, line.values, color=color, linewidth=1.5, label=tame(line.name))
+            if line.low is not None and line.high is not None:
+                axis.fill_between(line.layers, line.low, line.high, color=color, alpha=0.15, linewidth=0)
+            if line.note is not None and line.note[0] in line.layers:
+                axis.plot(line.note[0], line.values[list(line.layers).index(line.note[0])], "o", color=color, markersize=5)
+        axis.set_title(tame(chart.title), fontsize=9, loc="left")
+        axis.set_ylabel(chart.unit, fontsize=8)
+        axis.set_xlabel("layer", fontsize=8)
+        axis.legend(fontsize=7, frameon=False)
+        quiet(axis)
 
 
 def _base(label: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import numpy as np
 
 from layerscope.report.contents import Report
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, new_figure, quiet, tame
+from layerscope.report.panels import draw_charts
 from layerscope.report.sections.evaluation import draw_heat, draw_readouts, heat_height
 from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
-from layerscope.report.sources import Block, Chart
+from layerscope.report.sources import Block
 
 _WIDTH = 12.0
 _COLUMNS = 4
@@ -75,25 +75,11 @@ def _draw_block(part: Any, block: Block) -> None:
     for place, line in enumerate(lines):
         top.text(0.012, 1 - (0.5 + 0.2 * place) / heights[0], tame(line), fontsize=8.5)
     if block.charts:
-        _draw_charts(rest.pop(0), block.charts)
+        draw_charts(rest.pop(0), block.charts)
     for place, figure in zip(rest, block.figures, strict=True):
         axis = place.subplots()
         axis.imshow(imread(io.BytesIO(figure)))
         axis.set_axis_off()
-
-
-def _draw_charts(part: Any, charts: list[Chart]) -> None:
-    axes = np.atleast_1d(part.subplots(1, len(charts)))
-    for axis, chart in zip(axes, charts, strict=True):
-        for line, color in zip(chart.lines, itertools.cycle(COLORS)):  # the colors go round
-            axis.plot(line.layers, line.values, color=color, linewidth=1.5, label=tame(line.name))
-            if line.low is not None and line.high is not None:
-                axis.fill_between(line.layers, line.low, line.high, color=color, alpha=0.15, linewidth=0)
-        axis.set_title(tame(chart.title), fontsize=9, loc="left")
-        axis.set_ylabel(chart.unit, fontsize=8)
-        axis.set_xlabel("layer", fontsize=8)
-        axis.legend(fontsize=7, frameon=False)
-        quiet(axis)
 
 
 def report_bytes(report: Report, kind: str) -> bytes:
