@@ -16,14 +16,15 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ZOO := packages/layerscope-zoo
+GPU := packages/layerscope-gpu
 
-$(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml
+$(STAMP): pyproject.toml constraints.txt $(ZOO)/pyproject.toml $(GPU)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@# mteb's pytrec_eval has no wheel for some machines (Linux on ARM), and its source build needs GitHub
 	$(INSTALL) --only-binary :all: pytrec-eval-terrier 2>/dev/null || $(INSTALL) ./packages/pytrec-eval-pure
 	$(INSTALL) -c constraints.txt -e '.[dev]'
-	@# the small trained models, which are not in layerscope's own wheel
-	$(INSTALL) --no-deps -e ./$(ZOO)
+	@# the small trained models and the CUDA kernels, which are not in layerscope's own wheel
+	$(INSTALL) --no-deps -e ./$(ZOO) -e ./$(GPU)
 	@touch $@
 
 setup: $(STAMP) ## create .venv and install layerscope with what the demo and the tests need

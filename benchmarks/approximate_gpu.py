@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.spectra import chebyshev, chebyshev_kernels, full_precision
+from layerscope.spectra import chebyshev, full_precision
 from layerscope.spectra.execution import half_products
+from layerscope_gpu import chebyshev as kernels
 
 Part = tuple[str, Callable[[], object], float, float]  # what, the work, MiB and products a matrix of 512
 PER_PROFILE = 50_000  # matrices of 1,000 prompts at 25 layers, with and without the sink token
@@ -62,22 +63,22 @@ def new_parts(matrices: Tensor, n: int) -> list[Part]:
     ones = torch.ones(count, dtype=torch.float64, device=matrices.device)
     diagonal = matrices.diagonal(dim1=-2, dim2=-1).double()
     arrays = matrices.new_zeros(chebyshev.COUNT, count, n, n, dtype=torch.float16)
-    chebyshev_kernels.narrow(matrices, ones, arrays[0])
+    chebyshev.narrow(matrices, ones, arrays[0])
     chebyshev.product(arrays[1], arrays[0], arrays[0])
     chebyshev.fill(arrays, chebyshev._largest(arrays[1], diagonal))
     one, two, _, four, eight, _ = arrays  # as they are, for products to have the numbers that they will have
     out, other, third = torch.zeros_like(arrays[:3])
     return [
         ("diagonals, their sum and maximum", lambda: (chebyshev._diagonal(matrices).sum(-1), diagonal.amax(-1)), 0, 0),
-        ("float32 to float16", lambda: chebyshev_kernels.narrow(matrices, ones, out), 1.5, 0),
+        ("float32 to float16", lambda: chebyshev.narrow(matrices, ones, out), 1.5, 0),
         ("product K K", lambda: chebyshev.product(out, one, one), 1, 1),
         ("bound on the largest eigenvalue", lambda: chebyshev._largest(two, diagonal), 0.25, 0),
-        ("T_1, T_2 from K, K²", lambda: chebyshev_kernels.rescale(out, other, third, ones, ones), 2.5, 0),
+        ("T_1, T_2 from K, K²", lambda: chebyshev.rescale(out, other, third, ones, ones), 2.5, 0),
         ("product T_1 T_2", lambda: chebyshev.product(out, one, two), 1.5, 1),
         ("product for T_4, in place", lambda: chebyshev.product(out, two, two, 2.0, out, 0.5), 1.5, 1),
         ("product for T_8, with a copy", lambda: chebyshev.product(out, four, four, 2.0, four, 4.0), 2.5, 1),
         ("product T_8 T_8", lambda: chebyshev.product(out, eight, eight), 1, 1),
-        ("traces of all pairs", lambda: chebyshev_kernels.pair_sums(arrays), 1.55, 0),
+        ("traces of all pairs", lambda: chebyshev.pair_sums(arrays), 1.55, 0),
     ]
 
 
@@ -153,7 +154,7 @@ def main() -> None:
     args = parser.parse_args()
     n, device, begin = args.size, args.device, time.perf_counter()
     if device == "cuda":
-        ready = chebyshev_kernels.usable(torch.cuda.current_device())
+        ready = kernels.usable(torch.cuda.current_device())
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; own kernels: {'used' if ready else 'NOT USABLE'}")
     matrices = grams(args.count, n, device)
     chunk = matrices[: max(1, chebyshev._CHUNK_BYTES // (2 * n * n * chebyshev.COUNT))]

@@ -19,16 +19,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from layerscope.capture import normed
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens import gram_kernel, long_prompts, norms
 from layerscope.metrics.tokens.long_prompts import prepare_long, wide_product, wide_products
 from layerscope.metrics.tokens.measures import centered_gram
 from layerscope.metrics.tokens.norms import TokenFacts, token_norms
-from layerscope.spectra import chebyshev_kernels, eigvalsh, resolvents, usable_solvers
+from layerscope.spectra import eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.chebyshev import approximate_entropy
 from layerscope.spectra.resolvents import sums_without
+from layerscope_gpu import chebyshev, factors
+from layerscope_gpu.tokens import gram as gram_kernel
+from layerscope_gpu.tokens import normed, sums
+from layerscope_gpu.tokens import rows as row_kernel
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 5) -> float:
@@ -56,7 +58,7 @@ def token_states(texts: int, tokens: int, width: int) -> None:
     norm = torch.nn.LayerNorm(width, device="cuda", dtype=torch.bfloat16)
     one = states.numel() / 1e9
     print(f"norm is read as: {normed._kind_of(norm, states)}; no norm as: {normed._kind_of(None, states)}")
-    line("token_sums", milliseconds(lambda: norms.token_sums(states, None)), 2 * one)
+    line("token_sums", milliseconds(lambda: sums.token_sums(states, None)), 2 * one)
     line("LayerNorm of torch, for comparison", milliseconds(lambda: norm(states)), 4 * one)
     line("normed_means", milliseconds(lambda: normed.normed_means(states, None, norm)), 2 * one)
     line("centered_states (read twice)", milliseconds(lambda: normed.centered_states(states, None, norm)), 8 * one)
@@ -78,7 +80,7 @@ def _short(states: Tensor, found: normed.CenteredStates) -> tuple[Tensor, Tensor
     line("Gram matrices (TF32)", milliseconds(lambda: centered_gram(found.centered, states.dtype)), gigaflop=products)
     gram = centered_gram(found.centered, states.dtype)
     out = torch.empty_like(gram), torch.empty_like(gram)
-    given = gram, TokenFacts(token_norms(states), None, found.largest, states.dtype), Options(), out
+    given = gram, TokenFacts(token_norms(states), None, found.largest, states.dtype), True, False, out
     line("token_gram", milliseconds(lambda: gram_kernel.measure_gram(*given)), 12 * gram.numel() / 1e9)
     return out
 
@@ -86,21 +88,21 @@ def _short(states: Tensor, found: normed.CenteredStates) -> tuple[Tensor, Tensor
 def _long(states: Tensor, found: normed.CenteredStates) -> tuple[Tensor, Tensor]:
     """The D×D matrices of prompts with more tokens than dimensions."""
     texts, tokens, width = states.shape
-    given = found.centered, TokenFacts(found.norms, None, found.largest, states.dtype), Options()
+    given = found.centered, TokenFacts(found.norms, None, found.largest, states.dtype)
     one = states.numel() / 1e9
-    line("token_rows, curvature alone", milliseconds(lambda: long_prompts.measure_rows(*given, None)), 4 * one)
+    line("token_rows, curvature alone", milliseconds(lambda: row_kernel.measure_rows(*given, True, False, None)), 4 * one)
     products = 2e-9 * texts * tokens * width * width
     out = torch.empty(texts, width, width, device="cuda")
     for dtype in (torch.float32, torch.float16) if wide_products(0) else (torch.float32,):
         name, size = ("TF32", 12 * one) if dtype == torch.float32 else ("float16", 8 * one)
-        make = partial(long_prompts.measure_rows, *given, dtype)
+        make = partial(row_kernel.measure_rows, *given, True, False, dtype)
         line(f"token_rows for {name}", milliseconds(make), size)
         rows = make().rows["keep"]
         tf32, float16 = partial(centered_gram, rows.mT, states.dtype, out), partial(wide_product, rows, out)
         work = milliseconds(tf32 if dtype == torch.float32 else float16)
         line(f"D×D products ({name}), one of two", work, gigaflop=products)
-    line("all of it", milliseconds(lambda: prepare_long(*given)))
-    made = prepare_long(*given).matrices
+    line("all of it", milliseconds(lambda: prepare_long(*given, Options())))
+    made = prepare_long(*given, Options()).matrices
     return made["keep"], made["drop"]
 
 
@@ -149,11 +151,11 @@ def main() -> None:
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}; eigenvalues: {usable_solvers('cuda')}")
     usable = {
-        "token_sums": norms,
+        "token_sums": sums,
         "token_gram": gram_kernel,
-        "token_rows": long_prompts,
-        "resolvents": resolvents,
-        "chebyshev": chebyshev_kernels,
+        "token_rows": row_kernel,
+        "resolvents": factors,
+        "chebyshev": chebyshev,
     }
     print("usable:", {name: module.usable(0) for name, module in usable.items()})
     with torch.inference_mode():

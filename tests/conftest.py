@@ -83,7 +83,7 @@ LONGEST = (
     "tests/improving/test_interrupted.py",
     "tests/improving/test_blend.py",
     "tests/faults/test_killed.py",
-    "tests/spectra/test_kernels.py",
+    "packages/layerscope-gpu/tests/test_solvers.py",
 )
 
 

@@ -83,7 +83,7 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         """Float32 throughout."""
-        from layerscope.spectra.cuda import launch
+        from layerscope_gpu.cuda import launch
 
         x, dt, A, B, C = (value.float().contiguous() for value in (x, dt, A, B, C))
         batch, length, width = x.shape
@@ -96,7 +96,7 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
         """The gradients per channel come from the kernel; those of B and C are sums over channels."""
-        from layerscope.spectra.cuda import launch
+        from layerscope_gpu.cuda import launch
 
         x, dt, A, B, C, h = ctx.saved_tensors
         dy = dy.float().contiguous()

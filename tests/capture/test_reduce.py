@@ -12,14 +12,15 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from layerscope.capture import Batch, FinalNorm, Reduced, Reducer, expand_sites, make_batch, normed
+from layerscope.capture import Batch, FinalNorm, Reduced, Reducer, expand_sites, make_batch
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics import Options
-from layerscope.metrics.tokens import long_prompts
 from layerscope.metrics.tokens.norms import token_sum
 from layerscope.models import LoadedModel, wrap
+from layerscope_gpu import tokens
+from layerscope_gpu.tokens import gram, normed, rows
 from tests.capture.support import hooks_on, reduce_states
-from tests.cuda_on_cpu import launch, missing
+from tests.kernels import needs_emulator, use_kernels
 from tests.metrics import reference
 from tests.tiny import GENERIC_FAMILIES, TINY_FAMILIES, tiny_model, tiny_tokenizer
 
@@ -92,7 +93,7 @@ def test_numbers_are_those_of_the_formulas() -> None:
     assert kept.pooled.dtype == np.float32
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@needs_emulator
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +108,9 @@ def test_more_tokens_than_dimensions_at_once(left: bool, dtype: torch.dtype, mon
         used.append(given.shape)
         return normed._centered(given, mask, norm, "none")
 
-    for module in (normed, long_prompts):
-        monkeypatch.setattr(module, "launch", launch)
+    use_kernels(monkeypatch, normed, rows)
     monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
-    monkeypatch.setattr("layerscope.capture.reduce.centered_states", centered)
+    monkeypatch.setattr(tokens, "centered_states", centered)
     monkeypatch.setattr("layerscope.capture.reduce.usable_for_rows", lambda *_: True)
     got = reduce_states(batch, [states, 2 * states + 1])
     assert len(used) == 2
@@ -236,3 +236,59 @@ def test_a_reducer_holds_nothing_between_batches() -> None:
         after = reducer.run(make_batch(IDS, 0), lambda b: model.run(b), token_level=True)
     assert np.array_equal(after.pooled, read(model, IDS).pooled)
     assert hooks_on(model.module) == 0
+
+
+@needs_emulator
+def test_a_reducer_takes_the_means_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reducer, "_in_parts", lambda *given: False)  # a CPU's own way
+    model = tiny_model("gpt_neox")
+    model.module.bfloat16()
+    sites = expand_sites(None, model.anatomy)
+    batch = make_batch([[3, 4, 5, 6], [7, 8]], model.pad_id, model.device)
+    plain, used = [], []
+
+    def means(states: Tensor, mask: Tensor | None, norm: nn.Module, held: normed.Held) -> Tensor | None:
+        kind = normed._kind_of(norm, states)
+        assert kind is not None
+        used.append(kind)
+        return normed._means(states, mask, norm, kind, held=held)
+
+    for on in (False, True):
+        if on:
+            use_kernels(monkeypatch, normed)
+            monkeypatch.setattr(tokens, "normed_means", means)
+        with Reducer(model.anatomy, sites, "applied", Options()) as reducer:
+            plain.append(reducer.reduce(batch, model.run, token_level=False).pooled)
+    assert len(used) == len(sites)
+    torch.testing.assert_close(plain[1], plain[0], rtol=2e-3, atol=2e-3)
+
+
+@needs_emulator
+@pytest.mark.parametrize("final_norm", ["applied", "raw"])
+def test_a_reducer_measures_tokens_at_once(final_norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reducer, "_in_parts", lambda *given: False)  # a CPU's own way
+    model = tiny_model("gpt_neox")
+    model.module.bfloat16()
+    sites = expand_sites(None, model.anatomy)
+    batch = make_batch([[3, 4, 5, 6, 9, 11, 4], [7, 8, 3, 10]], model.pad_id, model.device)
+    kept, used = [], []
+
+    def found(states: Tensor, mask: Tensor | None, norm: nn.Module | None, held: normed.Held) -> normed.CenteredStates:
+        kind = normed._kind_of(norm, states)
+        assert kind is not None
+        used.append(kind)
+        return normed._centered(states, mask, norm, kind, held=held)
+
+    monkeypatch.setattr("layerscope.capture.reduce.compute_dtype", lambda *_: torch.float32)
+    for on in (False, True):
+        if on:
+            use_kernels(monkeypatch, normed, gram)
+            monkeypatch.setattr(tokens, "centered_states", found)
+            monkeypatch.setattr("layerscope.capture.reduce.usable_for", lambda *_: True)
+        with Reducer(model.anatomy, sites, final_norm, Options()) as reducer:
+            kept.append(reducer.run(batch, model.run, token_level=True))
+    assert used == ["layer" if final_norm == "applied" else "none"] * len(sites)
+    one, other = kept
+    np.testing.assert_allclose(other.pooled, one.pooled, rtol=2e-3, atol=2e-3)
+    for name, values in one.tokens.items():
+        np.testing.assert_allclose(other.tokens[name], values, rtol=1e-3, atol=1e-3, err_msg=name)

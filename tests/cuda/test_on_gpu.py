@@ -10,21 +10,25 @@ import pytest
 import torch
 import transformers
 
-from layerscope.capture import make_batch, normed
+from layerscope.capture import make_batch
 from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metrics
 from layerscope.metrics.folds import fold_members
-from layerscope.metrics.tokens import long_prompts, norms
+from layerscope.metrics.tokens import long_prompts
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy
-from layerscope.models import modules, rotary
-from layerscope.models import norms as model_norms
-from layerscope.spectra import chebyshev_kernels, eigvalsh, halves, resolvents, usable_solvers
+from layerscope.models import modules
+from layerscope.spectra import chebyshev, eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.resolvents import sums_without
-from layerscope.spectra.solvers import band, cusolver, small, tridiagonal
+from layerscope_gpu import chebyshev as chebyshev_kernels
+from layerscope_gpu import factors, halves
+from layerscope_gpu.emulator import launch as emulate
+from layerscope_gpu.emulator import missing as emulator_missing
+from layerscope_gpu.passes import norms as model_norms
+from layerscope_gpu.passes import rotary
+from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
+from layerscope_gpu.tokens import normed, rows, sums
 from tests.capture.support import reduce_states
-from tests.cuda_on_cpu import launch as emulate
-from tests.cuda_on_cpu import missing as emulator_missing
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KINDS = ("random", "anisotropic", "sink", "decaying")
@@ -155,7 +159,7 @@ def test_token_measures(tokens, width, kind, dtype):
 @pytest.mark.parametrize(("tokens", "width", "narrow"), [(96, 48, True), (300, 132, True), (512, 384, False), (700, 256, True)])
 def test_more_tokens_than_dimensions(tokens, width, narrow, kind, dtype, monkeypatch):
     """Through the reducer and the kernels of this way, products in float16 and TF32; padding on either side."""
-    assert long_prompts.usable(0)
+    assert rows.usable(0)
     if narrow and not long_prompts.wide_products(0):
         pytest.skip("this torch has no float32 products of float16 matrices")
     monkeypatch.setattr(long_prompts, "wide_products", lambda _: narrow)
@@ -240,13 +244,14 @@ def test_own_kernels_for_the_approximate_entropy(n, m):
     arrays = torch.full((6, 5, m, m), math.nan, device="cuda", dtype=torch.float16)
     known = arrays.cpu()
     for k in range(6):
-        chebyshev_kernels.narrow(given, by / (k + 1), arrays[k])
-        chebyshev_kernels.narrow(given.cpu(), by.cpu() / (k + 1), known[k])
+        assert chebyshev_kernels.narrow(given, by / (k + 1), arrays[k])
+        chebyshev.narrow(given.cpu(), by.cpu() / (k + 1), known[k])
     assert torch.equal(arrays.cpu(), known)
-    sums = chebyshev_kernels.pair_sums(arrays).cpu()
-    torch.testing.assert_close(sums, chebyshev_kernels.pair_sums(known), rtol=1e-5, atol=1e-4)
-    chebyshev_kernels.rescale(*arrays[:3], -by, by.square())
-    chebyshev_kernels.rescale(*known[:3], -by.cpu(), by.cpu().square())
+    found = chebyshev_kernels.pair_sums(arrays)
+    assert found is not None
+    torch.testing.assert_close(found.cpu(), chebyshev.pair_sums(known), rtol=1e-5, atol=1e-4)
+    assert chebyshev_kernels.rescale(*arrays[:3], -by, by.square())
+    chebyshev.rescale(*known[:3], -by.cpu(), by.cpu().square())
     torch.testing.assert_close(arrays.cpu(), known, rtol=2e-3, atol=2e-4)
 
 
@@ -257,7 +262,8 @@ def test_sums_over_tokens(tokens, width, dtype):
     mask = torch.rand(5, tokens, device="cuda") < 0.7
     for padding in (None, mask):
         kept = given.double() if padding is None else given.double() * padding.unsqueeze(-1)
-        got = norms.token_sums(given, padding)
+        got = sums.token_sums(given, padding)
+        assert got is not None
         torch.testing.assert_close(got, kept.sum(1), rtol=1e-6, atol=1e-5)
 
 
@@ -265,7 +271,7 @@ def test_sums_over_tokens(tokens, width, dtype):
 def test_inverse_factors(n):
     base = states("decaying", 6, n, n + 8).cuda()
     matrices = base @ base.mT + 1e-9 * torch.eye(n, dtype=torch.float64, device="cuda")
-    assert resolvents.usable(0)
+    assert factors.usable(0)
     found = resolvents.inverse_factor(matrices.clone())
     error = (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
     assert error < 1e-6

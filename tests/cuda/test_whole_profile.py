@@ -12,8 +12,9 @@ import transformers as hf
 
 import layerscope
 from layerscope import forward as planning
-from layerscope.capture import reduce
 from layerscope.models import LoadedModel, wrap
+from layerscope.spectra import faster
+from layerscope_gpu import tokens
 from tests.tiny import VOCAB, build_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -83,8 +84,8 @@ def test_own_kernels_read_half_precision_states_as_the_steps_they_replace(
 ) -> None:
     model = on("cuda", build_tiny(family), family, dtype)
     kernels = table_of(model)
-    monkeypatch.setattr(reduce, "normed_means", lambda *given: None)
-    monkeypatch.setattr(reduce, "centered_states", lambda *given: None)
+    monkeypatch.setattr(tokens, "normed_means", lambda *given: None)
+    monkeypatch.setattr(tokens, "centered_states", lambda *given: None)
     same(kernels, table_of(model))
 
 
@@ -92,3 +93,15 @@ def test_parts_of_blocks() -> None:
     sites = ["embed", "block.*.attn", "block.*.mlp", "block.*"]
     want = table_of(on("cpu", build_tiny("llama"), "llama"), sites=sites)
     same(table_of(on("cuda", build_tiny("llama"), "llama"), sites=sites), want)
+
+
+@pytest.mark.usefixtures("early")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_the_kernels_of_layerscope_gpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own operators on the GPU, as for whoever has not installed them: the same table."""
+    model = on("cuda", build_tiny("gpt_neox"), "gpt_neox", dtype)
+    want = table_of(model)
+    monkeypatch.setattr(faster, "on", lambda device: None)
+    run = layerscope.profile(model, TEXTS, metrics=["all"], views=3, max_length=96, permutations=4, progress=False)
+    same(run.table, want)
+    assert "torch.linalg.eigvalsh on cuda" in str(run.manifest)

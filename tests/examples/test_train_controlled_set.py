@@ -13,7 +13,7 @@ from controlled_set import architectures, packing, scan, text, training
 from train_controlled_set import main
 
 import layerscope
-from tests.cuda_on_cpu import launch, missing
+from layerscope_gpu.emulator import launch, missing
 
 PLAN = training.Plan(
     steps=40, batch=16, length=24, width=16, blocks=2, heads=2, checkpoints=(0, 10), log_every=20, learning_rate=1e-2
@@ -136,7 +136,7 @@ def test_sizes_are_close() -> None:
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_the_scan_is_transformers_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CUDA source, run on the CPU: loss and every gradient as transformers' loop gives them."""
-    monkeypatch.setattr("layerscope.spectra.cuda.launch", launch)
+    monkeypatch.setattr("layerscope_gpu.cuda.launch", launch)
     model = architectures.build("mamba", 300, 16, 2, 2, 24, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -4,7 +4,7 @@
     python tests/packaging/release_check.py --extras report,gguf   # these extras alone; `none`: only the core
     python tests/packaging/release_check.py --work /some/folder    # the environments go there, and are removed at the end
 
-1. Builds sdist and wheel of layerscope and layerscope-zoo; the wheels must be those that the sdists give.
+1. Builds sdist and wheel of layerscope, layerscope-zoo and layerscope-gpu; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
 3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
    for must say which one to install.
@@ -28,7 +28,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ZOO = ROOT / "packages" / "layerscope-zoo"
+BESIDE = (ROOT / "packages" / "layerscope-zoo", ROOT / "packages" / "layerscope-gpu")
 UNRELEASED = "Unreleased"
 PYTREC = "pytrec-eval-terrier"
 TEXTS = "\n".join(
@@ -95,6 +95,7 @@ EXTRAS = {
         "import layerscope; layerscope.export('controlled-ar', 3, out='graph', max_length=32, formats=['onnx']);"
         "import onnxruntime; onnxruntime.InferenceSession('graph/onnx/model.onnx')"
     ),
+    "gpu": "import torch, layerscope_gpu; assert layerscope_gpu.eigvalsh(torch.eye(2)).tolist() == [1.0, 1.0]",
     "mteb": "from layerscope.evaluation.tasks.info import text_tasks; assert len(text_tasks()) > 100",
     "hub": "import datasets",
     "peft": "from layerscope.models.adapters import require_peft; require_peft()",
@@ -124,7 +125,7 @@ def run(*words: object, where: Path | None = None, clean: bool = False) -> str:
 
 def build(into: Path) -> None:
     """Source distributions, and the wheels from them, so that a wheel holds nothing that the sdist lacks."""
-    for source in (ROOT, ZOO):
+    for source in (ROOT, *BESIDE):
         copy = into / "source" / source.name
         shutil.copytree(
             source,
@@ -180,9 +181,9 @@ def copied(source: Path, place: Path) -> Path:
 
 
 def install(python: Path, wheels: Path, extra: str | None) -> None:
-    """Both wheels, and what an extra asks for, by the versions that the repository is tested with."""
+    """layerscope and the zoo, and what an extra asks for, by the versions that the repository is tested with."""
     (core,) = wheels.glob("layerscope-*.whl")
-    (zoo,) = wheels.glob("layerscope_zoo-*.whl")
+    beside = [*wheels.glob("layerscope_zoo-*.whl"), *(wheels.glob("layerscope_gpu-*.whl") if extra == "gpu" else ())]
     wanted = f"{core}[{extra}]" if extra else str(core)
     cpu = ["--extra-index-url", "https://download.pytorch.org/whl/cpu"] if os.environ.get("LAYERSCOPE_CPU_TORCH") else []
     pip = (python, "-m", "pip", "install", "-q")
@@ -191,13 +192,13 @@ def install(python: Path, wheels: Path, extra: str | None) -> None:
         if tried.returncode:
             run(*pip, ROOT / "packages" / "pytrec-eval-pure", clean=True)
             print(f"{PYTREC} has no wheel here: packages/pytrec-eval-pure stands in for it", flush=True)
-    run(*pip, "-c", ROOT / "constraints.txt", *cpu, wanted, zoo, clean=True)
+    run(*pip, "-c", ROOT / "constraints.txt", *cpu, wanted, *beside, clean=True)
 
 
 def check_messages(python: Path, where: Path, extras: list[str]) -> None:
     """Without an extra, what it is for ends with one line that names it."""
     for extra in extras:
-        if "layerscope" not in EXTRAS[extra]:
+        if extra == "gpu" or "layerscope" not in EXTRAS[extra]:  # all works without the kernels
             continue
         ended = subprocess.run([str(python), "-c", EXTRAS[extra]], cwd=where, capture_output=True, text=True, check=False)
         last = ended.stderr.strip().splitlines()[-1:] or [""]

@@ -1,4 +1,4 @@
-"""The wheels as users install them: the core one is small, and the zoo's models are found through its entry point."""
+"""The wheels as users install them: the core one is small, the zoo is found by its entry point, the kernels stand alone."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both packages of this repository, built offline from a copy, so that no build folder is left in the tree."""
+    """The packages of this repository, built offline from a copy, so that no build folder is left in the tree."""
     into = tmp_path_factory.mktemp("wheels")
     build = "import os, sys; from setuptools import build_meta; os.chdir(sys.argv[1]); build_meta.build_wheel(sys.argv[2])"
-    for name, source in {"layerscope": ROOT, "zoo": ROOT / "packages" / "layerscope-zoo"}.items():
+    beside = {name: ROOT / "packages" / f"layerscope-{name}" for name in ("zoo", "gpu")}
+    for name, source in {"layerscope": ROOT, **beside}.items():
         copy = tmp_path_factory.mktemp(name)
         for part in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(source / part, copy)
@@ -52,6 +53,23 @@ def test_the_zoo_is_found_once_installed(wheels: Path, tmp_path: Path) -> None:
     found = {name: tuple(told) for name, told in json.loads(result.stdout).items() if name.startswith(("controlled-", "vision-"))}
     assert len(found) == 6
     assert all(cached and folder.startswith(str(tmp_path)) for cached, folder in found.values())
+
+
+def test_the_kernels_come_with_their_emulator_and_without_layerscope(wheels: Path, tmp_path: Path) -> None:
+    (wheel,) = wheels.glob("layerscope_gpu-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "site")
+    ask = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "sys.modules['layerscope'] = None;"
+        "import layerscope_gpu, torch; from layerscope_gpu import emulator; from pathlib import Path;"
+        "assert layerscope_gpu.__file__.startswith(sys.argv[1]), layerscope_gpu.__file__;"
+        "assert layerscope_gpu.eigvalsh(torch.eye(2)).tolist() == [1.0, 1.0];"
+        "print(sorted(path.name for path in Path(emulator.__file__).parent.iterdir() if path.suffix in ('.cpp', '.hpp')))"
+    )
+    result = run_python(ask, str(tmp_path / "site"), without=["layerscope", "layerscope_gpu"])
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "['runtime.cpp', 'shim.hpp']"
 
 
 def test_one_version_everywhere(wheels: Path) -> None:

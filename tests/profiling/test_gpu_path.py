@@ -30,8 +30,9 @@ from layerscope.profiling.encode import BackgroundWriter, MemoryStore, fits_on_d
 from layerscope.profiling.job import Job
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
-from layerscope.spectra import solve
 from layerscope.store import Shard, ShardStore
+from layerscope_gpu import ahead, eigenvalues
+from tests.kernels import use_kernels
 from tests.tiny import tiny_model
 
 TEXTS = [f"The {i}th text has {'some more ' * (i % 4)}words, and then it ends." for i in range(9)]
@@ -226,9 +227,11 @@ def test_which_entropy_is_a_setting_of_the_run() -> None:
 
 def test_kernels_that_a_profile_needs_are_compiled_ahead(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(encode_module, "architecture_of", lambda index: "sm_90")
-    monkeypatch.setattr(solve, "shared_memory", lambda index: 232_448)
-    monkeypatch.setattr(encode_module, "compile_ahead", lambda sources, architecture: asked.extend(sources))
+    encode_module.compile_kernels(job(model))  # on a CPU, none
+    use_kernels(monkeypatch)
+    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
+    monkeypatch.setattr(ahead, "architecture_of", lambda index: "sm_90")
+    monkeypatch.setattr(ahead, "compile_ahead", lambda sources, architecture: asked.extend(sources))
     encode_module.compile_kernels(job(model))
     assert all("__global__" in source for source in asked)
     assert sum("small_eigenvalues" in source for source in asked) >= 1

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layerscope.spectra import chebyshev, chebyshev_kernels
-from tests.cuda_on_cpu import launch, missing
+import layerscope_gpu
+from layerscope.spectra import chebyshev, faster
+from layerscope_gpu import chebyshev as kernels
+from layerscope_gpu.emulator import launch, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def emulated(monkeypatch):
-    monkeypatch.setattr(chebyshev_kernels, "launch", launch)
+    monkeypatch.setattr(kernels, "launch", launch)
 
 
 def matrices(count: int, n: int) -> torch.Tensor:
@@ -21,46 +23,25 @@ def matrices(count: int, n: int) -> torch.Tensor:
     return x @ x.mT / (2 * n)
 
 
-@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("n", "m"), [(1, 8), (8, 8), (13, 16), (64, 64), (100, 104), (136, 136)])
 def test_each_kernel_is_its_operator(n, m):
     given, by = matrices(3, n), torch.tensor([0.5, 0.25, 3.0], dtype=torch.float64)
     arrays = torch.full((6, 3, m, m), torch.nan, dtype=torch.float16)
     known = arrays.clone()
     for k in range(6):
-        chebyshev_kernels._narrow(given, by / (k + 1), arrays[k])
-        chebyshev_kernels.narrow(given, by / (k + 1), known[k])
+        kernels._narrow(given, by / (k + 1), arrays[k])
+        chebyshev.narrow(given, by / (k + 1), known[k])
     assert torch.equal(arrays, known)
-    torch.testing.assert_close(chebyshev_kernels._pair_sums(arrays), chebyshev_kernels.pair_sums(arrays), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(
-        chebyshev_kernels._pair_sums(arrays[2:3]), chebyshev_kernels.pair_sums(arrays[2:3]), rtol=1e-5, atol=1e-5
-    )
-    chebyshev_kernels._rescale(arrays[0], arrays[1], arrays[4], -by, by.square())
-    chebyshev_kernels.rescale(known[0], known[1], known[4], -by, by.square())
+    for some in (arrays, arrays[2:3]):
+        torch.testing.assert_close(kernels._pair_sums(some), chebyshev.pair_sums(some), rtol=1e-5, atol=1e-5)
+    kernels._rescale(arrays[0], arrays[1], arrays[4], -by, by.square())
+    chebyshev.rescale(known[0], known[1], known[4], -by, by.square())
     assert torch.equal(arrays[0], known[0])
     assert torch.equal(arrays[1], arrays[4])
     torch.testing.assert_close(arrays[1], known[1], rtol=2e-3, atol=1e-6)  # one rounding or two
     assert torch.equal(arrays[2:4], known[2:4])
 
 
-@pytest.mark.usefixtures("emulated")
-def test_the_first_check_passes():
-    assert chebyshev_kernels.right(torch.device("cpu"))
-
-
-@pytest.mark.parametrize("name", ["narrow", "rescale", "sums_of_1", "sums_of_6"])
-def test_the_first_check_finds_a_kernel_that_does_nothing(monkeypatch, name):
-    def skipping(source: str, which: str, *rest: object) -> None:
-        if which != name:
-            launch(source, which, *rest)  # type: ignore[arg-type]
-        elif which.startswith("sums"):  # their memory is new, and may hold the answer of the test before
-            rest[-1][1].fill_(torch.nan)  # type: ignore[index]
-
-    monkeypatch.setattr(chebyshev_kernels, "launch", skipping)
-    assert not chebyshev_kernels.right(torch.device("cpu"))
-
-
-@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("n", [48, 45])
 def test_entropies_through_the_kernels(monkeypatch, n):
     given = matrices(3, n)
@@ -68,7 +49,8 @@ def test_entropies_through_the_kernels(monkeypatch, n):
     given[2, 4, 2] = given[2, 2, 4] = torch.nan
     plain = chebyshev.approximate_entropy(given, half=True)
     used: list[bool] = []
-    monkeypatch.setattr(chebyshev_kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16)
+    monkeypatch.setattr(faster, "on", lambda device: layerscope_gpu)
+    monkeypatch.setattr(kernels, "_ours", lambda matrices: used.append(True) or matrices.dtype == torch.float16)
     found = chebyshev.approximate_entropy(given, half=True)
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-5, equal_nan=True)
     assert found.isnan().tolist() == [False, True, True]

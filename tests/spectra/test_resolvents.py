@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.spectra import resolvents
-from tests.cuda_on_cpu import launch, missing
+from layerscope_gpu import factors
+from tests.kernels import needs_emulator, use_kernels
 
 KINDS = ("plain", "decaying", "steep", "one direction", "clusters", "repeated", "few directions")
 WAYS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
@@ -142,18 +143,18 @@ def test_what_is_not_positive_definite_is_not_a_number() -> None:
     assert found.isnan().tolist() == [False, True, False]
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@needs_emulator
 @pytest.mark.parametrize("n", [1, 3, 37, 64])
 def test_the_kernel_does_the_same(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolvents, "launch", launch)
+    use_kernels(monkeypatch, factors)
     around = torch.zeros(2, 70, 71, dtype=torch.float64)  # a block inside larger matrices
     matrices = positive(n, count=2)
     around[:, 2 : 2 + n, 5 : 5 + n] = lower_half(matrices)
     block = around[:, 2 : 2 + n, 5 : 5 + n]
-    resolvents._leaf_kernel(block)
+    factors._leaf_kernel(block)
     torch.testing.assert_close(block, resolvents.inverse_factor(matrices.clone()), rtol=1e-9, atol=1e-9)
     block.zero_()
     assert (around == 0).all()
     bad = -positive(n, count=1)
-    resolvents._leaf_kernel(bad)
+    factors._leaf_kernel(bad)
     assert bad.isnan().any()

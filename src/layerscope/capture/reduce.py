@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, is_out_of_memory
 from layerscope.capture.hooks import Capture, FinalNorm, apply_norm
-from layerscope.capture.normed import Held, centered_states, normed_means
 from layerscope.core.plugins import PluginError
 from layerscope.core.sites import Site
 from layerscope.errors import NonFiniteStatesError
 from layerscope.metrics.base import PromptMean
 from layerscope.metrics.options import Options
 from layerscope.metrics.registry import checked_values
-from layerscope.metrics.tokens.gram_kernel import usable_for
 from layerscope.metrics.tokens.long_prompts import prepare_long, usable_for_rows
 from layerscope.metrics.tokens.measures import (
     PreparedTokens,
@@ -33,6 +31,7 @@ from layerscope.metrics.tokens.measures import (
     prepare_gram,
     prepare_tokens,
     solve_tokens,
+    usable_for,
 )
 from layerscope.metrics.tokens.norms import (
     TokenFacts,
@@ -43,7 +42,7 @@ from layerscope.metrics.tokens.norms import (
     token_sum,
     without_token,
 )
-from layerscope.spectra import map_concurrently
+from layerscope.spectra import faster, map_concurrently
 from layerscope.spectra.memory import total_memory
 
 # what is fused; the fields of other token metrics come after these
@@ -148,7 +147,7 @@ class Reducer:
         self._lengths: Tensor | None = None
         self._waiting: list[_Waiting] = []
         self._room_left: Tensor | None = None
-        self._norms: Held = {}
+        self._norms: dict[nn.Module, Any] = {}  # as kernels read them, during one pass
 
     def __enter__(self) -> Reducer:
         self._capture.__enter__()
@@ -240,7 +239,8 @@ class Reducer:
             if done and self.measured:
                 self._measure_own(index, raw, apply_norm(norm, raw), mask)
             return done
-        mean = normed_means(raw, mask, norm, self._norms)
+        gpu = faster.on(raw.device)
+        mean = None if gpu is None else gpu.tokens.normed_means(raw, mask, norm, self._norms)
         if mean is None:
             return False
         self._dtype, self._pooled[index] = raw.dtype, mean
@@ -249,11 +249,12 @@ class Reducer:
     def _measure_at_once(self, index: int, raw: Tensor, mask: Tensor | None, norm: nn.Module | None) -> bool:
         """Token measures in three kernels and one or two products, where those can compute what is asked for."""
         _, tokens, width = raw.shape
-        if compute_dtype(raw.device, self.options) != torch.float32:
+        gpu = faster.on(raw.device)
+        if gpu is None or compute_dtype(raw.device, self.options) != torch.float32:
             return False
         long = tokens > width  # the D×D side is smaller
         able = usable_for_rows(raw.device, self.options) if long else usable_for(raw.device, tokens, self.options)
-        centered = centered_states(raw, mask, norm, self._norms) if able else None
+        centered = gpu.tokens.centered_states(raw, mask, norm, self._norms) if able else None
         if centered is None:
             return False
         facts = TokenFacts(centered.norms, mask, centered.largest, raw.dtype)

@@ -15,8 +15,7 @@ from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_ro
 from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
-from layerscope.spectra import Sent, solve_together
-from layerscope.spectra.halves import lower_product, symmetric_product
+from layerscope.spectra import Sent, faster, solve_together
 from layerscope.spectra.memory import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
@@ -306,7 +305,7 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
     off[:, places] = _seen_from(centers, centers.mean(1, keepdim=True))
     inner = z.sub_(centers.unsqueeze(2))
     by_size = zip(inner.split([some.numel() for some in members], dim=1), members, strict=True)
-    within_of = [symmetric_product(rows.unflatten(1, some.shape).flatten(2, 3), lower=True) for rows, some in by_size]
+    within_of = [_symmetric_product(rows.unflatten(1, some.shape).flatten(2, 3), lower=True) for rows, some in by_size]
     within = torch.stack([part.sum(1) for part in within_of]).sum(0)
     del z, inner, by_size, centers
     largest = within.diagonal(dim1=-2, dim2=-1).amax(-1)
@@ -335,7 +334,7 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
         if by_prompts:
             rest = (off / math.sqrt(left))[:, left_in(some, n)].sub_(shift.unsqueeze(2) / math.sqrt(left))
         else:
-            rest = between.unsqueeze(1) - symmetric_product(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
+            rest = between.unsqueeze(1) - _symmetric_product(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
             rest = rest / left
         out.append(_whiten(solve, rest, by_prompts).float())
     return out, safe
@@ -348,9 +347,21 @@ def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -
     """
     half = solve(what.mT if by_prompts else what)
     if by_prompts:
-        return symmetric_product(half)
+        return _symmetric_product(half)
     whitened = solve(half.mT)
     return (whitened + whitened.mT) / 2
+
+
+def _symmetric_product(rows: Tensor, lower: bool = False) -> Tensor:
+    """rowsᵀ rows (…, d, d) of rows (…, n, d). With `lower`, what lies above the diagonal may be anything."""
+    gpu = faster.on(rows.device)
+    return rows.mT @ rows if gpu is None else gpu.symmetric_product(rows, lower)
+
+
+def _lower_product(factors: Tensor, others: Tensor) -> Tensor:
+    """factors @ others for lower triangular factors (…, d, d) and as many matrices (…, d, n)."""
+    gpu = faster.on(factors.device)
+    return factors @ others if gpu is None else gpu.lower_product(factors, others)
 
 
 def _by_size(matrices: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -366,7 +377,7 @@ def _solvers(noises: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Te
     By products of matrices where a GPU is fast at them (its triangular solver is not).
     """
     if noises.is_cuda and fast_doubles(noises.device):
-        return [partial(lower_product, factors) for factors in _by_size(inverse_factor(noises), sizes)]
+        return [partial(_lower_product, factors) for factors in _by_size(inverse_factor(noises), sizes)]
     return [_by_factor(factors) for factors in _by_size(torch.linalg.cholesky_ex(noises).L, sizes)]
 
 

@@ -17,12 +17,12 @@ from layerscope.models.declared import check_sizes
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import files_sha256, module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
-from layerscope.models.kernels import compile_for_reading
 from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
 from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model, sound_family
 from layerscope.models.source import Source, read_config, resolve
+from layerscope.spectra import faster
 
 
 def load(
@@ -224,7 +224,9 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
         )
     else:
         model = LoadedModel(module, tokenizer, anatomy, name)
-    compile_for_reading(model)
+    gpu = faster.on(model.device)
+    if gpu is not None:  # compiled while the model is being read: the first texts would wait half a second
+        gpu.ahead.compile_kernels(gpu.ahead.reading_kernels(model.width, model.dtype), model.device)
     if anatomy.family == "generic":
         ahead = modules.sees_ahead(module)
     else:

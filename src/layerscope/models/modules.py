@@ -11,11 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.errors import ModelError
-from layerscope.models.activations import fast_activations
-from layerscope.models.norms import fast_norms
-from layerscope.models.parallel_blocks import fast_blocks, try_fast_blocks
 from layerscope.models.positions import remembered_positions
-from layerscope.models.rotary import fast_rotation, try_rotating_in_place
+from layerscope.spectra import faster
 
 _SAME = 0.05  # of their size: what rounding in half precision makes of the same states
 
@@ -46,13 +43,11 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
     if cache is not None:
         given["past_key_values"] = cache
     with torch.inference_mode(), ExitStack() as stack:
-        if ids.is_cuda:
-            stack.enter_context(fast_rotation(module))
-            stack.enter_context(fast_norms())
-            stack.enter_context(fast_activations(module))
-            stack.enter_context(fast_blocks(module))
-            if mask is None and positions is None and cache is None:
-                stack.enter_context(remembered_positions(module))
+        gpu = faster.on(ids.device)
+        if gpu is not None:
+            stack.enter_context(gpu.passes.fast_passes(module))
+        if ids.is_cuda and mask is None and positions is None and cache is None:
+            stack.enter_context(remembered_positions(module))
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 
@@ -150,10 +145,11 @@ def maskless(module: nn.Module) -> Maskless:
 
 
 def find_shortcuts(module: nn.Module) -> None:
-    """Find out, by tiny passes, which steps of a model can be done in fewer (`models.rotary`, `models.parallel_blocks`)."""
-    ids = sample(module, 24)
-    for tried in (try_rotating_in_place, try_fast_blocks):
-        tried(module, lambda: first(run(module, ids)))
+    """Find out, by tiny passes, which steps of a model on a GPU can be done in fewer, where there are kernels for them."""
+    gpu = faster.on(input_device(module))
+    if gpu is not None:
+        ids = sample(module, 24)
+        gpu.passes.find_shortcuts(module, lambda: first(run(module, ids)))
 
 
 def unwrap(module: Any) -> nn.Module:

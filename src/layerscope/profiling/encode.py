@@ -21,14 +21,11 @@ from layerscope.metrics.samples import FOLDS
 from layerscope.metrics.tokens.measures import entropy_kernel
 from layerscope.models import LoadedModel
 from layerscope.models.inputs import ItemReader
-from layerscope.models.kernels import reading_kernels
 from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
-from layerscope.spectra import resolvents
-from layerscope.spectra.cuda import UnusableError, architecture_of, compile_ahead
+from layerscope.spectra import faster
 from layerscope.spectra.memory import free_memory
-from layerscope.spectra.solve import kernel_source
 from layerscope.store import Shard, ShardStore
 
 MOST_PENDING = 8  # shards whose items are run before their views, while those are being made
@@ -153,15 +150,17 @@ def compile_kernels(task: ProfileTask) -> None:
 
     Those for shorter texts follow when the first of them have been run: see `LaterTokens`.
     """
-    index = task.model.device.index or 0
-    tokens, prompts, width = task.config.max_length or task.model.max_length or 512, len(task.items), task.model.width
+    device, width = task.model.device, task.model.width
+    gpu = faster.on(device)
+    if gpu is None:
+        return
+    tokens, prompts = task.config.max_length or task.model.max_length or 512, len(task.items)
     sizes = {min(n, width) for n in ((prompts, prompts - prompts // FOLDS) if prompts > 1 else ())}
-    with suppress(UnusableError, OSError, RuntimeError):  # then the kernels are not used at all
-        solvers = [entropy_kernel(min(tokens, width), task.config.options, index), *(kernel_source(n, index) for n in sizes)]
-        if task.config.n_views:
-            solvers += [kernel_source(n, index, rough=True) for n in sizes]
-        found = [source for source in solvers if source is not None]
-        compile_ahead([*reading_kernels(task.model), resolvents.SOURCE, *found], architecture_of(index))
+    with suppress(OSError, RuntimeError):  # then the kernels are not used at all
+        solvers = [entropy_kernel(min(tokens, width), task.config.options, device)]
+        for rough in (False, True) if task.config.n_views else (False,):
+            solvers += [gpu.kernel_source(n, device.index or 0, rough) for n in sizes]
+        gpu.ahead.compile_kernels([*gpu.ahead.reading_kernels(width, task.model.dtype), gpu.factors.SOURCE, *solvers], device)
 
 
 def encode(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore, bar: Progress) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerscope.spectra.chebyshev_kernels import narrow, pair_sums, rescale
+from layerscope.spectra import faster
 from layerscope.spectra.execution import full_precision, half_products, map_concurrently
 
 COUNT = 6
@@ -40,6 +40,45 @@ def product(out: Tensor, a: Tensor, b: Tensor, scale: float = 1.0, plus: Tensor 
         torch.baddbmm(out, a, b, beta=0.0, alpha=scale, out=out)
     else:
         torch.baddbmm(plus, a, b, beta=times, alpha=scale, out=out)
+
+
+def narrow(matrices: Tensor, by: Tensor, out: Tensor) -> None:
+    """`out` (B, m, m) = matrices (B, n, n) · by (B,), with zeros around them where m > n."""
+    gpu = faster.on(out.device)
+    if gpu is not None and gpu.chebyshev.narrow(matrices, by, out):
+        return
+    n = matrices.shape[-1]
+    if n < out.shape[-1]:
+        out.zero_()
+    torch.mul(matrices, _each(by, matrices), out=out[:, :n, :n])
+
+
+def rescale(first: Tensor, second: Tensor, third: Tensor, by: Tensor, square: Tensor) -> None:
+    """first · by → first; second · square + first → second and third. Matrices (B, m, m), numbers (B,)."""
+    gpu = faster.on(first.device)
+    if gpu is not None and gpu.chebyshev.rescale(first, second, third, by, square):
+        return
+    torch.mul(first, _each(by, first), out=first)
+    torch.addcmul(first, second, _each(square, first), out=second)
+    third.copy_(second)
+
+
+def _each(numbers: Tensor, matrices: Tensor) -> Tensor:
+    return numbers.to(torch.promote_types(matrices.dtype, torch.float32))[:, None, None]
+
+
+def pair_sums(arrays: Tensor) -> Tensor:
+    """tr(A_i A_j) for all i ≤ j of symmetric matrices (COUNT, B, m, m): (B, COUNT (COUNT + 1) / 2), float64."""
+    gpu = faster.on(arrays.device)
+    found: Tensor | None = None if gpu is None else gpu.chebyshev.pair_sums(arrays)
+    if found is not None:
+        return found
+    rows = arrays.permute(1, 2, 0, 3)
+    rows = rows.float() if rows.dtype == torch.float16 else rows
+    with full_precision():
+        every = (rows @ rows.mT).sum(1, dtype=torch.float64)  # row by row: long sums in float32 lose digits
+    i, j = torch.triu_indices(len(arrays), len(arrays), device=arrays.device)
+    return every[:, i, j]
 
 
 def fill(arrays: Tensor, b: Tensor) -> None:

@@ -52,6 +52,11 @@ def free_memory(device: torch.device | None, cached: bool = False) -> int:
     return left if _allowed is None else max(0, min(free + unused, _allowed - torch.cuda.memory_allocated(device)))
 
 
+def multiprocessors(device: torch.device) -> int:
+    """How many of them a GPU has."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def total_memory(device: torch.device | None) -> int:
     """Bytes that this process may use of a GPU, those in use included."""
     _, total = torch.cuda.mem_get_info(device)

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens import gram_kernel
 from layerscope.metrics.tokens.measures import find_sink, prepare_tokens
-from tests.cuda_on_cpu import launch, missing
+from layerscope_gpu.emulator import launch
+from layerscope_gpu.tokens import gram as gram_kernel
+from tests.kernels import needs_emulator, use_kernels
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = needs_emulator
 
 
 @pytest.fixture
@@ -24,6 +25,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         launches.append(1)
         launch(*arguments)
 
+    use_kernels(monkeypatch)
     monkeypatch.setattr(gram_kernel, "launch", counted)
     monkeypatch.setattr("layerscope.metrics.tokens.measures.usable_for", lambda *_: True)
     return launches

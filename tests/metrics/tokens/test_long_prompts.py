@@ -14,17 +14,18 @@ from layerscope.metrics.tokens import long_prompts
 from layerscope.metrics.tokens.long_prompts import prepare_long
 from layerscope.metrics.tokens.measures import PreparedTokens, prepare_tokens, token_entropy
 from layerscope.metrics.tokens.norms import TokenFacts
-from layerscope.spectra.cuda import UnusableError
-from tests.cuda_on_cpu import launch, missing
+from layerscope_gpu import UnusableError
+from layerscope_gpu.tokens import rows as kernel
+from tests.kernels import needs_emulator, use_kernels
 from tests.metrics import reference
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = needs_emulator
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_prompts, "launch", launch)
+    use_kernels(monkeypatch, kernel)
 
 
 def states(kind: str, tokens: int, width: int) -> Tensor:
@@ -150,7 +151,7 @@ def test_rows_of_half_precision_have_the_digits_of_tf32(dtype: torch.dtype) -> N
     x = x - x[:, :-1].mean(1, keepdim=True)
     norms, sink = torch.linalg.vector_norm(x.double(), dim=-1), torch.full((5,), 19)
     made, narrow, plain = (
-        long_prompts.measure_rows(x, TokenFacts(norms, None, sink, kind), Options(), made).rows
+        kernel.measure_rows(x, TokenFacts(norms, None, sink, kind), True, False, made).rows
         for kind, made in ((dtype, torch.float32), (dtype, torch.float16), (torch.float32, torch.float32))
     )
     for name, rows in made.items():
@@ -213,24 +214,25 @@ def test_only_what_is_asked_for_and_where() -> None:
 
 def test_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """The known answer is right, and a kernel that gives another one, or none, is not used."""
-    device, own = torch.device, long_prompts.measure_rows
+    device, own = torch.device, kernel.measure_rows
     monkeypatch.setattr(torch, "device", lambda *_: device("cpu"))
-    tried = long_prompts.usable.__wrapped__
+    tried = kernel.usable.__wrapped__
     assert tried(0)
     with monkeypatch.context() as patch:
-        patch.setattr(long_prompts, "measure_rows", lambda rows, *others: own(1.5 * rows + 0.1, *others))
+        patch.setattr(kernel, "measure_rows", lambda rows, *others: own(1.5 * rows + 0.1, *others))
         assert not tried(0)
 
     def broken(*_: object) -> None:
         raise UnusableError("it does not compile")
 
-    monkeypatch.setattr(long_prompts, "launch", broken)
+    monkeypatch.setattr(kernel, "launch", broken)
     assert not tried(0)
     assert not long_prompts.wide_products.__wrapped__(0)  # a CPU has no such product
 
 
 def test_what_it_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_prompts, "usable", lambda _: True)
+    monkeypatch.undo()  # as it is, where it is installed
+    monkeypatch.setattr(kernel, "usable", lambda _: True)
     there = torch.device("cuda", 0)
     assert long_prompts.usable_for_rows(there, Options())
     assert long_prompts.usable_for_rows(there, Options(rows="centered"))

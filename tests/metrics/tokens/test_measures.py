@@ -17,8 +17,9 @@ from layerscope.metrics.tokens.measures import (
     without_token,
 )
 from layerscope.metrics.tokens.norms import sum_in_groups
-from layerscope.spectra import solve
-from layerscope.spectra.solvers import tridiagonal
+from layerscope.spectra import faster
+from layerscope_gpu import eigenvalues
+from layerscope_gpu.solvers import tridiagonal
 from tests.metrics import reference as ref
 from tests.metrics.support import pad, tensor
 
@@ -210,7 +211,8 @@ def test_solving_sites_together_changes_nothing():
 
 
 def test_which_kernel_an_entropy_waits_for(monkeypatch):
-    monkeypatch.setattr(solve, "shared_memory", lambda index: 232_448)
+    there = torch.device("cuda", 0)
+    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232_448)
     monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232_448)
     approximate = Options(entropy="approximate")
     for n, options, name in (
@@ -220,9 +222,11 @@ def test_which_kernel_an_entropy_waits_for(monkeypatch):
         (512, approximate, "narrow("),
         (1200, Options(), "tridiagonal("),
     ):
-        assert name in str(measures.entropy_kernel(n, options, 0)), (n, name)
-    assert measures.entropy_kernel(128, Options(alpha=2.0), 0) is None  # without eigenvalues
-    assert measures.entropy_kernel(10**5, Options(), 0) is None  # too large for our own kernels
+        assert name in str(measures.entropy_kernel(n, options, there)), (n, name)
+    assert measures.entropy_kernel(128, Options(alpha=2.0), there) is None  # without eigenvalues
+    assert measures.entropy_kernel(10**5, Options(), there) is None  # too large for our own kernels
+    monkeypatch.setattr(faster, "on", lambda device: None)
+    assert measures.entropy_kernel(128, Options(), there) is None  # layerscope-gpu is not installed
 
 
 def test_on_a_cpu_there_is_nothing_to_wait_for():

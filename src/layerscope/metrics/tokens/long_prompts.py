@@ -1,195 +1,27 @@
-"""Token measures of prompts with more tokens than dimensions, whose T×T Gram matrices nobody forms: two D×D products each.
+"""Token measures of prompts with more tokens than dimensions, on a GPU with layerscope-gpu: two D×D products each.
 
-One kernel, a warp per token, makes what is needed of a prompt's centered rows with the sink token kept and dropped
-(`gram_kernel.py` is for the shorter prompts). Rows are prepared for their D×D products and angles taken between differences of
-neighbors, as in `measures.py`. Differences and lengths are summed from the rows themselves, not from products of rows, so equal
-states differ by exactly nothing.
+A kernel prepares the rows of a prompt with the sink token kept and dropped; nobody forms their T×T Gram matrices. Other devices
+take the direct formulas of `measures.py`.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics.options import Options
-from layerscope.metrics.tokens.measures import PreparedTokens, Space, centered_gram
-from layerscope.metrics.tokens.norms import TokenFacts, far_token
-from layerscope.spectra.cuda import HALVES, WARP_SUM, UnusableError, launch
+from layerscope.metrics.tokens.measures import PreparedTokens, Space, centered_gram, has_kernel
+from layerscope.metrics.tokens.norms import TokenFacts
+from layerscope.spectra import faster
 from layerscope.spectra.execution import half_products
-
-_THREADS = 256  # eight neighbors in a block: most of their rows are read from memory once
-_STILL = -1.0  # instead of an angle: three tokens, two of them equal
-
-SOURCE = (
-    HALVES
-    + WARP_SUM
-    + r"""
-#define STILL -1.
-#define NONE -2.  // fewer than three tokens from here
-
-// to the nearest of what TF32 keeps, eleven bits: a product through TF32 would cut the others off, which is twice as wrong
-__device__ __forceinline__ float eleven_bits(float x) {
-  const unsigned int u = __float_as_uint(x);
-  return x == x ? __uint_as_float((u + 0xfffu + ((u >> 13) & 1u)) & 0xffffe000u) : x;
-}
-
-struct Sums { double own, full, first, second, dot; };
-
-// the next token that counts, or one behind the last
-__device__ __forceinline__ int next_of(int i, int tokens, const unsigned char* real, int masked, int without) {
-  do ++i; while (i < tokens && ((masked && !real[i]) || i == without));
-  return min(i, tokens);
-}
-
-// squared lengths of row x and of x - share * far; of y - x and z - y, and their product. A warp's work
-__device__ Sums sums_of(const float* x, const float* y, const float* z, const float* far, float share, int width) {
-  float own = 0.f, full = 0.f, first = 0.f, second = 0.f, dot = 0.f;
-#pragma unroll 4
-  for (int k = threadIdx.x & 31; k < width; k += 32) {
-    const float a = x[k], b = y[k], p = b - a, q = z[k] - b, r = a - share * far[k];
-    own += a * a, full += r * r, first += p * p, second += q * q, dot += p * q;
-  }
-  Sums found;
-  found.own = warp_sum((double)own), found.full = warp_sum((double)full);
-  found.first = warp_sum((double)first), found.second = warp_sum((double)second), found.dot = warp_sum((double)dot);
-  return found;
-}
-
-// rows (tokens x width of each prompt, centered on the mean without the sink, padding zero), norms of the states, which tokens
-// are real and how many, the sink
-extern "C" __global__ void __launch_bounds__(256)
-token_rows(const float* __restrict__ centered, const double* norms, const unsigned char* mask, const long long* lengths,
-           const long long* sink, float* __restrict__ keep, float* __restrict__ drop, double* angles, int prompts, int tokens,
-           int width, int masked, int unit, int absolute, int half, int wanted, int narrow) {
-  const int lane = threadIdx.x & 31, all = prompts * tokens, token = blockIdx.x * 8 + (threadIdx.x >> 5);
-  if (token >= all) return;
-  const int text = token / tokens, i = token % tokens, out = (int)sink[text];
-  const float* rows = centered + (size_t)text * tokens * width;
-  const float *x = rows + (size_t)i * width, *far = rows + (size_t)out * width;
-  const unsigned char* real = mask + (size_t)text * tokens;
-  const bool there = !masked || real[i];
-  // the other rows sum to nothing, so the mean of all is the sink's share of itself
-  const float share = 1.f / max(masked ? (int)lengths[text] : tokens, 1);
-  const double stored = half == 1 ? 9.765625e-4 : half == 2 ? 7.8125e-3 : 1.1920928955078125e-7;  // eps of the states' type
-  const size_t start = (size_t)token * width;
-  norms += (size_t)text * tokens;
-
-  if (!there) {
-    if (lane < 2) angles[(size_t)lane * all + token] = NONE;
-    for (int k = lane; wanted && k < width; k += 32) {
-      if (narrow) ((u16*)keep)[start + k] = ((u16*)drop)[start + k] = 0;
-      else keep[start + k] = drop[start + k] = 0.f;
-    }
-    return;
-  }
-  Sums found;
-  double whole = NONE, rest = NONE;  // angles with the sink, without it
-  int before = -1, behind = -1;      // the two tokens that followed, with the sink
-  for (int way = 0; way < 2; ++way) {
-    const int without = way ? out : -1;
-    const int b = next_of(i, tokens, real, masked, without), c = next_of(b, tokens, real, masked, without);
-    const bool three = i != without && c < tokens;
-    if (way && !three) break;
-    if (way && b == before && c == behind) {
-      rest = whole;
-      break;
-    }
-    found = sums_of(x, three ? x + (size_t)(b - i) * width : x, three ? x + (size_t)(c - i) * width : x, far, share, width);
-    before = b, behind = c;
-    if (!three) continue;
-    double angle = STILL;
-    const double u = 1e-14 * norms[i] * norms[i], v = 1e-14 * norms[b] * norms[b], w = 1e-14 * norms[c] * norms[c];
-    if (found.first > u + v && found.second > v + w) {  // 1e-14: see measures.py
-      double cosine = found.dot / sqrt(fmax(found.first * found.second, 1e-300));
-      if (absolute) cosine = fabs(cosine);
-      angle = acos(fmin(fmax(cosine, -1.), 1.));
-    }
-    (way ? rest : whole) = angle;
-  }
-  if (lane < 2) angles[(size_t)lane * all + token] = lane ? rest : whole;
-  if (!wanted) return;
-
-  const double full = sqrt(found.full), own = sqrt(found.own), floor = norms[i] * stored;
-  // a row that equals the mean of all keeps the rounding of the one it is seen from: 45 units, as in measures.py
-  const bool kept = full > fmax(floor, 45 * 1.1920928955078125e-7 * own);
-  const bool left = i != out && own > floor;
-  const float s = kept ? (unit ? (float)(1. / full) : 1.f) : 0.f, d = left ? (unit ? (float)(1. / own) : 1.f) : 0.f;
-#pragma unroll 4
-  for (int k = lane; k < width; k += 32) {
-    const float a = x[k], with = kept ? (a - share * far[k]) * s : 0.f, without = left ? a * d : 0.f;
-    if (narrow) {
-      ((u16*)keep)[start + k] = narrowed(with);
-      ((u16*)drop)[start + k] = narrowed(without);
-    } else {
-      keep[start + k] = half ? eleven_bits(with) : with;
-      drop[start + k] = half ? eleven_bits(without) : without;
-    }
-  }
-}
-"""
-)
-
-
-class RowMeasures(NamedTuple):
-    """Of each prompt: prepared rows by sink (B, T, D), or none; curvatures (2, B); zero differences (B,)."""
-
-    rows: dict[str, Tensor]
-    curvature: Tensor
-    flat: Tensor
 
 
 def usable_for_rows(device: torch.device, options: Options) -> bool:
-    """Whether the kernel does what is asked."""
-    if device.type != "cuda" or not options.rows.startswith("centered") or options.clamp_gram:
-        return False
-    return usable(device.index or 0)
-
-
-def measure_rows(centered: Tensor, facts: TokenFacts, options: Options, made: torch.dtype | None) -> RowMeasures:
-    """Everything from rows (B, T, D), float32, seen from their mean without the sink, padding zero.
-
-    Prepared rows are `made` in float16 or float32, or not at all. Those of half-precision states have eleven bits either way, as
-    many as a product through TF32 keeps.
-    """
-    norms, mask, sink, dtype = facts
-    texts, tokens, width = centered.shape
-    angles = norms.new_empty(2, texts, tokens, dtype=torch.float64)
-    rows = (centered, centered) if made is None else tuple(torch.empty_like(centered, dtype=made) for _ in range(2))
-    half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
-    unit, absolute = options.rows == "centered-unit", options.curvature_absolute
-    flags = [texts, tokens, width, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(made is not None)]
-    padding = [sink, sink] if mask is None else [mask.contiguous(), mask.sum(-1)]
-    blocks = -(-texts * tokens // (_THREADS // 32))
-    tensors = [centered, norms.contiguous(), *padding, sink.contiguous(), *rows, angles]
-    launch(SOURCE, "token_rows", blocks, _THREADS, 0, [*tensors, *flags, int(made == torch.float16)])
-    turned = angles >= 0
-    count = turned.sum(-1)
-    curvature = torch.where(count > 0, torch.where(turned, angles, 0.0).sum(-1) / count, torch.nan)
-    both = {} if made is None else dict(zip(("keep", "drop"), rows, strict=True))
-    return RowMeasures(both, curvature, (angles[0] == _STILL).sum(-1))
-
-
-@cache
-def usable(index: int) -> bool:
-    """Whether the kernel works on a device: compiled and tried once on rows with a known answer."""
-    device = torch.device("cuda", index)
-    try:
-        rows, facts = far_token(device)
-        want = {"keep": rows - rows.mean(0), "drop": torch.cat([rows[:4], torch.zeros_like(rows[4:])])}
-        for made, close in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
-            measured = measure_rows(rows.unsqueeze(0), facts, Options(), made)
-            if abs(float(measured.curvature[1, 0]) - math.pi / 2) > 1e-6 or int(measured.flat[0]) != 0:
-                return False
-            for name, some in want.items():
-                if not torch.allclose(measured.rows[name][0].float(), torch.nn.functional.normalize(some, dim=-1), atol=close):
-                    return False
-        return True
-    except (UnusableError, OSError, AttributeError, RuntimeError):
-        return False
+    """Whether `prepare_long` does what is asked."""
+    gpu = faster.on(device)
+    return gpu is not None and has_kernel(options) and gpu.tokens.measures_rows(device)
 
 
 def prepare_long(
@@ -205,7 +37,10 @@ def prepare_long(
 
     The matrices are D×D: they have the nonzero eigenvalues of the T×T ones. Products are rounded as `centered_gram` says.
     """
-    made = measure_rows(centered, facts, options, _rows_in(centered, facts.dtype, options) if entropy else None)
+    gpu = faster.on(centered.device)
+    assert gpu is not None
+    made_in = _rows_in(centered, facts.dtype, options) if entropy else None
+    made = gpu.tokens.measure_rows(centered, facts, options.rows == "centered-unit", options.curvature_absolute, made_in)
     texts, _, width = centered.shape
     shape = centered.new_empty(1).expand(texts, width, width)  # what `space` is asked for, without its memory
     matrices = {}

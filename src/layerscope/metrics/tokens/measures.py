@@ -18,12 +18,9 @@ from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.tokens.gram_kernel import measure_gram, usable_for
 from layerscope.metrics.tokens.norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
-from layerscope.spectra import chebyshev_kernels, full_precision, joined
+from layerscope.spectra import faster, full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
-from layerscope.spectra.cuda import is_ready
-from layerscope.spectra.solve import kernel_source
 
 __all__ = [
     "PreparedTokens",
@@ -177,6 +174,17 @@ def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = Non
         return torch.bmm(centered, centered.mT, out=out)
 
 
+def usable_for(device: torch.device, tokens: int, options: Options) -> bool:
+    """Whether `prepare_gram` does what is asked of prompts of so many tokens."""
+    gpu = faster.on(device)
+    return gpu is not None and has_kernel(options) and gpu.tokens.measures_grams(device, tokens)
+
+
+def has_kernel(options: Options) -> bool:
+    """Whether the kernels of token measures prepare rows as the options say."""
+    return options.rows.startswith("centered") and not options.clamp_gram
+
+
 def prepare_gram(
     gram: Tensor,
     facts: TokenFacts,
@@ -187,8 +195,10 @@ def prepare_gram(
     space: Space | None = None,
 ) -> PreparedTokens:
     """`prepare_tokens` from Gram matrices of states centered without the sink, in one kernel."""
-    room = space or torch.empty_like
-    made = measure_gram(gram, facts, options, (room(gram), room(gram)) if entropy else None)
+    gpu, room = faster.on(gram.device), space or torch.empty_like
+    assert gpu is not None
+    out = (room(gram), room(gram)) if entropy else None
+    made = gpu.tokens.measure_gram(gram, facts, options.rows == "centered-unit", options.curvature_absolute, out)
     both = dict(zip(("keep", "drop"), made.curvature, strict=True)) if curvature else {}
     return PreparedTokens(made.matrices, both, made.flat if curvature else torch.zeros_like(made.flat))
 
@@ -213,19 +223,21 @@ def _is_approximated(n: int, options: Options) -> bool:
     return options.entropy == "approximate" and options.alpha == 1 and n >= _FEWEST_APPROXIMATED
 
 
-def entropy_kernel(n: int, options: Options, index: int) -> str | None:
-    """The source of the kernel that `token_entropy` uses for float32 matrices of n rows on a CUDA device, if it uses one."""
-    if _is_approximated(n, options):
-        return chebyshev_kernels.SOURCE
-    return None if options.alpha == 2 else kernel_source(n, index)
+def entropy_kernel(n: int, options: Options, device: torch.device) -> str | None:
+    """The source of the kernel that `token_entropy` uses for float32 matrices of n rows on a device, if it uses one."""
+    gpu = faster.on(device)
+    if gpu is None or (options.alpha == 2 and not _is_approximated(n, options)):
+        return None
+    return gpu.chebyshev.SOURCE if _is_approximated(n, options) else gpu.kernel_source(n, device.index or 0)
 
 
 def is_entropy_ready(matrices: Tensor, options: Options) -> bool:
     """Whether `token_entropy` of some matrices can begin: not while its kernel is being compiled."""
-    if not matrices.is_cuda or matrices.dtype != torch.float32:
+    gpu = faster.on(matrices.device)
+    if gpu is None or matrices.dtype != torch.float32:
         return True
-    source = entropy_kernel(matrices.shape[-1], options, matrices.device.index)
-    return source is None or is_ready(source, matrices.device.index)
+    source = entropy_kernel(matrices.shape[-1], options, matrices.device)
+    return source is None or gpu.is_ready(source, matrices.device.index)
 
 
 def _prepare_directly(

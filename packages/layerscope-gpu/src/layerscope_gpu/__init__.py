@@ -1,0 +1,26 @@
+"""CUDA kernels for PyTorch that need no compiler installed: batched symmetric eigenvalues, token statistics, fused model passes.
+
+Every kernel is compiled by NVRTC (which torch's wheels bring), tried on a known answer before it is used, and says where it
+cannot be used. Imports only torch, numpy and the standard library.
+"""
+
+from layerscope_gpu import ahead, chebyshev, factors, passes, tokens
+from layerscope_gpu.cuda import UnusableError, is_ready
+from layerscope_gpu.eigenvalues import eigvalsh, kernel_source, solvers_used, usable_solvers
+from layerscope_gpu.halves import lower_product, symmetric_product
+
+__all__ = [
+    "UnusableError",
+    "ahead",
+    "chebyshev",
+    "eigvalsh",
+    "factors",
+    "is_ready",
+    "kernel_source",
+    "lower_product",
+    "passes",
+    "solvers_used",
+    "symmetric_product",
+    "tokens",
+    "usable_solvers",
+]

@@ -1,0 +1,291 @@
+"""CUDA kernels and libraries without a compiler: found beside torch, compiled by NVRTC, called through ctypes.
+
+Kernels are compiled once per machine, cached, and launched on torch's stream. The source at the end is shared by several kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+class UnusableError(RuntimeError):
+    """A library or a kernel cannot be used here; the next solver takes its place."""
+
+
+@cache
+def load_library(name: str) -> ctypes.CDLL:
+    """A shared library such as `libcusolver.so`, whatever its version: from torch's own packages, else the system's."""
+    site = Path(torch.__file__).resolve().parent.parent
+    folders = [*site.glob("nvidia/*/lib"), site / "torch" / "lib"]
+    files = sorted((file for folder in folders for file in folder.glob(f"{name}.*")), key=lambda f: f.name, reverse=True)
+    tried = [*(str(file) for file in files), *(f"{name}.{version}" for version in (13, 12, 11, 1)), name]
+    for candidate in tried:
+        try:
+            return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    raise UnusableError(f"{name} was not found")
+
+
+def stream_of(device: torch.device) -> ctypes.c_void_p:
+    """torch's current stream on a device, as the libraries take it."""
+    return ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+
+
+_DIGEST = 32  # bytes in front of what is kept
+
+
+_ahead: dict[tuple[str, str], Future[bytes]] = {}  # compiled in the background, or being so
+_found: set[tuple[str, str]] = set()  # in the cache
+
+
+def compile_ahead(sources: Iterable[str], architecture: str) -> None:
+    """Start compiling what will be needed and is not cached: one kernel after the other would take seconds."""
+    asked = [(source, architecture) for source in dict.fromkeys(sources)]
+    unknown = [one for one in asked if one not in _ahead and one not in _found]
+    missing = [one for one in unknown if _cached(_file(*one)) is None]
+    _found.update(set(unknown) - set(missing))
+    if missing:
+        pool = ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), thread_name_prefix="layerscope-compiling")
+        for one in missing:
+            _ahead[one] = pool.submit(_make, *one)
+        pool.shutdown(wait=False)
+
+
+def is_ready(source: str, index: int) -> bool:
+    """Whether a device's kernel can be used without waiting. If it must be compiled first, that is begun, in the background."""
+    try:
+        architecture = architecture_of(index)
+        compile_ahead([source], architecture)
+    except (UnusableError, OSError, RuntimeError):  # whoever uses it is told
+        return True
+    return not is_compiling(source, architecture)
+
+
+def is_compiling(source: str, architecture: str) -> bool:
+    """Whether a kernel is being compiled in the background: whoever uses it now waits for that."""
+    waiting = _ahead.get((source, architecture))
+    return waiting is not None and not waiting.done()
+
+
+def architecture_of(index: int) -> str:
+    """What kernels for a device are compiled for, such as `sm_90`."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
+
+
+@cache
+def compiled(source: str, architecture: str) -> bytes:
+    """The code for an architecture such as `sm_90`. A second process reads it from the cache: compiling takes seconds."""
+    waiting = _ahead.get((source, architecture))
+    if waiting is not None:
+        return waiting.result()
+    cached = _cached(_file(source, architecture))
+    return _make(source, architecture) if cached is None else cached
+
+
+def _make(source: str, architecture: str) -> bytes:
+    code = _compile(source, architecture)
+    with suppress(OSError):  # a cache that cannot be written to costs time, nothing else
+        _keep(_file(source, architecture), code)
+    return code
+
+
+def cache_folder() -> Path:
+    """For compiled kernels: `$LAYERSCOPE_CACHE/kernels`, or `layerscope/kernels` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    own, base = os.environ.get("LAYERSCOPE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            return Path(own).expanduser() / "kernels"
+        return (Path(base) if base else Path.home() / ".cache") / "layerscope" / "kernels"
+    except RuntimeError as error:  # a container's user without a name and without HOME
+        raise UnusableError("there is no home folder to keep compiled kernels in: set LAYERSCOPE_CACHE to a folder") from error
+
+
+def _file(source: str, architecture: str) -> Path:
+    named = "\0".join([_version(), architecture, source])
+    return cache_folder() / f"{hashlib.sha256(named.encode()).hexdigest()}.cubin"
+
+
+def _cached(file: Path) -> bytes | None:
+    """The code in a cached file; None if the file is missing or damaged."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST], content[_DIGEST:]
+    return code if code and hashlib.sha256(code).digest() == digest else None
+
+
+def _keep(file: Path, code: bytes) -> None:
+    """Write under another name, then rename: readers see a complete file or none."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(hashlib.sha256(code).digest() + code)
+        os.replace(name, file)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _version() -> str:
+    major, minor = c_int(), c_int()
+    if load_library("libnvrtc.so").nvrtcVersion(byref(major), byref(minor)) != 0:
+        raise UnusableError("nvrtcVersion failed")
+    return f"{major.value}.{minor.value}"
+
+
+def _compile(source: str, architecture: str) -> bytes:
+    nvrtc = load_library("libnvrtc.so")
+    program = c_void_p()
+    if nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"layerscope_gpu.cu", 0, None, None) != 0:
+        raise UnusableError("nvrtcCreateProgram failed")
+    options = (c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
+    status, size = nvrtc.nvrtcCompileProgram(program, 2, options), c_size_t()
+    if status != 0:
+        nvrtc.nvrtcGetProgramLogSize(program, byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise UnusableError(f"the kernel does not compile: {log.value.decode(errors='replace')[:500]}")
+    nvrtc.nvrtcGetCUBINSize(program, byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, code)
+    nvrtc.nvrtcDestroyProgram(byref(program))
+    return code.raw
+
+
+_STATIC_SHARED = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+def _driver(name: str, *arguments: object) -> None:
+    status = getattr(load_library("libcuda.so"), name)(*arguments)
+    if status != 0:
+        raise UnusableError(f"{name} returned status {status}")
+
+
+@cache
+def _module(source: str, index: int) -> tuple[c_void_p, bytes]:
+    code = compiled(source, architecture_of(index))
+    module = c_void_p()
+    _driver("cuModuleLoadData", byref(module), code)
+    return module, code
+
+
+def multiprocessors(device: torch.device) -> int:
+    """How many of them a GPU has."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def shared_memory(index: int) -> int:
+    """Bytes of shared memory that one block may use on a device."""
+    properties = torch.cuda.get_device_properties(index)
+    return int(getattr(properties, "shared_memory_per_block_optin", 48 * 1024))
+
+
+@cache
+def _function(source: str, name: str, index: int) -> c_void_p:
+    function = c_void_p()
+    _driver("cuModuleGetFunction", byref(function), _module(source, index)[0], name.encode())
+    static = c_int()
+    _driver("cuFuncGetAttribute", byref(static), c_int(_STATIC_SHARED), function)
+    _driver("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SHARED), c_int(shared_memory(index) - static.value))
+    return function
+
+
+def launch(source: str, name: str, blocks: int, threads: int, shared: int, arguments: list[Tensor | int]) -> None:
+    """Run a kernel on the current stream of the tensors' device: `blocks` × `threads`, with `shared` bytes of shared memory."""
+    index = next(a.device.index for a in arguments if isinstance(a, Tensor))
+    assert index is not None
+    if torch.cuda.current_device() != index:
+        with torch.cuda.device(index):
+            launch(source, name, blocks, threads, shared, arguments)
+        return
+    # Called tens of thousands of times per profile, while the GPU may wait: no object for every argument. A kernel reads as many
+    # of the eight bytes as its parameter has, the lowest first.
+    count = len(arguments)
+    values = (c_uint64 * count)(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments])
+    at = addressof(values)
+    pointers = (c_uint64 * count)(*range(at, at + 8 * count, 8))
+    function, stream = _function(source, name, index), _raw_stream(index)
+    status = _launcher()(function, blocks, 1, 1, threads, 1, 1, shared, stream, addressof(pointers), None)
+    if status != 0:
+        raise UnusableError(f"cuLaunchKernel returned status {status}")
+
+
+@cache
+def _launcher() -> Callable[..., int]:
+    """The driver's own function, told once what it takes."""
+    function = load_library("libcuda.so").cuLaunchKernel
+    function.argtypes = [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p]
+    return function
+
+
+def _raw_stream(index: int) -> int:
+    """torch's current stream on a device, as a number: through what compiled code uses, where this torch has it."""
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(raw(index)) if raw is not None else int(torch.cuda.current_stream(index).cuda_stream)
+
+
+# sums over the 32 threads of a warp, in each of them
+WARP_SUM = r"""
+template <typename T>
+__device__ __forceinline__ T warp_sum(T x) {
+  for (int s = 16; s > 0; s >>= 1) x += __shfl_xor_sync(0xffffffffu, x, s);
+  return x;
+}
+"""
+
+# half-precision numbers as their bits: `half` says float16, otherwise they are bfloat16
+HALVES = r"""
+typedef unsigned short u16;
+
+__device__ __forceinline__ float widened(u16 x, int half) {
+  if (!half) return __uint_as_float(((unsigned int)x) << 16);  // bfloat16: the upper half of a float
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
+  return f;
+}
+
+__device__ __forceinline__ u16 narrowed(float x) {  // float16
+  u16 h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+}
+
+__device__ __forceinline__ u16 rounded(float x, int half) {
+  if (half) return narrowed(x);
+  const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// two numbers, rounded, side by side: for bfloat16 in one instruction instead of a dozen
+__device__ __forceinline__ unsigned paired(float low, float high, int half) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  unsigned both;
+  if (!half) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+  }
+#endif
+  return rounded(low, half) | (unsigned)rounded(high, half) << 16;
+}
+
+__device__ __forceinline__ float low(unsigned both, int half) { return widened((u16)both, half); }
+__device__ __forceinline__ float high(unsigned both, int half) { return widened((u16)(both >> 16), half); }
+"""

@@ -1,0 +1,86 @@
+"""Inverse Cholesky factors of many small float64 matrices, in place: what a recursion over halves of larger ones ends in."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from layerscope_gpu.cuda import UnusableError, launch
+
+_THREADS = 256
+
+SOURCE = r"""
+// symmetric positive definite matrices of n <= 64 rows, a block each: L^-1 in the place of their lower half, zeros above it.
+// Rows are eliminated as in Cholesky's method, and the columns that it has used up hold what it does to the identity. A thread
+// keeps every fourth row of a column in registers; the row that is eliminated with goes to the others through shared memory.
+extern "C" __global__ void __launch_bounds__(256)
+inverse_factor(double* matrices, int n, int ld, int stride) {
+  __shared__ double lower[64 * 65];
+  __shared__ double rows[2][64];
+  double* m = matrices + (size_t)blockIdx.x * stride;
+  const int j = threadIdx.x & 63, first = threadIdx.x >> 6;
+  for (int i = first; i < 64; i += 4)  // the matrix goes on as the identity
+    if (j <= i) lower[i * 65 + j] = i < n ? m[(size_t)i * ld + j] : (double)(i == j);
+  __syncthreads();
+  double own[16];
+#pragma unroll
+  for (int r = 0; r < 16; ++r) {
+    const int i = first + 4 * r;
+    own[r] = i < j ? lower[j * 65 + i] : lower[i * 65 + j];
+  }
+#pragma unroll
+  for (int turn = 0; turn < 16; ++turn) {
+    if (4 * turn >= n) break;
+#pragma unroll 1
+    for (int k = 4 * turn; k < min(4 * turn + 4, n); ++k) {
+      double* row = rows[k & 1];  // in turns: one barrier is enough
+      if (first == k - 4 * turn) row[j] = own[turn];
+      __syncthreads();
+      const double by = rsqrt(row[k]), share = (j == k ? 1. : row[j]) * by, times = by * share;
+      if (j == k) {
+#pragma unroll
+        for (int r = turn; r < 16; ++r) own[r] = 0.;
+      }
+      if (first > k - 4 * turn) own[turn] -= row[first + 4 * turn] * times;
+      if (first == k - 4 * turn) own[turn] = j <= k ? share : 0.;
+#pragma unroll
+      for (int r = turn + 1; r < 16; ++r) own[r] -= row[first + 4 * r] * times;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 16; ++r) {
+    const int i = first + 4 * r;
+    if (i < n && j < n) m[(size_t)i * ld + j] = own[r];
+  }
+}
+"""
+
+
+def inverse_factor(a: Tensor) -> bool:
+    """L⁻¹ in the place of symmetric positive definite matrices A = L Lᵀ (B, n, n), n ≤ 64, of which the lower halves are read.
+
+    False, and nothing done, where the kernel cannot take them. NaN where a matrix is not positive definite.
+    """
+    fits = a.is_cuda and a.dtype == torch.float64 and a.stride(-1) == 1 and a.shape[-1] <= 64 and usable(a.device.index)
+    if fits:
+        _leaf_kernel(a)
+    return fits
+
+
+def _leaf_kernel(a: Tensor) -> None:
+    launch(SOURCE, "inverse_factor", len(a), _THREADS, 0, [a, a.shape[-1], a.stride(1), a.stride(0)])
+
+
+@cache
+def usable(index: int) -> bool:
+    """Whether the kernel works on a device: compiled and tried once."""
+    try:
+        base = torch.linspace(-1, 1, 3 * 37 * 37, dtype=torch.float64, device=torch.device("cuda", index)).view(3, 37, 37)
+        matrices = base @ base.mT + torch.eye(37, dtype=torch.float64, device=base.device)
+        found = matrices.clone()
+        _leaf_kernel(found)
+        return torch.allclose(found @ matrices @ found.mT, torch.eye(37).to(base)) and bool((found.triu(1) == 0).all())
+    except (UnusableError, OSError, AttributeError, RuntimeError):
+        return False

@@ -1,0 +1,477 @@
+"""Eigenvalues of many float32 matrices on a GPU in two stages: to a band, from there to tridiagonal form; then bisection.
+
+`tridiagonal.py` reads the trailing matrix once per column and waits for memory: 100 MB per matrix of 512 rows. Here a panel of
+16 columns costs one read and one write of it, 22 MB in all. Both are orthogonal similarities in float32, of the same accuracy.
+Used where NVRTC can compile it and a first solve is right; `tridiagonal.py` takes over otherwise.
+
+First stage (`to_band`), one thread block per matrix. The QR of a panel is in registers, a thread having whole rows; one
+reduction per column gives its norm and its products with all others, so a column costs one barrier. The panel's reflections
+are I - V T V', and the matrix becomes A - V Y' - Y V' with X = A V and Y = (X - V T' V'X / 2) T. One pass over the matrix
+applies this and multiplies the result with the V of the next panel, whose columns were updated before (`band_passes.py`).
+Without the passes a matrix of 512 rows takes 3 us on an H200, with them 12 to 18: with plain arithmetic, half of a pass waits
+for memory.
+
+Second stage (`chase`): the band is in shared memory. A sweep reduces one column, and chases the entries that this creates
+outside of the band down to the end, 16 rows a step. The next sweep follows two steps behind, so n / 32 sweeps are under way,
+sixteen threads each; two barriers a step. It takes 4.5 us for 512 rows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from torch import Tensor
+
+from layerscope_gpu.cuda import launch, shared_memory
+from layerscope_gpu.solvers.band_passes import ON_TENSOR_CORES, PLAIN, SMALL_PARTS
+from layerscope_gpu.solvers.pieces import BISECTION, problem_with
+from layerscope_gpu.solvers.tridiagonal import DOT4, EIGENVALUES, bisect, parts, scaled_copy
+
+BAND = 16
+SMALLEST, LARGEST = 193, 1024
+
+
+class BandVariant(NamedTuple):
+    """How both stages are compiled for matrices of a size: see the macros of the source."""
+
+    threads: int
+    min_blocks: int
+    each: int = 4  # rows of a thread in the QR of a panel
+    columns: int = 4  # of a thread in a pass with plain arithmetic
+    ahead: int = 4  # rows, on tensor cores groups of 16 columns, on their way from memory
+    chase_threads: int = 256
+    chase_blocks: int = 3
+    tensor: int = 0  # 1: on tensor cores
+
+    @property
+    def source(self) -> str:
+        """The source with its macros set."""
+        names = ("THREADS", "MIN_BLOCKS", "EACH", "COLUMNS", "AHEAD", "CHASE_THREADS", "CHASE_BLOCKS", "TENSOR")
+        macros = "".join(f"#define {name} {value}\n" for name, value in zip(names, self, strict=True))
+        return macros + START + (ON_TENSOR_CORES if self.tensor else PLAIN) + REDUCTION + CHASE + BISECTION + EIGENVALUES
+
+    @property
+    def largest(self) -> int:
+        """The largest matrix it can take: of its panels in registers, its columns and its sweeps."""
+        return min(self.threads * (self.each if self.tensor else min(self.each, self.columns)), 2 * self.chase_threads + 2)
+
+    def shared(self, n: int) -> int:
+        """Bytes of shared memory of the first stage for matrices of n rows."""
+        return 4 * (3 * BAND * (-(-n // 4) * 4) + (self.threads // 32 + 3) * BAND * BAND)
+
+    @staticmethod
+    def chase_shared(n: int) -> int:
+        """Bytes of shared memory of the second stage for matrices of n rows."""
+        return 4 * (2 * BAND + 2) * max(n + BAND, 3 * BAND)
+
+
+def variant(n: int, rough: bool = False) -> BandVariant:
+    """The fastest that was found for matrices of n rows on an H200; `rough`: where a few of the last digits may be lost."""
+    if n <= 256:
+        return BandVariant(128, 2, 2, chase_threads=128, chase_blocks=4)
+    if n <= 384:
+        return BandVariant(128, 2, chase_blocks=2)
+    if n <= 512:
+        return BandVariant(256, 2, 2, tensor=1)
+    if rough:
+        return BandVariant(384, 1, 3, chase_threads=512, chase_blocks=1, tensor=1)
+    return BandVariant(256, 1, chase_threads=512, chase_blocks=1)
+
+
+def usable(index: int, n: int = 512, rough: bool = False) -> str | None:
+    """None if the kernels work on a device for matrices of n rows, else why not."""
+    if not SMALLEST <= n <= LARGEST:
+        return f"it takes matrices of {SMALLEST} to {LARGEST} rows"
+    how = variant(n, rough)
+    if max(how.shared(n), how.chase_shared(n)) > shared_memory(index):
+        return "its panels do not fit into shared memory"
+    return _tried(index, how)
+
+
+@cache
+def _tried(index: int, how: BandVariant) -> str | None:
+    """Compile the kernels and try them on matrices with a known answer, once."""
+    return problem_with(lambda matrices: eigvalsh(matrices, how=how), min(how.largest - 3, 250), index)
+
+
+def eigvalsh(matrices: Tensor, overwrite: bool = False, how: BandVariant | None = None) -> Tensor:
+    """Eigenvalues, ascending, of symmetric CUDA matrices (batch, n, n), float32. NaN in, NaN out."""
+    how = how or variant(matrices.shape[-1])
+    out = matrices.new_empty(matrices.shape[:-1])
+    for part in parts(matrices, how.min_blocks):
+        copy, scale = scaled_copy(matrices[part], overwrite)
+        bisect(how.source, *from_band(to_band(copy, how), how), scale, out[part])
+    return out
+
+
+def to_band(copy: Tensor, how: BandVariant) -> Tensor:
+    """The first stage, in place: (batch, n, 17), of every column the diagonal entry and the 16 below it."""
+    count, n, width = copy.shape
+    band = copy.new_zeros(count, n, BAND + 1)
+    launch(how.source, "to_band", count, how.threads, how.shared(n), [copy, band, n, width])
+    return band
+
+
+def from_band(band: Tensor, how: BandVariant) -> tuple[Tensor, Tensor]:
+    """The second stage: diagonals and, one shorter, what is beside them."""
+    count, n = band.shape[:2]
+    diagonal, beside = (band.new_empty(count, n) for _ in range(2))
+    launch(how.source, "chase", count, how.chase_threads, how.chase_shared(n), [band, diagonal, beside, n])
+    return diagonal, beside
+
+
+START = (
+    r"""
+#define B 16                  // width of the band, columns of a panel
+#define WARPS (THREADS / 32)
+#define NEGLIGIBLE 1e-30f     // a sum of squares, with entries of order one
+#define FULL 0xffffffffu
+#define MEET() __syncthreads()
+"""
+    + DOT4
+    + r"""
+// H = I - tau v v' that takes (head, rest) to (off, 0): v = (1, rest * scale); tau is 0 if there is nothing to do
+struct Reflection { float off, tau, scale; };
+__device__ __forceinline__ Reflection reflection(float head, float square) {
+  if (!(square > NEGLIGIBLE)) return {head, 0.f, 0.f};
+  const float norm = sqrtf(fmaf(head, head, square)), off = head >= 0.f ? -norm : norm;
+  return {off, (off - head) / off, 1.f / (head - off)};
+}
+"""
+    + SMALL_PARTS
+)
+
+REDUCTION = r"""
+// symmetric matrices (n x ld, rows padded with zeros to a multiple of 4), overwritten; of every column the band below, B + 1
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) to_band(float* matrices, float* band, int n, int ld) {
+  extern __shared__ __align__(16) float shared[];
+  float* V = shared;             // ld x B each: the reflections that are not yet applied
+  float* Y = V + ld * B;
+  float* Z = Y + ld * B;         // and those of this panel
+  float* part = Z + ld * B;      // WARPS x B x B
+  float* T = part + WARPS * B * B;
+  float* S = T + B * B;
+  float* N = S + B * B;
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, own = lane & 15;
+  float* M = matrices + (size_t)blockIdx.x * n * ld;
+  band += (size_t)blockIdx.x * n * (B + 1);
+  for (int s = 0; s < n; s += B) {
+    // the panel with its updates, a row for every thread and k (read as a column: the matrix is symmetric)
+    float x[EACH][B] = {};
+    if (s > 0) {
+#pragma unroll 1
+      for (int q = 0; q < 4; ++q) {
+#pragma unroll
+        for (int half = 0; half < B; half += 8) {
+          float4 v[8], y[8];
+#pragma unroll
+          for (int c = 0; c < 8; ++c) {
+            const int i = min(s + half + c, n - 1);
+            v[c] = *four(V, i, q), y[c] = *four(Y, i, q);
+          }
+#pragma unroll
+          for (int k = 0; k < EACH; ++k) {
+            if (s + k * THREADS < n) {
+              const int i = min(s + tid + k * THREADS, n - 1);
+              const float4 vi = *four(V, i, q), yi = *four(Y, i, q);
+#pragma unroll
+              for (int c = 0; c < 8; ++c) x[k][half + c] = dot4(vi, y[c], dot4(yi, v[c], x[k][half + c]));
+            }
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; ++k)
+#pragma unroll
+      for (int c = 0; c < B; ++c) {
+        const int i = s + tid + k * THREADS;
+        x[k][c] = i < n && s + c < n ? M[(size_t)(s + c) * ld + i] - x[k][c] : 0.f;
+      }
+    if (tid < B) {  // the block on the diagonal is done
+#pragma unroll
+      for (int c = 0; c < B; ++c) {
+        if (c <= tid && s + tid < n) band[(s + c) * (B + 1) + tid - c] = x[0][c];
+        x[0][c] = 0.f;
+      }
+    }
+    const int first = s + B;
+    if (first >= n) break;
+    // QR below. In turn c column c comes first in x and the vectors of the reflections last, so that indices are constants.
+    float t[B] = {};  // of one warp: row `own` of T, in the same order
+#pragma unroll 1
+    for (int c = 0; c < B; ++c) {
+      const int pivot = B + c;  // the thread that has the row
+      float* sums = part + (c & 1) * (WARPS + 1) * B;
+      float d[B] = {};  // products of the column below the pivot with all columns
+#pragma unroll
+      for (int k = 0; k < EACH; ++k) {
+        const float below = k > 0 || tid > pivot ? x[k][0] : 0.f;
+        if (s + k * THREADS < n) {
+#pragma unroll
+          for (int j = 0; j < B; ++j) d[j] = fmaf(below, x[k][j], d[j]);
+        }
+      }
+      const float folded = fold(d, lane);
+      if ((lane & 1) == 0) sums[warp * B + (lane >> 1)] = folded;
+      if (tid == pivot) {
+#pragma unroll
+        for (int j = 0; j < B; ++j) sums[WARPS * B + j] = x[0][j];
+      }
+      __syncthreads();
+      float product = 0.f;
+#pragma unroll
+      for (int k = 0; k < WARPS; ++k) product += sums[k * B + own];
+      const float beside = sums[WARPS * B + own];
+      const Reflection h = reflection(__shfl_sync(FULL, beside, 0), __shfl_sync(FULL, product, 0));
+      product = fmaf(h.scale, product, beside);  // of v with column `own`
+      const float weight = own + c < B ? h.tau * product : 0.f;
+      if (tid >= B && tid <= pivot && s + tid < n) band[(s + c) * (B + 1) + tid - c] = tid == pivot ? h.off : x[0][0];
+      if (warp == WARPS - 1) {  // T <- (T, -tau T V'v; 0, tau)
+        float along = 0.f;
+#pragma unroll
+        for (int j = 1; j < B; ++j) along = fmaf(t[j], __shfl_sync(FULL, product, j), along);
+#pragma unroll
+        for (int j = 1; j < B; ++j) t[j - 1] = t[j];
+        t[B - 1] = own == c ? h.tau : -h.tau * along;
+      }
+      float w[B];
+#pragma unroll
+      for (int j = 1; j < B; ++j) w[j] = __shfl_sync(FULL, weight, j);
+#pragma unroll
+      for (int k = 0; k < EACH; ++k) {
+        if (s + k * THREADS < n) {
+          const float v = k > 0 || tid > pivot ? x[k][0] * h.scale : tid == pivot && h.tau != 0.f ? 1.f : 0.f;
+#pragma unroll
+          for (int j = 1; j < B; ++j) x[k][j - 1] = fmaf(-v, w[j], x[k][j]);
+          x[k][B - 1] = v;
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      const int i = s + tid + k * THREADS;
+      if (i < ld) put(Z, i, x[k]);
+    }
+    if (warp == WARPS - 1 && lane < B) {
+#pragma unroll
+      for (int j = 0; j < B; ++j) T[lane * B + j] = t[j];
+    }
+    __syncthreads();
+#if TENSOR
+    // a strip of 16 rows for every warp, then the next; X goes to where the panel was in the matrix
+    float* sums = V;
+    float* kept = M + (size_t)s * ld;
+    for (int i = first + warp * 16; i < ld; i += WARPS * 16) {
+      if (s > 0) strip<true>(M, V, Y, Z, kept, i, first, n, ld);
+      else strip<false>(M, V, Y, Z, kept, i, first, n, ld);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      const int i = tid + k * THREADS;
+#pragma unroll
+      for (int c = 0; c < B; ++c) x[k][c] = 0.f;
+      if (first + i < ld) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          const float4 a = *(const float4*)(kept + i * B + 4 * q);
+          x[k][4 * q] = a.x, x[k][4 * q + 1] = a.y, x[k][4 * q + 2] = a.z, x[k][4 * q + 3] = a.w;
+        }
+        put(sums, i, x[k]);
+      }
+    }
+    __syncthreads();
+#else
+    // All threads have COLUMNS columns each, or parts of them as there are fewer. Warps without any help the others: they take
+    // the last rows, of some columns after the other.
+    const int width = ld - first, across = width / COLUMNS, parts = min(min(max(THREADS / across, 1), 16), 2 * ld / width);
+    const int busy = (across + 31) / 32 * 32, spare = THREADS - busy;
+    const bool helped = parts == 1 && spare > 0 && 3 * first >= width, helper = helped && tid >= busy;
+    const int turns = helped ? (across + spare - 1) / spare : 0, share = (n - first) * max(turns, 1) / (parts + turns);
+    const int rows = (share / AHEAD + 1) * AHEAD, which = helper ? 1 : tid / across, from = first + which * rows;
+    float X[COLUMNS][B];
+    for (int c = helper ? tid - busy : which < parts ? tid % across : across; c < across; c += helper ? spare : across) {
+      const int j = c * COLUMNS, to = helper ? n : min(from + rows, n);
+      if (s > 0) sweep<true>(M, V, Y, Z, X, first + j, from, to, ld);
+      else sweep<false>(M, V, Y, Z, X, first + j, from, to, ld);
+      if (helper) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) put(shared, (j + c) / first * ld + (j + c) % first, X[c]);  // rows that are done
+      }
+    }
+    __syncthreads();
+    float* sums = helped ? Y + first * B : V < Y ? V : Y;  // both are free now: `parts` pieces of `width` rows
+    if (which < parts) {
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c) put(sums, which * width + tid % across * COLUMNS + c, X[c]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      const int i = tid + k * THREADS;
+#pragma unroll
+      for (int c = 0; c < B; ++c) x[k][c] = 0.f;
+      if (i < width) {
+        get(sums, i, x[k]);
+        for (int p = 1; p < parts + helped; ++p) {
+          float more[B];
+          get(helped ? shared : sums, helped ? i / first * ld + i % first : p * width + i, more);
+#pragma unroll
+          for (int c = 0; c < B; ++c) x[k][c] += more[c];
+        }
+        if (parts + helped > 1) put(sums, i, x[k]);
+      }
+    }
+    __syncthreads();
+#endif
+    // S = Z'X, 4 x 4 entries a thread
+    float e[4][4] = {};
+    const int down = tid & 3, right = tid >> 2 & 3;
+#pragma unroll 4
+    for (int i = tid >> 4; i < n - first; i += THREADS / 16) {
+      const float4 z = *four(Z, first + i, down), w = *four(sums, i, right);
+      const float zs[4] = {z.x, z.y, z.z, z.w}, ws[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+      for (int a = 0; a < 4; ++a)
+#pragma unroll
+        for (int b = 0; b < 4; ++b) e[a][b] = fmaf(zs[a], ws[b], e[a][b]);
+    }
+#pragma unroll
+    for (int a = 0; a < 4; ++a)
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        e[a][b] += __shfl_xor_sync(FULL, e[a][b], 16);
+        if (lane < 16) part[(warp * B + 4 * down + a) * B + 4 * right + b] = e[a][b];
+      }
+    __syncthreads();
+    for (int k = tid; k < B * B; k += THREADS) {
+      float sum = 0.f;
+#pragma unroll
+      for (int w = 0; w < WARPS; ++w) sum += part[w * B * B + k];
+      S[k] = sum;
+    }
+    __syncthreads();
+    for (int k = tid; k < B * B; k += THREADS) {  // N = -T'S / 2
+      float sum = 0.f;
+#pragma unroll
+      for (int a = 0; a < B; ++a) sum = fmaf(T[a * B + k / B], S[a * B + k % B], sum);
+      N[k] = -0.5f * sum;
+    }
+    __syncthreads();
+    // Y = (X + Z N) T
+    add_product(Z, N, first, ld, x);
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      const int i = first + tid + k * THREADS;
+      if (i < ld) put(Y, i, x[k]);
+#pragma unroll
+      for (int c = 0; c < B; ++c) x[k][c] = 0.f;
+    }
+    add_product(Y, T, first, ld, x);
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      const int i = first + tid + k * THREADS;
+      if (i < ld) put(Y, i, x[k]);
+    }
+    float* const free = V;
+    V = Z;
+    Z = free;
+    __syncthreads();
+  }
+}
+"""
+
+CHASE = r"""
+// entry (i, j) of the lower triangle, i - j < 2 B, is at j * DOWN + i
+#define DOWN (2 * B + 1)
+
+// bands to tridiagonal form
+extern "C" __global__ void __launch_bounds__(CHASE_THREADS, CHASE_BLOCKS)
+chase(const float* band, float* diagonal, float* beside, int n) {
+  extern __shared__ __align__(16) float shared[];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, warps = blockDim.x >> 5, l = lane & 15;
+  band += (size_t)blockIdx.x * n * (B + 1);
+  diagonal += (size_t)blockIdx.x * n;
+  beside += (size_t)blockIdx.x * n;
+  for (int i = tid; i < (DOWN + 1) * max(n + B, 3 * B); i += blockDim.x) shared[i] = 0.f;
+  __syncthreads();
+  for (int i = tid; i < n * (B + 1); i += blockDim.x) shared[i / (B + 1) * (DOWN + 1) + i % (B + 1)] = band[i];
+  __syncthreads();
+  // Each half of a warp has a sweep, then the one `together` after it: column s, its step k in round 2 s + k. Those of a warp
+  // are eight apart where it can be, so that they meet in no bank.
+  const int together = 2 * warps;
+  int s = warps % 8 == 0 ? (warp & ~7) * 2 + (warp & 7) + (lane >> 4) * 8 : warp + (lane >> 4) * warps;
+  for (int round = 0; round <= 2 * (n - 3); ++round) {
+    if (round >= 2 * (s + together)) s += together;
+    const int k = round - 2 * s, top = s + k * B + 1;  // the reflection is of rows top to top + B - 1
+    const bool active = k >= 0 && top + 1 < n;
+    const bool some = __any_sync(FULL, active);
+    const int at = active ? top : B;
+    float v[B], tau = 0.f, mine = 0.f;
+    if (some) {
+      const int column = k == 0 ? at - 1 : at - B;
+      float square = 0.f, more = 0.f;  // chains of half the length
+      const float* from = shared + column * DOWN + at;
+#pragma unroll
+      for (int i = 0; i < B; ++i) v[i] = from[i];
+      mine = from[l];
+#pragma unroll
+      for (int i = 2; i < B; i += 2) square = fmaf(v[i], v[i], square), more = fmaf(v[i + 1], v[i + 1], more);
+      const Reflection h = reflection(v[0], fmaf(v[1], v[1], square + more));
+      tau = h.tau;
+      v[0] = 1.f;
+#pragma unroll
+      for (int i = 1; i < B; ++i) v[i] *= h.scale;
+      mine = l == 0 ? 1.f : mine * h.scale;
+      // from the left: this column, and the others of the block that the last step filled
+      float* f = shared + (k == 0 ? column : column + l) * DOWN + at;
+      const bool changed = active && (k > 0 || l == 0);
+      float x[B], along = 0.f, other = 0.f;
+#pragma unroll
+      for (int i = 0; i < B; ++i) x[i] = f[i];
+#pragma unroll
+      for (int i = 0; i < B; i += 2) along = fmaf(x[i], v[i], along), other = fmaf(x[i + 1], v[i + 1], other);
+      along = tau * (along + other);
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < B; ++i) {
+        const float by = l == 0 ? (i == 0 ? h.off : 0.f) : fmaf(-along, v[i], x[i]);
+        if (changed) f[i] = by;
+      }
+    }
+    __syncthreads();
+    if (some) {
+      // from both sides: the block on the diagonal; from the right: the one below, which fills up. Lane l has their rows l.
+      float* d = shared + at * (DOWN + 1);
+      float* f = d + B + l;
+      float x[B], y[B], along = 0.f, below = 0.f;
+#pragma unroll
+      for (int j = 0; j < B; ++j) x[j] = d[(DOWN - 1) * min(l, j) + l + j];
+#pragma unroll
+      for (int j = 0; j < B; ++j) y[j] = f[j * DOWN];
+#pragma unroll
+      for (int j = 0; j < B; ++j) along = fmaf(x[j], v[j], along), below = fmaf(y[j], v[j], below);
+      float all = mine * along;
+#pragma unroll
+      for (int bit = 8; bit > 0; bit >>= 1) all += __shfl_xor_sync(FULL, all, bit);
+      below *= tau;
+#pragma unroll
+      for (int j = 0; j < B; ++j)
+        if (active) f[j * DOWN] = fmaf(-below, v[j], y[j]);
+      const float w = tau * fmaf(-0.5f * tau * all, mine, along);
+#pragma unroll
+      for (int j = 0; j < B; ++j) {
+        const float other = __shfl_sync(FULL, w, j, 16);
+        if (active && j <= l) d[j * DOWN + l] = x[j] - fmaf(mine, other, w * v[j]);
+      }
+    }
+    __syncthreads();
+  }
+  for (int i = tid; i < n; i += blockDim.x) {
+    diagonal[i] = shared[i * (DOWN + 1)];
+    beside[i] = shared[i * (DOWN + 1) + 1];
+  }
+}
+"""

@@ -1,0 +1,195 @@
+"""What is made of a prompt's Gram matrix, with the sink token kept and dropped, in one kernel: a thread block per prompt.
+
+Both prepared matrices (re-centered, rows scaled to length 1), both mean angles between successive differences, and the count of
+differences of length zero. The same as `measures.py` of layerscope does step by step (that is where the reasons are), with some
+60 small operations less at every layer; the matrices are read twice instead of five times.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from layerscope_gpu.cuda import WARP_SUM, UnusableError, launch, shared_memory
+from layerscope_gpu.tokens.facts import TokenFacts, far_token
+
+_BYTES_PER_TOKEN, _OTHER_BYTES = 32, 2048  # of shared memory
+_THREADS, _MANY_THREADS, _LARGE = 256, 1024, 192  # large matrices are few at a time: more threads for each
+
+SOURCE = (
+    WARP_SUM
+    + r"""
+// gram (n x n, rows centered on the mean without the sink, padding zero), norms of the states, which tokens are real, the sink
+extern "C" __global__ void __launch_bounds__(1024)
+token_gram(const float* gram, const double* norms, const unsigned char* mask, const long long* sink, float* keep, float* drop,
+           double* bends, double* flat, int prompts, int n, int masked, int unit, int absolute, int half, int wanted) {
+  extern __shared__ __align__(16) double shared[];
+  double* noise = shared;                  // n: a state's share of a difference that is none
+  float* diagonal = (float*)(noise + n);   // n
+  float* shift = diagonal + n;             // n: row means, then what re-centering takes away
+  float* scale = shift + n;                // 2 n: with the sink, without it
+  int* kept = (int*)(scale + 2 * n);       // 2 n: the tokens in their order, with the sink, without it
+  __shared__ float part[64];
+  __shared__ double angle[64];
+  __shared__ int counts[2], terms[96];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, threads = blockDim.x, warps = threads >> 5;
+  const float* g = gram + (size_t)blockIdx.x * n * n;
+  norms += (size_t)blockIdx.x * n;
+  mask += (size_t)blockIdx.x * n;
+  const int out = (int)sink[blockIdx.x];
+  const float eps = 1.1920929e-7f;  // this, 1e-14 and 45: see measures.py
+  const double stored = half == 1 ? 9.765625e-4 : half == 2 ? 7.8125e-3 : 1.1920928955078125e-7;  // eps of the states' type
+
+  for (int i = warp; i < n; i += warps) {
+    float sum = 0.f;
+    for (int k = lane; k < n; k += 32) sum += g[(size_t)i * n + k];
+    sum = warp_sum(sum);
+    if (lane == 0) shift[i] = sum;
+  }
+  float size = 0.f;
+  for (int i = tid; i < n; i += threads) {
+    diagonal[i] = g[(size_t)i * n + i];
+    size += sqrtf(fmaxf(diagonal[i], 0.f));
+    noise[i] = fmax(1e-14 * norms[i] * norms[i], (double)(45.f * eps * diagonal[i]));
+    int before = 0;
+    for (int k = 0; k < i; ++k) before += !masked || mask[k];
+    if (!masked || mask[i]) {
+      kept[before] = i;
+      if (i != out) kept[n + before - ((!masked || mask[out]) && out < i)] = i;
+    }
+    if (i == n - 1) {
+      counts[0] = before + (!masked || mask[i]);
+      counts[1] = counts[0] - (!masked || mask[out]);
+    }
+  }
+  size = warp_sum(size);
+  if (lane == 0) part[warp] = size;
+  __syncthreads();
+  const int count = max(counts[0], 1);
+  size = 0.f;
+  for (int i = 0; i < warps; ++i) size += part[i];
+  float total = 0.f;
+  for (int i = tid; i < n; i += threads) total += shift[i] / count;
+  total = warp_sum(total);
+  if (lane == 0) part[32 + warp] = total;
+  __syncthreads();
+  total = 0.f;
+  for (int i = 0; i < warps; ++i) total += part[32 + i];
+  for (int i = tid; i < n; i += threads) {
+    const bool real = !masked || mask[i];
+    const float off = shift[i] / count - total / (2 * count);
+    const float floor = (float)(norms[i] * stored);
+    const float around = sqrtf(45.f * eps) * (sqrtf(fmaxf(diagonal[i], 0.f)) + size / count);
+    const float with = sqrtf(fmaxf((diagonal[i] - off) - off, 0.f)), without = sqrtf(fmaxf(diagonal[i], 0.f));
+    const bool there = real && with > fmaxf(floor, around), left = real && i != out && without > floor;
+    shift[i] = off;
+    scale[i] = there ? (unit ? 1.f / with : 1.f) : 0.f;
+    scale[n + i] = left ? (unit ? 1.f / without : 1.f) : 0.f;
+  }
+  __syncthreads();
+
+  for (int way = 0; way < 2; ++way) {  // angles between successive differences, with the sink and without
+    const int* at = kept + way * n;
+    double sum = 0.;
+    int used = 0, still = 0;
+    for (int k = tid; k + 2 < counts[way]; k += threads) {
+      const int a = at[k], b = at[k + 1], c = at[k + 2];
+      const float ab = g[(size_t)a * n + b], bc = g[(size_t)b * n + c], ac = g[(size_t)a * n + c];
+      const float first = diagonal[b] + diagonal[a] - 2.f * ab, second = diagonal[c] + diagonal[b] - 2.f * bc;
+      const float dot = bc - diagonal[b] - ac + ab;
+      if ((double)first > noise[a] + noise[b] && (double)second > noise[b] + noise[c]) {
+        double cosine = (double)dot / sqrt(fmax((double)first * (double)second, 1e-300));
+        if (absolute) cosine = fabs(cosine);
+        sum += acos(fmin(fmax(cosine, -1.), 1.));
+        ++used;
+      } else {
+        ++still;
+      }
+    }
+    sum = warp_sum(sum);
+    for (int s = 16; s > 0; s >>= 1) {
+      used += __shfl_xor_sync(0xffffffffu, used, s);
+      still += __shfl_xor_sync(0xffffffffu, still, s);
+    }
+    if (lane == 0) {
+      angle[way * 32 + warp] = sum;
+      terms[way * 32 + warp] = used;
+      if (way == 0) terms[64 + warp] = still;
+    }
+  }
+  __syncthreads();
+  if (tid < 2) {
+    double sum = 0.;
+    int used = 0, still = 0;
+    for (int i = 0; i < warps; ++i) {
+      sum += angle[tid * 32 + i];
+      used += terms[tid * 32 + i];
+      still += terms[64 + i];
+    }
+    bends[(size_t)tid * prompts + blockIdx.x] = used > 0 ? sum / used : (double)__int_as_float(0x7fffffff);
+    if (tid == 0) flat[blockIdx.x] = (double)still;
+  }
+  if (!wanted) return;
+  for (int i = warp; i < n; i += warps) {
+    const float o = shift[i], s = scale[i], d = scale[n + i];
+    const size_t row = ((size_t)blockIdx.x * n + i) * n;
+    for (int k = lane; k < n; k += 32) {
+      const float x = g[(size_t)i * n + k], by = scale[k], without = scale[n + k];
+      keep[row + k] = s == 0.f || by == 0.f ? 0.f : ((x - o) - shift[k]) * s * by;
+      drop[row + k] = d == 0.f || without == 0.f ? 0.f : x * d * without;
+    }
+  }
+}
+"""
+)
+
+
+class GramMeasures(NamedTuple):
+    """Of each prompt: prepared matrices by sink (B, n, n), or none; curvatures (2, B); zero differences (B,)."""
+
+    matrices: dict[str, Tensor]
+    curvature: Tensor
+    flat: Tensor
+
+
+def measures_grams(device: torch.device, tokens: int) -> bool:
+    """Whether the kernel works on a GPU for prompts of so many tokens."""
+    index = device.index or 0
+    return _BYTES_PER_TOKEN * tokens + _OTHER_BYTES <= shared_memory(index) and usable(index)
+
+
+def measure_gram(gram: Tensor, facts: TokenFacts, unit: bool, absolute: bool, out: tuple[Tensor, Tensor] | None) -> GramMeasures:
+    """Everything from Gram matrices (B, n, n) of centered states; the matrices go to `out`, or are not made.
+
+    `unit`: rows are scaled to length 1. `absolute`: angles of |cos| instead of cos.
+    """
+    norms, mask, sink, dtype = facts
+    count, n = gram.shape[:2]
+    bends = gram.new_empty(2, count, dtype=torch.float64)
+    flat = gram.new_empty(count, dtype=torch.float64)
+    half = {torch.float16: 1, torch.bfloat16: 2}.get(dtype, 0)
+    flags = [count, n, *(int(flag) for flag in (mask is not None, unit, absolute)), half, int(out is not None)]
+    tensors = [gram, norms.contiguous(), norms if mask is None else mask.contiguous(), sink.contiguous()]
+    threads = _THREADS if n <= _LARGE else _MANY_THREADS
+    launch(SOURCE, "token_gram", count, threads, _BYTES_PER_TOKEN * n, [*tensors, *(out or (gram, gram)), bends, flat, *flags])
+    return GramMeasures({} if out is None else {"keep": out[0], "drop": out[1]}, bends, flat)
+
+
+@cache
+def usable(index: int) -> bool:
+    """Whether the kernel works on a device: compiled and tried once on rows with a known answer."""
+    device = torch.device("cuda", index)
+    try:
+        rows, facts = far_token(device)
+        gram = (rows.unsqueeze(1) * rows).sum(-1).unsqueeze(0)  # not a product, which may be rounded to TF32
+        out = torch.empty_like(gram), torch.empty_like(gram)
+        measured = measure_gram(gram, facts, True, False, out)
+        unit = rows[:4] / torch.linalg.vector_norm(rows[:4], dim=-1, keepdim=True)
+        right = abs(float(measured.curvature[1, 0]) - math.pi / 2) < 1e-6 and float(measured.flat[0]) == 0
+        return right and torch.allclose(out[1][0, :4, :4], (unit.unsqueeze(1) * unit).sum(-1), atol=1e-6)
+    except (UnusableError, OSError, AttributeError, RuntimeError):
+        return False

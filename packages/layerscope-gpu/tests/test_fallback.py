@@ -1,0 +1,169 @@
+"""Without CUDA's libraries the next solver takes over, says so once, and is named."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+
+import pytest
+import torch
+
+from layerscope_gpu import cuda, eigenvalues
+from layerscope_gpu.cuda import UnusableError
+from layerscope_gpu.solvers import band, cusolver, pieces, small, tridiagonal
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    tried = (small._tried, band._tried, tridiagonal._tried)
+    caches = (cuda.load_library, eigenvalues._cusolver_problem, eigenvalues._say_once, *tried, cuda.compiled)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+def test_a_library_that_is_not_there():
+    with pytest.raises(UnusableError, match=r"libnothing\.so was not found"):
+        cuda.load_library("libnothing.so")
+
+
+def test_an_old_library_has_no_batched_solver(monkeypatch):
+    class Old:
+        pass
+
+    monkeypatch.setattr(cusolver, "load_library", lambda name: Old())
+    with pytest.raises(UnusableError, match=r"CUDA 12\.6"):
+        cusolver._library()
+
+
+def test_torch_takes_over_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: "no compiler")
+    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n, rough: "no compiler")
+    monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: "no compiler")
+    monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 1000)
+    monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: "no library")
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    matrices = torch.diag(torch.tensor([3.0, 1.0])).repeat(60, 1, 1)
+    with pytest.warns(UserWarning, match=r"cannot be used \(no library\): torch\.linalg\.eigvalsh takes its place"):
+        assert eigenvalues._on_cuda(matrices, False)[0].tolist() == [1.0, 3.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        eigenvalues._on_cuda(matrices, False)
+
+
+def test_the_solver_that_is_used_is_the_one_named(monkeypatch):
+    both = "own tridiagonal kernel (float32 batches), cusolverDnXsyevBatched"
+    three = f"own band kernels (float32 batches up to 1024 rows), {both}"
+    for register, two, own, batched, name in (
+        (None, None, None, None, f"own register kernel (small float32 matrices), {three}"),
+        ("no", None, None, None, three),
+        ("no", "no", None, None, both),
+        ("no", "no", "no", None, "cusolverDnXsyevBatched"),
+        ("no", "no", "no", "no", "torch.linalg.eigvalsh on cuda"),
+    ):
+        monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n, register=register: register)
+        monkeypatch.setattr(eigenvalues.band, "usable", lambda index, two=two: two)
+        monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, own=own: own)
+        monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index, batched=batched: batched)
+        assert eigenvalues.usable_solvers(0) == name
+
+
+def test_which_matrices_go_where(monkeypatch):
+    used = []
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(eigenvalues.small, "usable", lambda index, n: None if n <= 4 else "too large")
+    monkeypatch.setattr(eigenvalues.band, "usable", lambda index, n, rough: None if n == 5 else "another size")
+    monkeypatch.setattr(eigenvalues.tridiagonal, "usable", lambda index, n: None)
+    monkeypatch.setattr(eigenvalues.tridiagonal, "largest", lambda index: 8)
+    monkeypatch.setattr(eigenvalues, "_cusolver_problem", lambda index: None)
+    monkeypatch.setattr(eigenvalues.small, "eigvalsh", lambda m: used.append("registers"))
+    monkeypatch.setattr(eigenvalues.band, "eigvalsh", lambda m, o, how: used.append("band"))
+    monkeypatch.setattr(eigenvalues.tridiagonal, "eigvalsh", lambda m, o: used.append("panels"))
+    monkeypatch.setattr(eigenvalues.cusolver, "eigvalsh", lambda m, o: used.append("cusolver"))
+    monkeypatch.setattr(eigenvalues, "_used", {})
+    assert eigenvalues.solvers_used(0) == "none"
+    single, double = torch.float32, torch.float64
+    for count, n, dtype in ((60, 4, single), (3, 4, single), (60, 4, double), (60, 6, single), (3, 6, single), (60, 9, single)):
+        eigenvalues._on_cuda(torch.zeros(count, n, n, dtype=dtype), False)
+    assert used == ["registers", "registers", "cusolver", "panels", "cusolver", "cusolver"]
+    named = eigenvalues.solvers_used(0)
+    assert all(part in named for part in ("register", "tridiagonal", "cusolver"))
+    assert "band" not in named  # no matrix went there
+    assert eigenvalues.solvers_used(1) == "none"
+    used.clear()
+    for count, dtype in ((60, single), (3, single), (60, double)):
+        eigenvalues._on_cuda(torch.zeros(count, 5, 5, dtype=dtype), False)
+    assert used == ["band", "cusolver", "cusolver"]
+    assert "band" in eigenvalues.solvers_used(0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 29, 125, 250, 518])
+def test_the_matrices_that_solvers_are_tried_on_have_the_eigenvalues_that_are_known(n):
+    matrices, known = pieces.known_case(n)
+    assert matrices.shape == (3, n, n)
+    assert torch.equal(matrices, matrices.mT)
+    torch.testing.assert_close(torch.linalg.eigvalsh(matrices), known.expand(3, -1), atol=1e-12, rtol=0)
+    if n > 2:
+        assert not torch.allclose(matrices[0], matrices[1])
+        assert (matrices.abs() > 1e-3 / n).float().mean() > 0.9  # not a matrix that is already almost reduced
+
+
+def test_the_kernels_are_compiled_for_every_size():
+    for n in (1, 64, 128, 129, 512, 513, 1500):
+        how = tridiagonal.variant(n, 232448)
+        assert how.threads % 32 == 0
+        assert how.shared(n) <= 232448
+        assert how.half == (128 < n <= 1180)
+        assert f"#define THREADS {how.threads}\n" in how.source
+
+
+def test_two_stages_fit_for_every_size(monkeypatch):
+    monkeypatch.setattr(band, "shared_memory", lambda index: 232448)
+    monkeypatch.setattr(band, "_tried", lambda index, how: None)
+    for n, rough in product(range(band.SMALLEST, band.LARGEST + 1), (False, True)):
+        how = band.variant(n, rough)
+        assert n <= how.largest
+        assert how.threads % 32 == how.chase_threads % 32 == 0
+        assert how.threads * how.min_blocks * 128 <= 65536
+        assert how.min_blocks * (how.shared(n) + 1024) <= 228 * 1024
+        assert how.chase_blocks * (how.chase_shared(n) + 1024) <= 228 * 1024
+        assert band.usable(0, n, rough) is None
+    assert "193 to 1024 rows" in str(band.usable(0, 192))
+    assert "193 to 1024 rows" in str(band.usable(0, 1025))
+    monkeypatch.setattr(band, "shared_memory", lambda index: 99 * 1024)
+    assert band.usable(0, 450) is None
+    assert "do not fit" in str(band.usable(0, 512))
+
+
+def test_the_source_that_is_compiled_ahead_is_of_the_kernel_for_the_size(monkeypatch):
+    monkeypatch.setattr(eigenvalues, "shared_memory", lambda index: 232448)
+    monkeypatch.setattr(tridiagonal, "shared_memory", lambda index: 232448)
+    kernels = (("small_eigenvalues", 192), ("to_band", 193), ("to_band", 1024), ("tridiagonal", 1025))
+    for name, n in kernels:
+        assert f" {name}(" in eigenvalues.kernel_source(n, 0).replace("\n", " ")
+
+
+def test_small_matrices_have_a_kernel_that_holds_them():
+    for n in range(1, small.LARGEST + 1):
+        how = small.variant(n)
+        assert n <= how.largest
+        assert f"#define TILES {how.tiles}\n" in how.source
+        assert how.threads * how.min_blocks * 32 <= 65536
+    assert "up to 192 rows" in str(small.usable(0, small.LARGEST + 1))
+
+
+def test_a_kernel_that_cannot_be_compiled_or_is_wrong_is_not_used(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
+    monkeypatch.setattr(pieces, "side_stream", lambda device: None)
+    for found, reason in ((torch.zeros(3, 125), "missed known eigenvalues by 3.0e"), (None, "no driver")):
+
+        def solved(matrices, how, found=found):
+            if found is None:
+                raise UnusableError("no driver")
+            return found
+
+        monkeypatch.setattr(small, "eigvalsh", solved)
+        small._tried.cache_clear()
+        assert reason in str(small.usable(0, 128))

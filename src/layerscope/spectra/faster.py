@@ -1,0 +1,38 @@
+"""Is there something faster? The one place that knows of layerscope-gpu, a package of CUDA kernels beside this one.
+
+Everything works without it, through torch's own operators. With it, callers ask here for the device that their tensors are on,
+and each of its functions says where it cannot do what is asked.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from types import ModuleType
+
+import torch
+
+from layerscope.version import install_package
+
+
+def on(device: torch.device) -> ModuleType | None:
+    """The package `layerscope_gpu` for tensors on a GPU, where it is installed; None on other devices and without it.
+
+    >>> on(torch.device("cpu")) is None
+    True
+    """
+    return _package() if device.type == "cuda" else None
+
+
+@cache
+def _package() -> ModuleType | None:
+    try:
+        import layerscope_gpu
+    except ImportError:
+        warnings.warn(
+            "layerscope-gpu is not installed: torch.linalg.eigvalsh takes the place of its kernels, which is 50 to 300 times "
+            f"slower for small matrices. {install_package('layerscope-gpu')}",
+            stacklevel=2,
+        )
+        return None
+    return layerscope_gpu

@@ -1,1 +1,0 @@
-"""Eigenvalues of batches of matrices on a GPU: kernels of our own by size, and cuSOLVER. `spectra/solve.py` chooses."""

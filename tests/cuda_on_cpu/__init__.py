@@ -1,5 +1,0 @@
-"""Runs our CUDA kernels on the CPU, slowly and strictly, so that they can be tested where there is no GPU."""
-
-from tests.cuda_on_cpu.emulator import KernelError, launch, missing
-
-__all__ = ["KernelError", "launch", "missing"]
