@@ -22,6 +22,7 @@ from typing import Any, ClassVar, TypeVar
 from layerscope.cache import cache_dir
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import PluginError, Registry
+from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
 from layerscope.packages import (
@@ -36,7 +37,6 @@ from layerscope.packages import (
 
 log = logging.getLogger("layerscope")
 
-MARKER = "layerscope.json"  # written last into a converted folder: where it is, the folder is complete
 ACCEPT_VARIABLE = "LAYERSCOPE_ACCEPT_LICENSE"
 
 

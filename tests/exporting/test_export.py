@@ -157,6 +157,32 @@ def test_a_folder_is_replaced_only_when_asked_and_only_if_it_is_an_export(tmp_pa
         export(model, 1, out=other / "letter.txt")
 
 
+def test_what_no_export_recorded_writing_is_kept(tmp_path: Path) -> None:
+    model, out = tiny_model("llama"), tmp_path / "x"
+    export(model, 1, out=out, max_length=64)
+    (out / "notes.txt").write_text("my notes")
+    (out / "more").mkdir()
+    (out / "more" / "config.json").write_text("{}")
+    (out / "README.md").write_text("my words")
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    assert export(model, 2, out=link, max_length=64, overwrite=True).layer == 2
+    assert Exported.load(out).layer == 2
+    assert link.is_symlink()
+    assert (out / "notes.txt").read_text() == "my notes"
+    assert (out / "more" / "config.json").read_text() == "{}"
+    assert (out / "README.md.old").read_text() == "my words"
+    assert "layer 2" in (out / "README.md").read_text()
+    assert sorted(tmp_path.iterdir()) == [link, out]
+    mine = tmp_path / "mine"  # a user's folder with a file of that name
+    mine.mkdir()
+    (mine / "layerscope.json").write_text('{"kind": "export"}')
+    (mine / "modules.json").write_text("[]")
+    with pytest.raises(ExportError, match="holds no export"):
+        export(model, 1, out=mine, overwrite=True)
+    assert len(list(mine.iterdir())) == 2
+
+
 def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "x"
     export(tiny_model("llama"), 1, out=out, max_length=64)

@@ -12,6 +12,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.exporting import export
 from layerscope.models.sealed import check_export, damaged
 from layerscope.models.source import resolve
+from layerscope.store import RunFolder
 from tests.cli.support import run_main
 from tests.faults.commands import TEXTS
 from tests.tiny import tiny_model
@@ -68,6 +69,7 @@ def test_a_damaged_improvement_is_written_again(tmp_path: Path, caplog: pytest.L
 
     wanted = improve().encode(TEXTS)
     flip(out / "model.safetensors")
+    (out / "notes.txt").write_text("my notes")
     read = layerscope.load_run(out)
     with pytest.raises(LayerscopeError, match=r"model\.safetensors is damaged .its checksum does not match"):
         read.encode(TEXTS)
@@ -77,6 +79,10 @@ def test_a_damaged_improvement_is_written_again(tmp_path: Path, caplog: pytest.L
     flip(out / "candidates.parquet")
     improve()
     assert damaged(out) == []
+    assert (out / "notes.txt").read_text() == "my notes"
+    flip(out / "candidates.csv")
+    improve()
+    assert RunFolder(out).damaged() == []
 
 
 def test_a_damaged_export_is_told_when_it_is_read(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

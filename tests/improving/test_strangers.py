@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import layerscope
-from layerscope.catalogue import MARKER
+from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import blend_module, verifying
 from layerscope.exporting.bench import bench

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from layerscope.catalogue import MARKER
+from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import sha256_of
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import catalogue, fetch, is_cached, load

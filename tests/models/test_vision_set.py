@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.catalogue import MARKER
+from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import sha256_of
 from layerscope.models import catalogue, fetch, is_cached, load
 

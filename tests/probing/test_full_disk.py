@@ -44,4 +44,4 @@ def test_no_space_for_per_prompt_numbers(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(LayerscopeError, match="no space left"):
-        PromptNumbers.gathered(store, [prompts], tmp_path / "numbers.bin")
+        PromptNumbers.gathered(store, [prompts], tmp_path / "again.bin")

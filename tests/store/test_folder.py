@@ -198,16 +198,31 @@ def test_a_strangers_links_and_pipes_are_not_written_through(tmp_path: Path) -> 
             RunFolder(tmp_path / place).session("profile", CONFIG).__enter__()
         (tmp_path / place / "run.lock").unlink()
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "run.lock").write_text("a user's own file")
-    with pytest.raises(RunFolderError, match="is not a lock"):
-        RunFolder(tmp_path / "own").session("profile", CONFIG).__enter__()
+    for content in ("a user's own file", '{"pid": 7, "job": "another program"}'):
+        (tmp_path / "own" / "run.lock").write_text(content)
+        with pytest.raises(RunFolderError, match="is not a lock"):
+            RunFolder(tmp_path / "own").session("profile", CONFIG).__enter__()
+        assert (tmp_path / "own" / "run.lock").read_text() == content
+    (tmp_path / "own" / "run.lock").write_text("")  # may be another program's too
+    with RunFolder(tmp_path / "own").session("profile", CONFIG):
+        assert RunFolder(tmp_path / "own").status == "running"
+    assert (tmp_path / "own" / "run.lock").read_text() == ""
     folder = started(tmp_path / "run")
     folder.scratch.mkdir()
     (folder.scratch / "numbers.bin").symlink_to(mine)
+    with pytest.raises(RunFolderError, match=r"numbers.bin is in the way: it is a link"), folder.session("profile", CONFIG):
+        pass
+    (folder.scratch / "numbers.bin").unlink()
     os.mkfifo(folder.scratch / "000000.pooled.npy")
+    with pytest.raises(RunFolderError, match=r"pooled.npy is in the way"), folder.session("profile", CONFIG):
+        pass
+    (folder.scratch / "000000.pooled.npy").unlink()
+    ours = folder.scratch / "mean.float16"  # such files are filled in where they lie
+    os.link(mine, ours)
     with folder.session("profile", CONFIG):
-        assert not list(folder.scratch.iterdir())
+        ours.write_text("other")
     assert mine.read_text() == "important"
+    ours.unlink()
     folder.scratch.rmdir()
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / "list.json").write_text("[1]")
@@ -352,6 +367,71 @@ def test_a_users_table_in_a_runs_folder_is_his_own(tmp_path: Path) -> None:
     assert mine.exists()
 
 
+USERS = {
+    "notes.txt": "my notes", "list.json": "[1, 2]", "facts.json": '{"a": 1}', "half.json": "{", "photos/cat.jpg": "a cat",
+}  # fmt: skip
+
+
+def users_files(folder: Path) -> list[Path]:
+    """What a user may put anywhere, among it arrays that numpy wrote."""
+    for name, content in USERS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    np.save(folder / "mine.npy", np.ones(3))
+    np.savez(folder / "mine.npz", a=np.ones(3))
+    (folder / "cut.npy").write_bytes((folder / "mine.npy").read_bytes()[:-3])
+    return [folder / name for name in (*USERS, "mine.npy", "mine.npz", "cut.npy")]
+
+
+def test_files_of_the_user_stay_wherever_they_are(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path)
+    mine = [file for place in ("results/sts", "texts", "thesis") for file in users_files(tmp_path / place)]
+    before = {file: file.read_bytes() for file in mine}
+    manifest = folder.manifest() or {}
+    folder.write_manifest({**manifest, "owned": ["results", "texts", "thesis"]})  # edited by hand
+    for overwrite in (False, True):
+        with folder.session("evaluation", CONFIG, overwrite=overwrite, owned=["results", "texts"]) as session:
+            pass
+        kept = {
+            file: content
+            for file, content in before.items()
+            for place in (file, file.with_name(file.name + ".damaged"))
+            if place.exists() and place.read_bytes() == content
+        }
+        assert kept == before
+    assert not (tmp_path / "results" / "sts" / "a.json").exists()
+    assert not (tmp_path / "results" / "sts" / "a.npz").exists()
+    assert session.earlier is None
+
+
+def test_overwrite_replaces_runs_and_no_other_files(tmp_path: Path) -> None:
+    (tmp_path / "profile.parquet").write_text("my own")
+    with pytest.raises(RunFolderError, match=r"is not empty \(profile.parquet\) and holds no run, and only runs are replaced"):
+        RunFolder(tmp_path).session("profile", CONFIG, overwrite=True).__enter__()
+    assert (tmp_path / "profile.parquet").read_text() == "my own"
+
+
+def test_files_that_vanish_under_a_run_are_told(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with (
+        pytest.raises(RunFolderError, match=r"gone.npz was removed while the run was written: .*Run the same command again"),
+        folder.session("profile", CONFIG),
+    ):
+        (folder.scratch / "gone.npz").read_bytes()
+    with pytest.raises(FileNotFoundError), folder.session("profile", CONFIG):
+        (tmp_path.parent / "elsewhere").read_bytes()
+
+
+def test_a_second_writer_keeps_its_lock_when_the_first_ends(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).session("profile", CONFIG):
+        (tmp_path / "run.lock").unlink()  # by hand
+        other = locks.run_lock(tmp_path)
+        other.__enter__()
+    assert (tmp_path / "run.lock").exists()
+    other.__exit__(None, None, None)
+    assert not (tmp_path / "run.lock").exists()
+
+
 def test_folders_of_earlier_versions_have_no_checksums_and_open(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     manifest = folder.manifest() or {}
@@ -393,7 +473,7 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
     with folder.session("profile", CONFIG) as session:
         assert session.finished
     assert not folder.scratch.exists()
-    assert [check.status for check in check_tree(tmp_path)] == ["ok", "ok"]
+    assert [check.status for check in check_tree(tmp_path)] == ["ok", "ok", "ok"]  # the manifest, the table, its CSV file
 
 
 def test_what_a_kill_at_the_very_last_step_left_is_swept(tmp_path: Path) -> None:

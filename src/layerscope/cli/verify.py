@@ -52,6 +52,6 @@ def verify_command(
         if counts[UNKNOWN]:
             print(f"{counts[UNKNOWN]} were written by an earlier version, without a checksum.")
         if damaged:
-            shared.next_step("run the command that wrote it again: what is damaged is discarded and computed again")
+            shared.next_step("run the command that wrote it again: what is damaged is set aside and computed again")
     if damaged:
         raise typer.Exit(2)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANIFEST = "manifest.json"
+MARKER = "layerscope.json"  # of an export or a converted model, written last: where it is, the folder is complete
 _SWEEP_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 import torch
 from rich.table import Table
 
-from layerscope.catalogue import MARKER
+from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json
 from layerscope.errors import ExportError
 from layerscope.exporting import bench_child

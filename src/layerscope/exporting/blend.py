@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from layerscope.catalogue import MARKER
 from layerscope.core.readout import Readout
+from layerscope.core.runs import MARKER
 from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, clean_name, printable
 from layerscope.exporting import blend_module, verifying

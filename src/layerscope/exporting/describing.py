@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.catalogue import MARKER
 from layerscope.core.formatting import describe_size
 from layerscope.core.readout import DEFAULT_READOUT, Readout
+from layerscope.core.runs import MARKER
 from layerscope.errors import clean_name, printable
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.catalogue import MARKER
 from layerscope.core.options import ModelOptions, take_options
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
-from layerscope.core.runs import folder_name
+from layerscope.core.runs import MARKER, folder_name
 from layerscope.core.templates import get_template
 from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, UnknownNameError
@@ -34,6 +33,7 @@ from layerscope.models.load import at_commit
 from layerscope.models.sealed import seal
 from layerscope.store.atomic import explained, part_of, remove_parts, sync_folder
 from layerscope.store.locks import lock_beside
+from layerscope.store.ours import give_back, records, remove_ours
 
 _ASIDE = ".old"
 DEFAULT_MAX_LENGTH = 256  # the evaluation's
@@ -310,23 +310,29 @@ def check_free(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise ExportError(f"{out} exists and is not empty. Choose another --out, or --overwrite to replace an earlier export.")
-    if not _is_export(out):
-        raise ExportError(f"{out} holds no export of layerscope, and only those are replaced. Choose another --out.")
+    if out / "modules.json" not in records(out):
+        raise ExportError(
+            f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
+            "Choose another --out."
+        )
 
 
 @contextmanager
 def published(out: Path, overwrite: bool) -> Iterator[Path]:
     """A scratch folder beside `out` that takes its place at the end; after an `ExportError` it stays as NAME.failed.
 
-    One process at a time: another one is refused.
+    One process at a time: another one is refused. Files in `out` that no export recorded writing are kept.
     """
+    out = out.resolve()  # of a link, what it points to is replaced
     with lock_beside(out, "exporting"):
         with explained(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             for earlier in out.parent.glob(f".{glob.escape(out.name)}{_ASIDE}.*.part"):
-                if not out.exists():  # an export was killed while it took the place of this one
+                if out.exists():  # an export was killed after it took the place of this one, or before
+                    give_back(remove_ours(earlier), earlier, out)
+                else:
                     os.rename(earlier, out)
-            remove_parts(out.parent, of=(f".{out.name}", f".{out.name}{_ASIDE}"))  # of exports that were killed
+            remove_parts(out.parent, of=(f".{out.name}",))  # of exports that were killed
             check_free(out, overwrite)  # another process may have written it meanwhile
             scratch = part_of(out)
             scratch.mkdir()
@@ -339,7 +345,8 @@ def published(out: Path, overwrite: bool) -> Iterator[Path]:
             if not (scratch / "modules.json").exists():
                 raise  # refused before it was complete: nothing to look at
             failed = out.with_name(f"{out.name}.failed")
-            shutil.rmtree(failed, ignore_errors=True)
+            if failed.exists():
+                raise ExportError(f"{error} Nothing was written to {out}; an earlier failure is in {failed}.") from error
             os.rename(scratch, failed)
             raise ExportError(f"{error} Nothing was written to {out}; what failed is in {failed}.") from error
         finally:
@@ -354,11 +361,4 @@ def _replace(scratch: Path, out: Path) -> None:
         os.rename(out, aside)
     os.rename(scratch, out)
     sync_folder(out.parent)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _is_export(folder: Path) -> bool:
-    try:
-        return json.loads((folder / MARKER).read_text(encoding="utf-8")).get("kind") == "export"
-    except (OSError, ValueError, AttributeError):
-        return False
+    give_back(remove_ours(aside), aside, out)

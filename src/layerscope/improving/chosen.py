@@ -25,7 +25,7 @@ from layerscope.store.locks import lock_beside
 @contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
     """Be the only process that improves into `out`; yields a folder beside it for what a stopped run goes on from."""
-    with lock_beside(out, "improving") as work:
+    with lock_beside(out.resolve(), "improving") as work:
         yield work
         for file in work.glob("*.npz"):  # finished: nothing to go on from
             file.unlink(missing_ok=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from layerscope.catalogue import MARKER, Catalogue, Converted, Entry, File, Installed, PackageMember
+from layerscope.catalogue import Catalogue, Converted, Entry, File, Installed, PackageMember
+from layerscope.core.runs import MARKER
 from layerscope.errors import MissingExtraError, ModelError
 from layerscope.models import checkpoints
 from layerscope.models.settings import quiet

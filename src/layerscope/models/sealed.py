@@ -1,20 +1,20 @@
 """The checksums of an exported folder: written with it into layerscope.json, compared when it is used again.
 
-What people may edit is left out: the model card, and tables for spreadsheets.
+What people may edit is not checked: the model card, and tables for spreadsheets.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from layerscope.catalogue import MARKER
+from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json, sha256_of
 from layerscope.errors import ExportError
 from layerscope.packages import file_sha256
 from layerscope.store import checked
+from layerscope.store.ours import FILES
 from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
 
-FILES = "files"
 _EDITED = (".md", ".csv")
 
 
@@ -24,7 +24,7 @@ def seal(folder: Path) -> None:
     files = {
         path.relative_to(folder).as_posix(): sha256_of(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MARKER and path.suffix not in _EDITED
+        if path.is_file() and path.name != MARKER
     }
     checked.write_json(folder / MARKER, {**facts, FILES: files})
 
@@ -45,7 +45,8 @@ def check_export(folder: Path) -> list[Check]:
         return [Check(marker, UNKNOWN)]
     if matches_checksum(facts) is False:
         return [Check(marker, DAMAGED, "its checksum does not match")]
-    return [Check(marker, OK), *(_compared(folder, str(name), str(digest)) for name, digest in files.items())]
+    listed = {str(name): str(digest) for name, digest in files.items() if not str(name).endswith(_EDITED)}
+    return [Check(marker, OK), *(_compared(folder, name, digest) for name, digest in listed.items())]
 
 
 def damaged(folder: Path) -> list[Check]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from layerscope.catalogue import MARKER
+from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import exists, is_plain_name, read_json
 from layerscope.data.hub import (
     hub_problem,

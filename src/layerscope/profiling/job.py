@@ -38,7 +38,7 @@ from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
 from layerscope.progress import Progress, progress_bar
 from layerscope.spectra import solvers_used
-from layerscope.store import RunFolder, Shard, ShardStore
+from layerscope.store import RunFolder, Shard, ShardStore, atomic
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
 
@@ -333,7 +333,7 @@ class Job(ProfileTask):
         def gather() -> PromptNumbers:
             nonlocal encoded
             if isinstance(store, ShardStore):
-                return PromptNumbers.gathered(store, plan.shards, store.folder / "numbers.bin")
+                return PromptNumbers.gathered(store, plan.shards, atomic.part_of(store.folder / "numbers.bin"))
             finished = [replace(store.read(i), prompts=numbers) for i, numbers in enumerate(plan.shards)]
             encoded = time.perf_counter()  # a GPU may have been at its last passes
             return PromptNumbers.of(finished)

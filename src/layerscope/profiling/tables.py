@@ -89,7 +89,7 @@ class PromptNumbers:
         return made
 
     def _gather(self, store: ShardStore, shards: Sequence[np.ndarray], file: Path) -> None:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             start, waiting = 0, []
             for index in range(len(shards)):
@@ -171,7 +171,7 @@ class PromptTable:
             if writer is not None:
                 writer.close()
 
-        folder.fill_table("prompts", stream_parts)
+        folder.write_file("prompts.parquet", stream_parts)
 
     def _parts(self) -> Iterator[pd.DataFrame]:
         plan, numbers = self.plan, self.numbers

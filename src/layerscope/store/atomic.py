@@ -120,6 +120,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def free_name(path: Path, ending: str) -> Path:
+    """A path itself, or with an ending, so that nothing is there."""
+    while os.path.lexists(path):
+        path = path.with_name(path.name + ending)
+    return path
+
+
+def is_part(path: Path) -> bool:
+    """Whether a name is one that `part_of` gives."""
+    return path.name.startswith(".") and _PART_NAME.search(path.name) is not None
+
+
 def has_parts(folder: Path, of: tuple[str, ...] = ("",)) -> bool:
     """Whether something in a folder is being written, or was when its writer was killed."""
     return any(True for _ in _parts(folder, of))

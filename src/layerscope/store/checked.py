@@ -1,4 +1,4 @@
-"""Arrays and JSON that carry a checksum: written with it, checked when they are read, discarded where they are damaged.
+"""Arrays and JSON that carry a checksum: written with it, checked when they are read, set aside where they are damaged.
 
 - `.npy`: a trailer behind the data, which numpy does not read, has a CRC-32 of the header and of each part of the data;
 - `.npz`: a trailer with the CRC-32 of the whole, besides the one that a zip file has per member;
@@ -10,10 +10,12 @@ A file of an earlier version has none. It is read all the same.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import logging
 import math
+import os
 import struct
 import zipfile
 import zlib
@@ -33,6 +35,7 @@ log = logging.getLogger("layerscope")
 _MAGIC = b"LSCRC32\n"
 _END = struct.Struct("<II8s")  # CRC-32 of the header and the list of sums, how many sums, the magic
 _MOST_HEADER = 1 << 16
+DISCARDED = ".damaged"
 _NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EINTR, errno.ESTALE)
 
 T = TypeVar("T")
@@ -43,7 +46,7 @@ class DamagedFileError(RunFolderError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} is damaged ({reason}). Run the command that wrote it again: what is damaged is discarded and computed again."
+            f"{path} is damaged ({reason}). Run the command that wrote it again: what is damaged is set aside and computed again."
         )
         self.path, self.reason = path, reason
 
@@ -66,7 +69,7 @@ def _refuse_circumstances(path: Path, error: BaseException | None) -> None:
 
 
 def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
-    """What `read(path)` gives; None where there is no such file, or a damaged one, which is named and removed."""
+    """What `read(path)` gives; None where there is no such file, or a damaged one, which is named and set aside."""
     if not path.exists():
         return None
     try:
@@ -77,10 +80,11 @@ def read_or_discard(path: Path, read: Callable[[Path], T]) -> T | None:
 
 
 def discard(error: DamagedFileError) -> None:
-    """Say that a file is damaged, and remove it."""
-    log.warning("%s is damaged (%s): it is discarded and computed again", error.path, error.reason)
-    with atomic.explained(error.path):
-        error.path.unlink(missing_ok=True)
+    """Say that a file is damaged, and give it another name: what does not match its checksum may be the user's by now."""
+    aside = atomic.free_name(error.path.with_name(error.path.name + DISCARDED), DISCARDED)
+    log.warning("%s is damaged (%s): it is computed again", error.path, error.reason)
+    with atomic.explained(error.path), contextlib.suppress(FileNotFoundError):
+        os.rename(error.path, aside)
 
 
 # --- JSON ---

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,15 +21,17 @@ from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name
 from layerscope.store import atomic, checked
 from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
-from layerscope.store.verify import DAMAGED, TABLES, Check, check_run, check_table
+from layerscope.store.ours import SHARDS, TABLES, records, remove_ours
+from layerscope.store.verify import DAMAGED, Check, check_run, check_table
 from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARDS = "shards"
+log = logging.getLogger("layerscope")
+
 # Endings of what only the run's own process writes; a report may be written by somebody else at any moment.
-_WRITTEN = (".json", ".parquet", ".csv")
+_WRITTEN = (".json", ".parquet", ".csv", ".png", ".svg")
 # Columns whose texts are shown as names; others may hold texts of the user, which stay as they are.
 _NAMES = frozenset(("task", "split", "subset", "model", "job", "corpus", "study", "setting", "probe", "metric", "site", "label"))
 
@@ -108,8 +113,8 @@ class RunFolder:
         return "stopped" if lock_holder(self.path) is None else "running"
 
     def write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Write the manifest, and return it as written: with its checksum and, of a finished run, those of its tables."""
-        if is_complete(manifest):
+        """Write the manifest, and return it as written: with its checksum and those of its tables and figures."""
+        if self._digests:
             manifest = {**manifest, TABLES: {**manifest.get(TABLES, {}), **self._digests}}
         return checked.write_json(self.path / MANIFEST, manifest)
 
@@ -136,8 +141,8 @@ class RunFolder:
         """Write a run: one process at a time, started anew or resumed. `facts` go into the manifest from the start.
 
         A folder that holds another run is refused with what differs, unless `overwrite`. `owned` names what the run keeps in
-        its folder besides tables. Only what a manifest says that a run keeps is ever removed: a user's folder of the same name
-        is refused. `finished(manifest)` tells whether nothing is left to do.
+        its folder besides tables. Of that, only files that were recorded with a checksum are ever removed (`store.ours`);
+        a user's folder of the same name is refused. `finished(manifest)` tells whether nothing is left to do.
         """
         start = {"kind": kind, "key": config_key(config), "config": config, "layerscope": VERSION, **facts}
         start["owned"] = list(owned)
@@ -153,17 +158,18 @@ class RunFolder:
         with run_lock(self.path):
             earlier = self.open(config, overwrite)  # another process may have finished it in between
             if overwrite or earlier is None:
-                earlier = None
+                earlier, known = None, records(self.path)
                 for name in self._owned():
-                    self._remove(name)
+                    for path in remove_ours(self.path / name, known):
+                        log.warning("%s is not a file that layerscope recorded writing: it stays", path)
             whole = self._mend()
             if earlier is not None and whole and finished(earlier):
                 self.finish()  # of a run that was killed at its last step
                 yield Session(self, self.manifest(), True, start)
                 return
-            known = set(self._owned())
+            kept = set(self._owned())
             for name in owned:
-                if (name not in known and (self.path / name).exists()) or (self.path / name).is_symlink():
+                if (name not in kept and (self.path / name).exists()) or (self.path / name).is_symlink():
                     raise RunFolderError(
                         f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
                         "Move it, or choose another --out."
@@ -179,14 +185,24 @@ class RunFolder:
         for folder in (self.path / name for name in self._owned() if not (self.path / name).is_symlink()):
             inside = list(folder.rglob("*"))
             for path in inside:
+                facts = path.lstat()
                 # a run makes no links and pipes: it would write into somebody's file, or wait for ever
-                if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                    path.unlink()
+                if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
+                    raise RunFolderError(
+                        f"{path} is in the way: it is a link, a pipe or a device. Move it, or choose another --out."
+                    )
+                if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:  # somebody else's file too: a copy is ours alone
+                    with path.open("rb") as source:
+                        atomic.write(path, partial(shutil.copyfileobj, source))
             for inner in (folder, *(path for path in inside if path.is_dir())):
                 atomic.remove_parts(inner, all_of_them=True)
-        found = self.damaged()
-        for check in found:
+        found = {check.path: check for check in self.damaged()}
+        for check in found.values():
             checked.discard(check.error)
+        for csv in [path for path in found if path.suffix == ".csv" and path.with_suffix(".parquet") not in found]:
+            self._write_csv(csv.stem, self.read_table(csv.stem))
+            self.write_manifest(self.manifest() or {})
+            del found[csv]
         return not found
 
     def open(self, config: dict[str, Any], overwrite: bool = False) -> dict[str, Any] | None:
@@ -198,10 +214,13 @@ class RunFolder:
         if manifest is None:
             # a run that was killed while it wrote its first file may have left a part of it
             names = sorted(p.name for p in self.path.iterdir()) if self.path.exists() else []
-            others = [name for name in names if name != RUN_LOCK and not name.endswith(".part")][:3]
-            if others and not overwrite:
+            others = [name for name in names if name != RUN_LOCK and not name.endswith(".part")]
+            if overwrite:  # what a run does not write may stay beside it
+                others = [name for name in others if name.endswith(_WRITTEN)]
+            if others:
                 raise RunFolderError(
-                    f"{self.path} is not empty ({', '.join(others)}) and holds no run. Choose another --out, or --overwrite."
+                    f"{self.path} is not empty ({', '.join(others[:3])}) and holds no run"
+                    + (", and only runs are replaced. Choose another --out." if overwrite else ". Choose another --out.")
                 )
             return None
         told = manifest.get("config")
@@ -216,15 +235,17 @@ class RunFolder:
 
     def write_table(self, name: str, table: pd.DataFrame, csv: bool = True) -> None:
         """Write a table as parquet and, for people, as CSV."""
-        self.fill_table(name, lambda stream: table.to_parquet(stream, index=False))
+        self.write_file(f"{name}.parquet", lambda stream: table.to_parquet(stream, index=False))
         if csv:
-            atomic.write(self.path / f"{name}.csv", lambda stream: stream.write(table.to_csv(index=False).encode()))
+            self._write_csv(name, table)
 
-    def fill_table(self, name: str, fill: Callable[[BinaryIO], Any]) -> None:
-        """Write a table's parquet file through `fill(stream)`; the manifest of the finished run will hold its sha256."""
-        file = self.path / f"{name}.parquet"
-        atomic.write(file, fill)
-        self._digests[file.name] = sha256_of(file)
+    def _write_csv(self, name: str, table: pd.DataFrame) -> None:
+        self.write_file(f"{name}.csv", lambda stream: stream.write(table.to_csv(index=False).encode()))
+
+    def write_file(self, name: str, fill: Callable[[BinaryIO], Any]) -> None:
+        """Write a table or a figure through `fill(stream)`; the manifest of the finished run will hold its sha256."""
+        atomic.write(self.path / name, fill)
+        self._digests[name] = sha256_of(self.path / name)
 
     def read_table(self, name: str) -> pd.DataFrame:
         """Read a table back, checked against the manifest."""
@@ -249,7 +270,7 @@ class RunFolder:
         """Remove what was needed only while running, where it is the run's own."""
         owned = self._owned()
         if SHARDS in owned:
-            self._remove(SHARDS)
+            remove_ours(self.scratch, {})
             manifest = self.manifest() or {}
             if "owned" in manifest:  # a folder of that name that comes later is the user's
                 checked.write_json(self.path / MANIFEST, {**manifest, "owned": [name for name in owned if name != SHARDS]})
@@ -266,9 +287,6 @@ class RunFolder:
         manifest = self.manifest() or {}
         told = manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
         return [name for name in told if is_plain_name(name)] if isinstance(told, (list, tuple)) else []
-
-    def _remove(self, name: str) -> None:
-        shutil.rmtree(self.path / name, ignore_errors=True)
 
 
 def _differences(old: Any, new: Any, name: str = "") -> list[str]:

@@ -28,6 +28,8 @@ RUN_LOCK = "run.lock"
 """The file of a run's folder that says who writes there. It is there only while somebody does, or was killed doing it."""
 
 
+_FACTS = {"pid", "host", "since"}
+
 # A lock that is a link could stand for any file of the user's, and opening a pipe would wait for ever.
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -114,13 +116,24 @@ def run_lock(folder: Path, about: Path | None = None) -> Iterator[None]:
     path = folder / RUN_LOCK
     with atomic.explained(path):
         folder.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock_run(path, about or folder)
+    descriptor, made = _lock_run(path, about or folder)
     try:
         yield
+    except FileNotFoundError as error:
+        if error.filename is None or not Path(os.fsdecode(error.filename)).is_relative_to(folder):
+            raise
+        raise RunFolderError(
+            f"{os.fsdecode(error.filename)} was removed while the run was written: by another process, if {path} was deleted by "
+            "hand. Run the same command again."
+        ) from error
     finally:
+        mine = made and _is_file(descriptor, path)
+        if not made:
+            os.ftruncate(descriptor, 0)
         if fcntl is None:  # Windows does not remove a file that is open
             os.close(descriptor)
-        path.unlink(missing_ok=True)
+        if mine:
+            path.unlink(missing_ok=True)
         if fcntl is not None:
             os.close(descriptor)
 
@@ -156,7 +169,8 @@ def lock_holder(folder: Path) -> dict[str, Any] | None:
         os.close(descriptor)
 
 
-def _lock_run(path: Path, about: Path) -> int:
+def _lock_run(path: Path, about: Path) -> tuple[int, bool]:
+    """The open lock, and whether a run of layerscope made it: an empty file may be another program's, and stays."""
     while True:
         created = True
         with atomic.explained(path):
@@ -172,7 +186,7 @@ def _lock_run(path: Path, about: Path) -> int:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 continue
         try:
-            _refuse_foreign(descriptor, path)
+            made = created or _refuse_foreign(descriptor, path)
             locked = _flock(descriptor)
             if locked is False or (locked is None and not created and not _is_gone(_read_holder(path))):
                 raise RunFolderError(_refusal(path, about, _read_holder(path), locked is None))
@@ -180,23 +194,21 @@ def _lock_run(path: Path, about: Path) -> int:
                 since = datetime.now().astimezone().isoformat(" ", "seconds")
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
-                return descriptor
+                return descriptor, made
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
 
 
-def _refuse_foreign(descriptor: int, path: Path) -> None:
-    """A file that no run of ours made is not written to, whatever it is called."""
+def _refuse_foreign(descriptor: int, path: Path) -> bool:
+    """Whether a run of ours made a lock; False of an empty file. What holds anything else is refused."""
     facts = os.fstat(descriptor)
     ours = stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
-    if ours and facts.st_size:
-        content = os.read(descriptor, 4096).strip(b"\0")  # a power failure may leave zeros
-        ours = not content or b'"pid"' in content
-        os.lseek(descriptor, 0, os.SEEK_SET)
-    if not ours:
+    content = os.pread(descriptor, 4096, 0).strip(b"\0") if ours and facts.st_size else b""  # a power failure may leave zeros
+    if not ours or (content and set(_parsed(content)) != _FACTS):
         raise RunFolderError(f"{path} is in the way: it is not a lock of layerscope's. Move it, or choose another --out.")
+    return bool(content)
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
@@ -221,8 +233,14 @@ def _flock(descriptor: int) -> bool | None:
 
 
 def _read_holder(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        holder = json.loads(path.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError):
+        return _parsed(path.read_bytes())
+    return {}
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        holder = json.loads(content)
         if isinstance(holder, dict):
             return holder
     return {}

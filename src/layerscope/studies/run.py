@@ -78,7 +78,7 @@ class StudyRun:
         try:
             figure = self.plot()
             for kind in ("png", "svg"):
-                atomic.write(folder.path / f"figure.{kind}", partial(figure.savefig, format=kind))
+                folder.write_file(f"figure.{kind}", partial(figure.savefig, format=kind))
         except MissingExtraError as error:  # the numbers must not be lost for want of a picture
             # not the command that installs it, which names a folder of this machine: others will read this
             told = f"no figure was drawn: that needs the extra `{error.extra}`"
