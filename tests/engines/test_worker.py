@@ -7,8 +7,9 @@ import pickle
 import pytest
 
 from layerscope.engines.base import MapWork
-from layerscope.engines.dispatch import Actor, Expected, attempt
+from layerscope.engines.dispatch import Actor, attempt
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.version import VERSION
 
 
 def fail(error: Exception) -> None:
@@ -33,12 +34,12 @@ def test_calls_that_overtake_each_other_do_not_bring_back_earlier_work(monkeypat
     """A worker that was still opening one piece of work when that ended is given the next: both calls are on their way."""
     monkeypatch.setattr("layerscope.engines.dispatch._location", lambda: {"node": "here", "gpus": []})
     worker = Actor()
-    assert worker.open(MapWork(str), 7, Expected()).reason is None
-    late = worker.open(MapWork(abs), 6, Expected())
+    assert worker.open(MapWork(str), 7, VERSION, 1).reason is None
+    late = worker.open(MapWork(abs), 6, VERSION, 1)
     assert late.reason is not None
-    assert worker.run(7, 0, -5, None).result[0] == "-5"
-    stale = worker.run(6, 0, -5, None)
+    assert worker.run(7, -5, None).result[0] == "-5"
+    stale = worker.run(6, -5, None)
     assert "another piece of work (7, not 6)" in str(stale.reason)
     assert stale.refused is None  # it may be tried elsewhere
     worker.release(6)
-    assert worker.run(7, 1, 3, None).result[0] == "3"
+    assert worker.run(7, 3, None).result[0] == "3"

@@ -50,14 +50,6 @@ def attempt(function: Callable[..., Any], *given: Any) -> ItemOutcome:
         return ItemOutcome(reason=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What must be the same on every machine, and how many threads a worker may use."""
-
-    version: str = VERSION
-    threads: int = 1
-
-
 class Actor:
     """A worker. It does one piece of work after the other.
 
@@ -71,24 +63,21 @@ class Actor:
         self.changing = threading.Lock()  # calls may overtake each other
         self.busy = threading.Lock()
         self.preparing = threading.Lock()  # a tokenizer serves one thread at a time
-        self.done: dict[int, int] = {}  # units of the items that are inside
 
-    def open(self, work: Any, number: int, expected: Expected) -> ItemOutcome:
+    def open(self, work: Any, number: int, version: str, threads: int) -> ItemOutcome:
         """Get ready for a piece of work; the answer says where this worker is."""
         with self.changing:
             if number < self.number:  # of a piece of work that ended before this call was heard
                 return ItemOutcome(reason="there is a later piece of work")
-            outcome = attempt(self._open, work, number, expected)
+            outcome = attempt(self._open, work, number, version, threads)
         return outcome if outcome.reason is None else replace(outcome, reason=f"on {platform.node()}: {outcome.reason}")
 
-    def _open(self, work: Any, number: int, expected: Expected) -> dict[str, Any]:
+    def _open(self, work: Any, number: int, version: str, threads: int) -> dict[str, Any]:
         import torch
 
-        if expected.version != VERSION:
-            raise LayerscopeError(
-                f"the worker has layerscope {VERSION}, the run {expected.version}. Install the same on every machine."
-            )
-        torch.set_num_threads(expected.threads)
+        if version != VERSION:
+            raise LayerscopeError(f"the worker has layerscope {VERSION}, the run {version}. Install the same on every machine.")
+        torch.set_num_threads(threads)
         self._drop()
         self.work, self.number = work, number
         common = work.open()
@@ -107,34 +96,23 @@ class Actor:
         if self.work is not None:
             attempt(self.work.close)
             self.work = None
-            self.done.clear()
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def run(self, number: int, index: int, item: Any, common: Any) -> ItemOutcome:
+    def run(self, number: int, item: Any, common: Any) -> ItemOutcome:
         """The outcome of an item of a piece of work: its result, and how many units it was."""
         if number != self.number:
             return ItemOutcome(reason=f"this worker has another piece of work ({self.number}, not {number})")
-        self.done[index] = 0
-        try:
-            return attempt(self._run, index, item, common)
-        finally:
-            self.done.pop(index, None)
+        return attempt(self._run, item, common)
 
-    def _run(self, index: int, item: Any, common: Any) -> tuple[Any, int]:
-        def advance(units: int) -> None:
-            self.done[index] += units
-
+    def _run(self, item: Any, common: Any) -> tuple[Any, int]:
+        units: list[int] = []
         with self.preparing:
             prepared = self.work.prepare(item)
         with self.busy:
-            result = self.work.run(item, prepared, advance, common)
-        return result, self.done[index]
-
-    def progress(self) -> dict[int, int]:
-        """Units done of the items that are inside."""
-        return dict(self.done)
+            result = self.work.run(item, prepared, units.append, common)
+        return result, sum(units)
 
 
 def _location() -> dict[str, Any]:
@@ -227,8 +205,6 @@ class Member:
     where: str = "a worker that was still starting"
     pid: int | None = None
     items: dict[Any, int] = field(default_factory=dict)
-    poll: Any = None
-    units: dict[int, int] = field(default_factory=dict)
 
 
 _NUMBERS = itertools.count()
@@ -287,7 +263,7 @@ class Dispatch:
         self.tried: Counter[int] = Counter()
         self.suspects: set[int] = set()
         self.given_up: list[tuple[int, Any]] = []
-        self.finished = self.units = self.shown = 0
+        self.finished = 0
         self.deaths = 0  # since the last result: a cluster on which nothing survives is given up
         self.facts: dict[str, Any] = {"nodes": set(), "replaced": 0, "torch": set(), "devices": set()}
         self.common: Any = None
@@ -310,19 +286,17 @@ class Dispatch:
                 while self.given_up:
                     self.finished += 1
                     yield self.given_up.pop()
-                self._report_progress()
         finally:
             self._end()
 
     def _start(self) -> None:
         actor = self.idle.take() or self._new_actor()
-        self.members.append(Member(actor, actor.open.remote(self.sent, self.number, Expected(threads=self.placement.threads))))
+        self.members.append(Member(actor, actor.open.remote(self.sent, self.number, VERSION, self.placement.threads)))
 
     def _new_actor(self) -> Any:
         cpus, gpus, items = self.shape
-        remote = self.ray.remote(concurrency_groups={"watch": 1})(Actor)
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": items, "max_restarts": 0}
-        return remote.options(**options, scheduling_strategy="SPREAD").remote(hide_gpus=not gpus)
+        return self.ray.remote(Actor).options(**options, scheduling_strategy="SPREAD").remote(hide_gpus=not gpus)
 
     def _assign(self) -> None:
         """Give items to the workers that have the fewest: near the end nobody waits for a worker that has two."""
@@ -338,7 +312,7 @@ class Dispatch:
         index = next((i for i in self.waiting if not member.items or i not in self.suspects), None)
         if index is not None:
             self.waiting.remove(index)
-            member.items[member.actor.run.remote(self.number, index, self.items[index], self.common)] = index
+            member.items[member.actor.run.remote(self.number, self.items[index], self.common)] = index
 
     def _ready(self) -> list[Any]:
         every = [m.opening for m in self.members if m.opening is not None]
@@ -370,7 +344,6 @@ class Dispatch:
             self._opened(member, outcome)
             return None
         index = member.items.pop(reference)
-        member.units.pop(index, None)
         self.suspects.discard(index)
         if outcome.reason is not None:
             log.debug("%s", outcome.trace)
@@ -378,7 +351,8 @@ class Dispatch:
             return None
         self.deaths = 0
         result, units = outcome.result
-        self.units += units
+        if units:
+            self.advance(units)
         return index, result
 
     def _opened(self, member: Member, outcome: ItemOutcome) -> None:
@@ -426,22 +400,6 @@ class Dispatch:
         result = self.work.give_up(self.items[index], f"failed {self.attempts} times, the last time: {reason}")
         self.given_up.append((index, result))
         self.deaths = 0
-
-    def _report_progress(self) -> None:
-        """One bar for all workers: what is finished, and what is done of the items in progress."""
-        for member in self.members:
-            if member.poll is None and member.items:
-                member.poll = member.actor.progress.options(concurrency_group="watch").remote()
-            elif member.poll is not None and self.ray.wait([member.poll], timeout=0)[0]:
-                try:
-                    member.units = self.ray.get(member.poll)
-                except self.ray.exceptions.RayError:
-                    member.units = {}  # the worker's death is noticed where its items are awaited
-                member.poll = None
-        in_progress = sum(n for m in self.members for index, n in m.units.items() if index in m.items.values())
-        if self.units + in_progress > self.shown:
-            self.advance(self.units + in_progress - self.shown)
-            self.shown = self.units + in_progress
 
     def _end(self) -> None:
         complete = self.finished == len(self.items)
