@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from layerscope import packages
+from layerscope.core.untrusted import sha256_of
 from layerscope.errors import DownloadError
-from layerscope.packages import Package, extract_folder, extract_members, fetch_package
+from layerscope.packages import Package, extract_folder, extract_members, fetch_package, file_sha256
 
 CONTENT = b"PK wheel bytes"
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -121,3 +122,22 @@ def test_nothing_in_the_current_folder_is_run(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DownloadError, match=r"pip could not download thing==1\.0"):
         fetch_package(Package("thing", "1.0", SHA), tmp_path / "into")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("place", [0, 100_003, -1])
+def test_a_bit_that_a_disk_lost_changes_the_fingerprint(tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(packages, "stat_key", lambda path: (1,))  # nothing tells that the file was written to
+    file = tmp_path / "weights"
+    file.write_bytes(bytes(range(256)) * 9000 + b"end")
+    asked = []
+    monkeypatch.setattr(packages, "sha256_of", lambda path: asked.append(path) or sha256_of(path))
+    before = file_sha256(file)
+    monkeypatch.setattr(packages, "_READ", {})  # another process
+    assert file_sha256(file) == before == sha256_of(file)
+    assert len(asked) == 1
+    raw = bytearray(file.read_bytes())
+    raw[place] ^= 16
+    file.write_bytes(raw)
+    monkeypatch.setattr(packages, "_READ", {})
+    assert file_sha256(file) == sha256_of(file) != before

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import layerscope
+from layerscope import packages
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import export
 from layerscope.models.sealed import check_export, damaged
@@ -49,6 +50,16 @@ def test_every_file_that_decides_is_checked(
         (folder / name).write_bytes(before)
     (folder / "model.safetensors").unlink()
     assert [check.reason for check in damaged(folder)] == ["it is missing"]
+
+
+def test_verify_reads_every_byte(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    resolve(folder)  # checksums are remembered from here on
+    monkeypatch.setattr(packages, "file_sha256", lambda path: pytest.fail("a remembered checksum"))
+    file, before = folder / "model.safetensors", (folder / "model.safetensors").stat()
+    flip(file)
+    monkeypatch.setattr(Path, "stat", lambda path, stat=Path.stat, **given: before if path == file else stat(path, **given))
+    assert run_main(monkeypatch, capsys, "verify", folder).code == 2
+    assert [check.path for check in damaged(folder)] == [file]
 
 
 def test_an_export_of_an_earlier_version_is_not_verified(folder: Path) -> None:

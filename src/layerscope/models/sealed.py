@@ -5,12 +5,12 @@ What people may edit is not checked: the model card, and tables for spreadsheets
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json, sha256_of
 from layerscope.errors import ExportError
-from layerscope.packages import file_sha256
 from layerscope.store import checked
 from layerscope.store.ours import FILES
 from layerscope.store.verify import DAMAGED, OK, UNKNOWN, Check
@@ -29,7 +29,7 @@ def seal(folder: Path) -> None:
     checked.write_json(folder / MARKER, {**facts, FILES: files})
 
 
-def check_export(folder: Path) -> list[Check]:
+def check_export(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> list[Check]:
     """Every file of an exported folder with whether it is what was written; nothing where the folder is no export."""
     marker = folder / MARKER
     if not marker.is_file():
@@ -46,19 +46,19 @@ def check_export(folder: Path) -> list[Check]:
     if matches_checksum(facts) is False:
         return [Check(marker, DAMAGED, "its checksum does not match")]
     listed = {str(name): str(digest) for name, digest in files.items() if not str(name).endswith(_EDITED)}
-    return [Check(marker, OK), *(_compared(folder, name, digest) for name, digest in listed.items())]
+    return [Check(marker, OK), *(_compared(folder, name, digest, sha256) for name, digest in listed.items())]
 
 
-def damaged(folder: Path) -> list[Check]:
+def damaged(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> list[Check]:
     """The files of an exported folder that are not what was written."""
-    return [check for check in check_export(folder) if check.status == DAMAGED]
+    return [check for check in check_export(folder, sha256) if check.status == DAMAGED]
 
 
-def _compared(folder: Path, name: str, digest: str) -> Check:
+def _compared(folder: Path, name: str, digest: str, sha256: Callable[[Path], str]) -> Check:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         return Check(path, DAMAGED, "it is not in this folder")
     if not path.is_file():
         return Check(path, DAMAGED, "it is missing")
-    same = file_sha256(path) == digest
+    same = sha256(path) == digest
     return Check(path, OK if same else DAMAGED, "" if same else "its checksum does not match")

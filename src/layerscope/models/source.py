@@ -26,6 +26,7 @@ from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.sealed import damaged
+from layerscope.packages import file_sha256
 
 Kind = Literal["catalogue", "folder", "gguf", "hub"]
 
@@ -141,7 +142,7 @@ def _local_source(
         if path.suffix != ".gguf":
             raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")
         return _gguf_source(path, path.stem)
-    for check in damaged(path):
+    for check in damaged(path, file_sha256):
         if (check.path, check.reason) in _told:  # one run looks several times
             continue
         _told.add((check.path, check.reason))
