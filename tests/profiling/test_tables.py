@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from layerscope.core.columns import PROFILE, names
 from layerscope.data import Corpus
 from layerscope.metrics import intervals as intervals_module
 from layerscope.metrics.dataset_entropy import DatasetEntropy
@@ -17,7 +18,7 @@ from layerscope.profiling import tables as tables_module
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore
 from layerscope.profiling.job import Job
-from layerscope.profiling.tables import COLUMNS, TableBuilder
+from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
 from layerscope.store import ShardStore
 from tests.tiny import tiny_model
@@ -102,7 +103,7 @@ def test_rows_and_notes_follow_the_sites(model: LoadedModel, tmp_path: Path, mon
     monkeypatch.setattr(tables_module, "_BOUND_SLACK", -1e9)  # everything is out of bounds
     found = run(model, tmp_path)
     sites = list(dict.fromkeys(found.table["site"]))
-    assert list(found.table.columns) == COLUMNS
+    assert list(found.table.columns) == names(PROFILE)
     told = [text.split(" at ")[1].split(" is ")[0] for text in found.manifest["warnings"] if "outside its bounds" in text]
     assert list(dict.fromkeys(told)) == sites
     first = found.table[found.table["site"] == sites[0]]

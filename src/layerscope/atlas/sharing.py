@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.columns import PROFILE, Column, with_added
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import DECISIVE
-from layerscope.core.readout import READOUT_COLUMNS
 from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.core.untrusted import exists, sha256_of
@@ -35,44 +35,34 @@ FILE, CARD = "results.parquet", "README.md"
 KINDS = ("profile", "evaluation", "probe")
 LICENSE = "unknown"
 
-_NAMES = ["run", "model", "family", "kind", "data", "task_type", "split", "subset", "metric", "normalization", "probe"]
-_TEXT = [*_NAMES, *READOUT_COLUMNS, "site", "dtype", "weights_sha256", "revision", "layerscope", "facts"]
-_WHOLE = ["layer", "n_blocks", "max_length", "n"]
-_FLOATS = ["depth", "value", "ci_low", "ci_high"]
-_YES_NO = ["unit_length"]
 COLUMNS = {
-    "run": "the run that the row is from",
-    "model": "the model's name",
-    "family": "its architecture's family",
-    "kind": "profile, evaluation or probe",
-    "data": "corpus, task or data set",
-    "task_type": "of an evaluation: STS, Classification, …",
-    "split": "of an evaluation: the task's split",
-    "subset": "of an evaluation: the task's subset",
-    "metric": "what was measured; of an evaluation, mteb's main score",
-    "normalization": "of a profile: divided by what (`raw`: nothing)",
-    "probe": "of a probe: its kind",
-    "template": "of an evaluation: the words around each text",
-    "pooling": "of an evaluation: how tokens become one vector",
-    "final_norm": "the model's final norm: `applied` at every layer, `raw` at none, `hf` at the last",
-    "sink": "the token with the largest norm: `keep` or `drop`",
-    "centering": "of an evaluation: `corpus` where the mean of the texts is subtracted",
-    "site": "the place in the network; `embed` is layer 0, `block.2` is layer 3",
-    "layer": "blocks before the state; 0 is the input of the first block",
-    "depth": "layer / n_blocks",
-    "n_blocks": "the model's blocks",
-    "value": "the number; empty where it is undefined",
-    "ci_low": "its 95 % interval, where there is one",
-    "ci_high": "",
-    "n": "prompts or items behind it",
-    "max_length": "tokens to which texts were cut",
-    "unit_length": "of an evaluation: whether vectors were scaled to length 1",
-    "dtype": "precision of the weights",
-    "weights_sha256": "digest of the weights",
-    "revision": "the hub's commit, where there is one",
-    "layerscope": "the version that measured it",
-    "facts": "model, data and all conventions of the run as JSON",
+    column.name: column
+    for column in (
+        Column("run", str, "the run that the row is from"),
+        Column("model", str, "the model's name"),
+        Column("family", str, "its architecture's family"),
+        Column("kind", str, "profile, evaluation or probe"),
+        Column("data", str, "corpus, task or data set"),
+        Column("task_type", str, "of an evaluation: STS, Classification, …"),
+        Column("split", str, "of an evaluation: the task's split"),
+        Column("subset", str, "of an evaluation: the task's subset"),
+        Column("probe", str, "of a probe: its kind"),
+        Column("template", str, "of an evaluation: the words around each text"),
+        Column("pooling", str, "of an evaluation: how tokens become one vector"),
+        Column("final_norm", str, "the model's final norm: `applied` at every layer, `raw` at none, `hf` at the last"),
+        Column("centering", str, "of an evaluation: `corpus` where the mean of the texts is subtracted"),
+        *PROFILE,
+        Column("n_blocks", int, "the model's blocks"),
+        Column("max_length", int, "tokens to which texts were cut"),
+        Column("unit_length", bool, "of an evaluation: whether vectors were scaled to length 1"),
+        Column("dtype", str, "precision of the weights"),
+        Column("weights_sha256", str, "digest of the weights"),
+        Column("revision", str, "the hub's commit, where there is one"),
+        Column("layerscope", str, "the version that measured it"),
+        Column("facts", str, "model, data and all conventions of the run as JSON"),
+    )
 }
+_TEXT, _FLOATS = ([name for name, column in COLUMNS.items() if column.kind is kind] for kind in (str, float))
 
 _MOST_BYTES, _MOST_ROWS, _MOST_UNPACKED = 64 * 2**20, 2_000_000, 2**30
 _LONGEST = {"facts": 500_000}
@@ -195,13 +185,13 @@ def _without_place(value: Any) -> Any:
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
     """The table with the types that the file has."""
     out: dict[str, Any] = {}
-    for name in COLUMNS:
+    for name, kind in ((name, column.kind) for name, column in COLUMNS.items()):
         column = table[name]
-        if name in _WHOLE:
+        if kind is int:
             out[name] = pd.array(pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan), dtype="Float64").astype("Int64")
-        elif name in _FLOATS:
+        elif kind is float:
             out[name] = pd.to_numeric(column).astype(float)
-        elif name in _YES_NO:
+        elif kind is bool:
             out[name] = pd.array([None if pd.isna(v) else bool(v) for v in column], dtype="boolean")
         else:
             out[name] = pd.Series([None if pd.isna(v) else clean_name(str(v)) for v in column], dtype="object")
@@ -211,13 +201,8 @@ def _typed(table: pd.DataFrame) -> pd.DataFrame:
 def _schema() -> Any:
     import pyarrow as pa
 
-    kinds = {
-        **dict.fromkeys(_TEXT, pa.string()),
-        **dict.fromkeys(_WHOLE, pa.int64()),
-        **dict.fromkeys(_FLOATS, pa.float64()),
-        **dict.fromkeys(_YES_NO, pa.bool_()),
-    }
-    return pa.schema([(name, kinds[name]) for name in COLUMNS])
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    return pa.schema([(name, kinds[column.kind]) for name, column in COLUMNS.items()])
 
 
 def _write_table(table: pd.DataFrame, file: Path) -> None:
@@ -265,7 +250,7 @@ def data_card(table: pd.DataFrame, title: str, license: str, digest: str) -> str
     ]
     lines[-2] += " columns below, and for every setting `facts`."
     lines += ["| column | what |", "|---|---|"]
-    lines += [f"| `{name}` | {what or 'see above'} |" for name, what in COLUMNS.items()]
+    lines += [f"| `{name}` | {column.meaning} |" for name, column in COLUMNS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -330,17 +315,21 @@ def _read_table(file: Path) -> pd.DataFrame:
             unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
             if facts.num_rows > _MOST_ROWS or unpacked > _MOST_UNPACKED:
                 raise DataError(f"{file} declares {facts.num_rows:,} rows of {unpacked:,} bytes, more than is read.")
-            given = parquet.schema_arrow
+            given, there = parquet.schema_arrow, []
             for column in wanted:
                 if given.get_field_index(column.name) < 0:
+                    if COLUMNS[column.name].added:
+                        continue
                     raise DataError(f"{file} has no column {column.name!r}: `layerscope atlas export` writes it. Export again.")
                 if given.field(column.name).type != column.type:
                     kind = given.field(column.name).type
                     raise DataError(f"column {column.name!r} of {file} is of type {kind}, not {column.type}. Export again.")
-            parts = [batch.to_pandas() for batch in parquet.iter_batches(batch_size=65536, columns=list(COLUMNS))]
+                there.append(column.name)
+            parts = [batch.to_pandas() for batch in parquet.iter_batches(batch_size=65536, columns=there)]
     except (pa.ArrowException, ValueError, OverflowError, MemoryError, OSError) as error:
         raise DataError(f"{file} is not a readable parquet file: {error}. Download it again.") from error
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+    read = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=there)
+    return with_added(read, COLUMNS.values())[list(COLUMNS)]
 
 
 def _checked(table: pd.DataFrame, file: Path) -> pd.DataFrame:

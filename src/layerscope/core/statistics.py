@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,10 @@ Z95 = 1.959963984540054
 
 _NUMBER = r"[+\-−]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan)"
 _TOLD = re.compile(rf"^\s*(?P<value>{_NUMBER})(?:\s*\(\s*(?P<low>{_NUMBER})\s+to\s+(?P<high>{_NUMBER})\s*\))?\s*$")
+
+
+INTERVAL = ("ci_low", "ci_high")
+"""The columns of a table that hold a value's 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,18 @@ class Interval:
     low: float = math.nan
     high: float = math.nan
     n: int = 0
+
+    @classmethod
+    def from_row(cls, row: Any, value: str = "value", prefix: str = "") -> Self:
+        """The value of a table's row (a mapping or series) with its interval, whose columns may have a prefix."""
+        found = [row.get(name) for name in (value, *(prefix + end for end in INTERVAL))]
+        middle, low, high = (math.nan if number is None else float(number) for number in found)
+        return cls(middle, low, high)
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """The interval as the columns of a table."""
+        return {"value": self.value, INTERVAL[0]: self.low, INTERVAL[1]: self.high, "n": self.n}
 
     @property
     def known(self) -> bool:
@@ -67,6 +83,11 @@ class Interval:
             items = f": {self.n} item{'s' * (self.n != 1)}" if self.n else ""
             return f"{self.value:{sign}.{digits}f} (no interval{items})"
         return f"{self.value:{sign}.{digits}f} ({self.low:{sign}.{digits}f} to {self.high:{sign}.{digits}f})"
+
+    def ends(self, digits: int = 1, signed: bool = True) -> str:
+        """` [low, high]`; nothing where they are not known."""
+        sign = "+" if signed else ""
+        return f" [{self.low:{sign}.{digits}f}, {self.high:{sign}.{digits}f}]" if self.known else ""
 
     def __str__(self) -> str:
         return self.format()

@@ -16,7 +16,7 @@ from layerscope.core.options import take_renamed
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
-from layerscope.core.statistics import benjamini_hochberg, holm
+from layerscope.core.statistics import INTERVAL, benjamini_hochberg, holm
 from layerscope.core.tables import WideTable, pivot
 from layerscope.correlation import maths, pooled
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -139,7 +139,7 @@ def _curves(run: Profile, sink: str) -> pd.DataFrame:
 class Correlations(WideTable):
     """What `correlate` returns. `layers`: one row per metric and measure, one point per layer (mean over tasks).
 
-    `tasks`: the same within each task. Both hold value, ci_low, ci_high, what unrelated curves as smooth as the scores' give
+    `tasks`: the same within each task. Both hold value, its interval, what unrelated curves as smooth as the scores' give
     (null_mean, null_95), p by each null (p_phase, p_increments), p (the larger of the two) and p_adjusted. `over_tasks`: the mean
     of the tasks' correlations with its p, all tasks together (see `pooled`); `over_models` needs it. `undefined` says which pairs
     have no correlation and why.
@@ -260,22 +260,8 @@ def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
     return profiles, evaluations[0]  # type: ignore[return-value]
 
 
-_COLUMNS = [
-    "metric",
-    "measure",
-    "task",
-    "value",
-    "ci_low",
-    "ci_high",
-    "p",
-    "p_adjusted",
-    "p_phase",
-    "p_increments",
-    "null_mean",
-    "null_95",
-    "layers",
-    "tasks",
-]
+_COLUMNS = ["metric", "measure", "task", "value", *INTERVAL, "p", "p_adjusted", "p_phase", "p_increments"]
+_COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
 
 
 def _adjusted(rows: list[dict[str, Any]], adjust: Any) -> pd.DataFrame:
@@ -375,8 +361,7 @@ class _Job:
             "measure": measure,
             "task": task,
             "value": value,
-            "ci_low": interval[0] if interval else None,
-            "ci_high": interval[1] if interval else None,
+            **dict(zip(INTERVAL, interval or (None, None), strict=True)),
             "p": chance.p,
             "p_phase": chance.p_by_null["random phase"],
             "p_increments": chance.p_by_null["permuted increments"],

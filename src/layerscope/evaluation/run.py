@@ -13,7 +13,7 @@ import pandas as pd
 
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
 from layerscope.core.runs import finished_manifest, view
-from layerscope.core.statistics import Interval, average_precision, bootstrap_rows, spearman
+from layerscope.core.statistics import INTERVAL, Interval, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, checked
@@ -181,9 +181,10 @@ def _clustered(task: Any, split: str, entry: dict[str, Any], predictions: Any) -
 
 SCORE_COLUMNS = ["task", "task_type", "split", "subset", "metric", "template", "layer", "site", "depth"]
 SCORE_COLUMNS += ["final_norm", "pooling", "sink", "centering", "score"]
-GAIN_COLUMNS = ["task", "split", "subset", *READOUT_COLUMNS, "layer", "site", "score", "gain", "ci_low", "ci_high", "tied_best"]
+GAIN_COLUMNS = ["task", "split", "subset", *READOUT_COLUMNS, "layer", "site", "score", "gain", *INTERVAL, "tied_best"]
 # against the last layer under the default readout, which is what a user who changes nothing gets
-GAIN_COLUMNS += ["gain_over_default", "default_ci_low", "default_ci_high"]
+DEFAULT_GAIN = ["gain_over_default", *(f"default_{name}" for name in INTERVAL)]
+GAIN_COLUMNS += DEFAULT_GAIN
 
 TaskPart = tuple[str, str, str]
 """A task, its split and its subset."""
@@ -255,13 +256,9 @@ class Evaluation(WideTable):
                     "layer": int(top["layer"]),
                     "readout": Readout.from_row(top.to_dict()).name,
                     "last": last["score"],
-                    "gain": top["gain"],
-                    "ci_low": top["ci_low"],
-                    "ci_high": top["ci_high"],
+                    **{name: top[name] for name in ("gain", *INTERVAL)},
                     "default_last": top["score"] - top["gain_over_default"],
-                    "gain_over_default": top["gain_over_default"],
-                    "default_ci_low": top["default_ci_low"],
-                    "default_ci_high": top["default_ci_high"],
+                    **{name: top[name] for name in DEFAULT_GAIN},
                     "tied": same.loc[same["tied_best"], "layer"].astype(int).tolist(),
                 }
             )

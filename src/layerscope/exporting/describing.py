@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from layerscope.core.formatting import describe_size
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MARKER
+from layerscope.core.statistics import Interval
 from layerscope.errors import clean_name, printable
 from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS
@@ -198,9 +198,8 @@ def _scores(layer: int, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    if row["ci_low"] is None or not math.isfinite(row["ci_low"]):
-        return f"{row['gain']:+.2f}"
-    return f"{row['gain']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})"
+    found = Interval.from_row(row, "gain")
+    return str(found) if found.known else f"{found.value:+.2f}"
 
 
 def _speed(facts: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import READOUT_COLUMNS, Readout
 from layerscope.core.runs import load_run, read_back
+from layerscope.core.statistics import INTERVAL
 from layerscope.core.templates import get_template
 from layerscope.errors import ExportError, RunFolderError
 from layerscope.evaluation.encode import open_space, readout_vectors
@@ -171,9 +172,7 @@ class ExportEvidence:
                     "score": 100 * float(one["score"]),
                     "last_layer": int(last["layer"]),
                     "last": 100 * float(last["score"]),
-                    "gain": 100 * float(one["gain"]),
-                    "ci_low": 100 * float(one["ci_low"]),
-                    "ci_high": 100 * float(one["ci_high"]),
+                    **{name: 100 * float(one[name]) for name in ("gain", *INTERVAL)},
                     "default_last": None if top is None else 100 * float(top["score"]),
                     "gain_readout": None if top is None else 100 * (float(last["score"]) - float(top["score"])),
                 }

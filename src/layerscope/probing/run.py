@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
+from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import finished_manifest, view
+from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder
@@ -59,7 +61,7 @@ def tied_with_best(correct: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     return np.quantile(drawn[:, [best]] - drawn, 0.025, axis=0) <= 0
 
 
-COLUMNS = ["probe", "metric", "layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
+COLUMNS = ["probe", "metric", "layer", "depth", "site", *names(VALUE)]
 COLUMNS += ["gain", "gain_low", "gain_high", "tied_best", "validation", "learning_rate", "epoch", "epochs"]
 
 
@@ -180,14 +182,14 @@ class ProbeRun(WideTable):
             by_probe[probe] = {
                 "best_layer": int(best["layer"]),
                 "best": float(best["value"]),
-                "best_ci": [float(best["ci_low"]), float(best["ci_high"])],
+                "best_ci": [float(best[name]) for name in INTERVAL],
                 "tied": [int(layer) for layer in curve.loc[curve["tied_best"], "layer"]],
                 "last_layer": int(last["layer"]),
                 "last": float(last["value"]),
-                "last_ci": [float(last["ci_low"]), float(last["ci_high"])],
+                "last_ci": [float(last[name]) for name in INTERVAL],
                 "chosen_layer": int(chosen["layer"]),
                 "chosen": float(chosen["value"]),
-                "chosen_ci": [float(chosen["ci_low"]), float(chosen["ci_high"])],
+                "chosen_ci": [float(chosen[name]) for name in INTERVAL],
                 "gain": float(chosen["gain"]),
                 "gain_ci": [float(chosen["gain_low"]), float(chosen["gain_high"])],
             }

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.columns import PROFILE, names, with_added
 from layerscope.core.runs import finished_manifest, view
 from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
 from layerscope.core.valley import find_valley
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
@@ -71,7 +73,7 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
     kept = curve("prompt_entropy")
     if kept is None:
         return None
-    low, high = (curve("prompt_entropy", column=name) for name in ("ci_low", "ci_high"))
+    low, high = (curve("prompt_entropy", column=name) for name in INTERVAL)
     bounds = {} if low is None or high is None else {"low": low.to_numpy(float), "high": high.to_numpy(float)}
     valley = find_valley(kept.to_numpy(float), **bounds)
     if valley is None or not valley.clear:
@@ -123,7 +125,7 @@ class Profile(WideTable):
     def load(cls, path: str | Path) -> Profile:
         """Read a run's folder."""
         manifest = finished_manifest(path, cls.kind)
-        return cls(RunFolder(path).read_table("profile"), manifest, None, Path(path))
+        return cls(with_added(RunFolder(path).read_table("profile"), PROFILE), manifest, None, Path(path))
 
     def save(self, path: str | Path) -> Profile:
         """Write the run's folder: profile.parquet, profile.csv, prompts.parquet, manifest.json."""
@@ -148,7 +150,7 @@ class Profile(WideTable):
         return {"profile": self.table, "prompts": self.prompts}
 
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
-        """One metric over the sites: layer, depth, site, value, ci_low, ci_high, n."""
+        """One metric over the sites: where (layer, depth, site), the value, its interval and what else there is of it."""
         table = self.table
         if metric not in set(table["metric"]):
             get_metric(metric)  # an unknown name gets its own error
@@ -156,8 +158,7 @@ class Profile(WideTable):
         rows = table[(table["metric"] == metric) & (table["normalization"] == normalization) & (table["sink"] == sink)]
         if rows.empty:
             raise RunFolderError(f"{metric} has no values for normalization={normalization!r}, sink={sink!r} in this run.")
-        columns = ["layer", "depth", "site", "value", "ci_low", "ci_high", "n"]
-        return rows[columns].reset_index(drop=True)
+        return rows[["layer", "depth", "site", *names(PROFILE, "value")]].reset_index(drop=True)
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants to know first, as plain values: where each metric is lowest and highest, the valley, the sink."""

@@ -21,6 +21,8 @@ import torch
 
 from layerscope.capture import Site
 from layerscope.capture.batches import is_out_of_memory, release_memory
+from layerscope.core.columns import PROFILE, Measured, names
+from layerscope.core.statistics import Interval
 from layerscope.forward import Plan
 from layerscope.metrics import Estimate, Options, PooledRows, PromptValues, ViewRows, get_metric, many_intervals
 from layerscope.metrics.base import Metric, PromptMean
@@ -211,8 +213,6 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("prompt", kind="stable", ignore_index=True)
 
 
-COLUMNS = ["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
-
 _BOUND_SLACK = 1e-6
 _SITES_AT_ONCE = 4  # each holds some tens of MB: memory stays bounded on a machine with many cores
 _BYTES_HELD = 8 * 2**20  # of one site's pooled vectors
@@ -221,14 +221,14 @@ _NUMBERS_HELD = 2**21  # influences of per-prompt means: those of a few sites wa
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """A metric at one site: its raw value, and the value, interval and count under each normalization."""
+class _Found:
+    """A metric at one site: its raw value, and what it is under each normalization."""
 
     raw: Estimate  # without its influences, which may take much memory
-    rows: list[list[Any]]
+    values: list[tuple[Estimate, Interval]]
 
 
-_Site = dict[tuple[str, str], _Measured]  # by metric and sink
+_Site = dict[tuple[str, str], _Found]  # by metric and sink
 _Estimates = tuple[Estimate, list[Estimate]]  # raw, and under each normalization
 
 
@@ -272,7 +272,7 @@ class TableBuilder:
             advance(1)
         del self._order, self._found  # they grow with the prompts
         self.warnings += [f"{name} has no value where its code failed ({why})." for name, why in self._failed.items()]
-        return pd.DataFrame({name: list(column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True)})
+        return pd.DataFrame(dict(zip(names(PROFILE), map(list, zip(*rows, strict=True)), strict=True)))
 
     def _on_cpu(self, shards: Sequence[Shard]) -> Iterator[_Site]:
         """Sites side by side, one thread each."""
@@ -378,13 +378,12 @@ class TableBuilder:
     def _with_intervals(self, sites: list[dict[tuple[str, str], _Estimates]]) -> list[_Site]:
         every = [estimate for site in sites for _, estimates in site.values() for estimate in estimates]
         ends = iter(many_intervals(every, self.config.options.seed))
-        return [
-            {
-                key: _Measured(replace(raw, influence=None), [[e.value, *next(ends), e.n] for e in estimates])
-                for key, (raw, estimates) in site.items()
-            }
-            for site in sites
-        ]
+
+        def found(raw: Estimate, estimates: list[Estimate]) -> _Found:
+            light = [replace(e, influence=None) for e in (raw, *estimates)]
+            return _Found(light[0], [(e, Interval(e.value, *next(ends), e.n)) for e in light[1:]])
+
+        return [{key: found(*made) for key, made in site.items()} for site in sites]
 
     def _prompt_values(self, metric: PromptMean, sink: str, index: int) -> PromptValues:
         return self._order.values(metric.from_field(self.numbers.row(metric.field(sink), index)), sink)
@@ -422,8 +421,9 @@ class TableBuilder:
                     label = info.name if sink == "keep" else f"{info.name} (sink dropped)"
                     self.undefined[label][site.name] = measured.raw.undefined
                 self._check_bounds(info, measured.raw, site, self.config.options)
-                for normalization, numbers in zip(info.normalizations, measured.rows, strict=True):
-                    rows.append([site.name, site.layer, site.depth, info.name, normalization, sink, *numbers])
+                for normalization, (estimate, value) in zip(info.normalizations, measured.values, strict=True):
+                    row = Measured(site, info.name, normalization, sink, value, estimate)
+                    rows.append([None if column.of is None else column.of(row) for column in PROFILE])
         if "curvature" in self.config.metrics:
             flat = int(np.nansum(self.numbers.row("flat", index)))
             if flat:

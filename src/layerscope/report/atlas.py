@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from layerscope.core.statistics import Interval
 from layerscope.report.panels import NAMES
 from layerscope.report.text import numeric_table
 from layerscope.terminal import Console
@@ -236,9 +237,7 @@ def print_over_models(found: ModelCorrelations, families: dict[str, str], consol
 
 
 def _cells(row: dict[Any, Any], within: Any, over_tasks: Any, measure: str) -> list[str]:
-    known = row["ci_low"] is not None and row["ci_low"] == row["ci_low"]
-    interval = f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]" if known else ""
-    value = escape(f"{row['value']:.2f}{interval}")
+    value = escape(f"{row['value']:.2f}{Interval.from_row(row).ends(2, signed=False)}")
     cells = [escape(str(row["metric"])), value, f"{row['null_mean']:.2f}<{row['null_95']:.2f}", _p(row["p_adjusted"])]
     single = within[(within["metric"] == row["metric"]) & (within["measure"] == measure)]
     if single.empty:

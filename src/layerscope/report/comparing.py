@@ -12,6 +12,7 @@ import pandas as pd
 
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.report.contents import read
@@ -28,7 +29,7 @@ KINDS = ("profile", "evaluation", "probe")
 class Comparison(WideTable):
     """What `layerscope.compare` returns.
 
-    `table` is tidy: run, layer, depth, series, value, ci_low, ci_high. A series is a metric of profiles, a task and readout of
+    `table` is tidy: run, layer, depth, series, value and its interval. A series is a metric of profiles, a task and readout of
     evaluations, or a probe. `notes` names the conventions in which the runs differ; values of such runs are not comparable.
     """
 
@@ -71,11 +72,7 @@ class Comparison(WideTable):
         out = []
         for series, rows in self.table.groupby("series", sort=False):
             parts = [(label, rows[rows["run"] == label].sort_values("layer")) for label in self.labels]
-            lines = [
-                Line(label, list(part["layer"]), list(part["value"]), list(part["ci_low"]), list(part["ci_high"]))
-                for label, part in parts
-                if len(part)
-            ]
+            lines = [Line.of(label, part) for label, part in parts if len(part)]
             out.append(Chart(str(series).replace("_", " "), lines))
         return out
 
@@ -114,7 +111,7 @@ def compare(*runs: Any, metrics: Sequence[str] | None = None, labels: Sequence[s
             if name not in set(rows["series"]):
                 raise UnknownNameError("metric in these runs", name, set(rows["series"]))
         rows = rows[rows["series"].isin(metrics)]
-    columns = ["run", "layer", "depth", "series", "value", "ci_low", "ci_high"]
+    columns = ["run", "layer", "depth", "series", "value", *INTERVAL]
     return Comparison(opened, names, rows[columns].reset_index(drop=True), _notes(opened, names))
 
 
@@ -142,7 +139,7 @@ def _rows(run: Any) -> pd.DataFrame:
     series = rows["task"] + (", " + rows["readout"] if several else "")
     # an interval of a score is one of its gain over the last layer, which is another quantity
     return rows.assign(
-        series=series, value=100 * rows["score"], depth=rows["layer"] / source.n_blocks, ci_low=np.nan, ci_high=np.nan
+        series=series, value=100 * rows["score"], depth=rows["layer"] / source.n_blocks, **dict.fromkeys(INTERVAL, np.nan)
     )
 
 

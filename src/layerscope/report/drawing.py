@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.store import atomic
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -143,6 +145,11 @@ def quiet(axis: Any) -> None:
     axis.tick_params(labelsize=7)
     axis.grid(alpha=0.25, linewidth=0.5)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def fill_band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: float = 0.18) -> None:
+    """The 95 % band of a curve."""
+    axis.fill_between(rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0)
 
 
 def tame(text: str) -> str:

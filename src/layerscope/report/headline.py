@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerscope.core.readout import how_read
+from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.profiling.run import EntropyValley
 from layerscope.report.sections.evaluation import gain_parts
@@ -189,7 +190,8 @@ def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | Non
         return None
     rows = score.table[(score.table["readout"] == readout) & (score.table["layer"] == at)]
     rows = rows[rows["task"].isin(score.mean_tasks or score.tasks)]
-    halves = (rows["ci_high"] - rows["ci_low"]).to_numpy(dtype=float) / 2
+    low, high = (rows[name].to_numpy(dtype=float) for name in INTERVAL)
+    halves = (high - low) / 2
     half = 100 * math.sqrt(float((halves**2).sum())) / len(rows) if len(rows) else math.nan
     own = score.table[(score.table["readout"] == readout) & score.table["tied"]]
     counts = own.groupby("layer")["task"].nunique()

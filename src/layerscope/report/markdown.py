@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerscope.core.sites import layer_ranges
+from layerscope.core.statistics import Interval
 from layerscope.metrics import metrics
 from layerscope.report.contents import Report
 from layerscope.report.notices import convention_rows
@@ -98,9 +99,9 @@ def _scores(score: Scores) -> list[str]:
         for task, group in scored.groupby("task", sort=False):
             top = group.iloc[int(group["score"].argmax())]
             last = group.iloc[int(group["layer"].argmax())]
-            gain = f"{100 * top['gain']:+.1f}" if math.isfinite(top["gain"]) else "–"
-            if math.isfinite(top["ci_low"]) and top["ci_low"] != top["ci_high"]:
-                gain += f" [{100 * top['ci_low']:+.1f}, {100 * top['ci_high']:+.1f}]"
+            found = Interval.from_row(top, "gain").scaled(100)
+            gain = f"{found.value:+.1f}" if math.isfinite(found.value) else "–"
+            gain += found.ends() if found.low != found.high else ""
             tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
             rows.append([task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied])
     return _table(["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"], rows)

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
+from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
 from layerscope.metrics import get_metric, metrics
 from layerscope.report.drawing import new_figure
@@ -65,9 +66,8 @@ def _candidates(run: Any) -> list[Chart]:
     drawn = []
     for name in dict.fromkeys([str(choice.readout), DEFAULT_READOUT]):
         rows = table[table["readout"] == name].sort_values("layer")
-        low, high = (list(rows[column]) if column in rows else None for column in ("ci_low", "ci_high"))
         note = (choice.layer, f"layer {choice.layer}") if name == choice.readout else None
-        drawn.append(Line(name, list(rows["layer"]), list(rows["score"]), low, high, note=note))
+        drawn.append(Line.of(name, rows, "score", note=note))
     return [Chart("score by layer", [line for line in drawn if len(line.layers)])]
 
 
@@ -88,7 +88,7 @@ def curves_html(curves: Curves) -> str:
     charts = []
     for name in default_metrics([curves])[:MOST_CHARTS]:
         drawn = [
-            _line("sink kept" if sink == "keep" else "sink dropped", rows)
+            Line.of("sink kept" if sink == "keep" else "sink dropped", rows)
             for sink in ("keep", "drop")
             if len(rows := curve_of(curves, name, sink))
         ]
@@ -149,8 +149,9 @@ def correlations_html(found: Correlations) -> str:
             lambda: plot_panels(correlation_panels(found), "metrics against scores"), "a bar per metric, its interval, and chance"
         )
     )
-    table = found.layers[["metric", "measure", "value", "ci_low", "ci_high", "null_95", "p_adjusted", "layers", "tasks"]]
-    named = table.rename(columns={"ci_low": "95 % from", "ci_high": "to", "null_95": "chance, 95 %", "p_adjusted": "Holm p"})
+    table = found.layers[["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]]
+    ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
+    named = table.rename(columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "Holm p"})
     parts.append(table_html(named, "an interval that passes the chance mark is not enough: judge by Holm p"))
     return _page(parts, found.facts.get("notes") or ())
 
@@ -236,10 +237,6 @@ def _drawn(draw: Callable[[], Figure], says: str) -> str:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100)
     return _png(stream.getvalue(), says)
-
-
-def _line(name: str, rows: pd.DataFrame) -> Line:
-    return Line(name, list(rows["layer"]), list(rows["value"]), list(rows["ci_low"]), list(rows["ci_high"]))
 
 
 def _title(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.report.drawing import COLORS, new_figure, quiet, tame
 
@@ -167,7 +168,7 @@ def correlation_panels(correlations: Correlations) -> list[Panel]:
         series = Series("one point per layer", names, mine["value"].tolist())
         whiskers = [
             (low if low == low else v, high if high == high else v)
-            for low, high, v in mine[["ci_low", "ci_high", "value"]].astype(float).to_numpy()
+            for low, high, v in mine[[*INTERVAL, "value"]].astype(float).to_numpy()
         ]
         level = (float(mine["null_95"].max()), "95 % of unrelated smooth curves lie below")
         panels.append(Panel(NAMES[measure], "", "", [series], bars=True, whiskers=whiskers, level=level))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
+from layerscope.core.columns import PROFILE, names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
+from layerscope.core.statistics import INTERVAL
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
 
@@ -40,7 +42,7 @@ class Curves:
 
 @dataclass
 class Scores:
-    """Scores of one model: `table` has task, readout, layer, score, gain, ci_low, ci_high and tied."""
+    """Scores of one model: `table` has task, readout, layer, score, gain (with its interval) and tied."""
 
     model: str
     family: str
@@ -90,6 +92,12 @@ class Line:
     high: Sequence[float] | None = None
     blocks: int | None = None  # of the model; None: the last layer's number
     note: tuple[int, str] | None = None
+
+    @classmethod
+    def of(cls, name: str, rows: pd.DataFrame, value: str = "value", scale: float = 1, **more: Any) -> Self:
+        """One column of a table over its layers, with its interval where the table has one."""
+        low, high = (list(scale * rows[end]) if end in rows else None for end in INTERVAL)
+        return cls(name, list(rows["layer"]), list(scale * rows[value]), low, high, **more)
 
 
 @dataclass(frozen=True)
@@ -230,9 +238,7 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
         value=("value", "mean"), n=("dataset", "nunique"), of=("datasets", "first")
     )
     partial = table["n"] < table["of"]  # a mean over fewer datasets than at the other layers is another quantity
-    table = table[~partial].assign(sink="keep", ci_low=float("nan"), ci_high=float("nan"))
-    table["site"] = table["layer"].map(site_of)
-    table = table[["site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]]
+    table = table[~partial].assign(sink="keep", site=table["layer"].map(site_of)).reindex(columns=names(PROFILE))
     blocks = int(table["layer"].max())
     has_norm = not family.startswith("bert") and where != "imagenet"  # image models return their states without it
     warnings = [
@@ -266,8 +272,7 @@ def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
             "layer": published["layer"],
             "score": published["score"],
             "gain": published["score"] - published["task"].map(last),
-            "ci_low": float("nan"),
-            "ci_high": float("nan"),
+            **dict.fromkeys(INTERVAL, float("nan")),
             "tied": False,
         }
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from layerscope.core.conventions import Reading
 from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import INTERVAL
 from layerscope.core.valley import find_valley
 from layerscope.errors import LayerscopeError
 
@@ -92,7 +93,7 @@ def from_run(run: Profile) -> Evidence:
     curves: dict[str, Curve] = {}
     for metric, rows in table.groupby("metric"):
         rows = rows.drop_duplicates("layer").set_index("layer").reindex(range(blocks + 1))
-        curves[str(metric)] = Curve(*(rows[name].to_numpy(dtype=float) for name in ("value", "ci_low", "ci_high")))
+        curves[str(metric)] = Curve(*(rows[name].to_numpy(dtype=float) for name in ("value", *INTERVAL)))
     reading = Reading.of(run.manifest)
     return Evidence(
         model=run.name,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import expand_sites
+from layerscope.core.columns import VALUE, names
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import many_intervals, prepare_rows
 from layerscope.metrics.base import mean_over_prompts
@@ -33,7 +34,7 @@ from layerscope.studies.shared.models import Request, Spec, read_prompts, read_s
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", "value", "ci_low", "ci_high", "n"]
+COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]
 
 
 class Alpha(Study):

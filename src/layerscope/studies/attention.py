@@ -27,6 +27,7 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
+    VALUES,
     band,
     in_short,
     layers,
@@ -115,10 +116,9 @@ class MeasuredAttention:
         for metric, values in self.values.items():
             for block in range(self.blocks):
                 mean = mean_of(values[:, block], seed)
-                place = [self.label, f"block.{block}", block + 1, (block + 1) / self.blocks, metric, "raw", "keep"]
-                rows.append([*place, mean.value, mean.low, mean.high, mean.n])
-        columns = ["model", "site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
-        return pd.DataFrame(rows, columns=columns)
+                place = {"site": f"block.{block}", "layer": block + 1, "depth": (block + 1) / self.blocks, "metric": metric}
+                rows.append({"model": self.label, **place, "normalization": "raw", "sink": "keep", **mean.columns})
+        return pd.DataFrame(rows).reindex(columns=VALUES)
 
 
 def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredAttention:

@@ -94,7 +94,7 @@ class Option:
 
 @dataclass
 class Result:
-    """What a study found. `table` is tidy: one row per model, site, setting and metric, with value, ci_low, ci_high and n.
+    """What a study found. `table` is tidy: one row per model, site, setting and metric, with a value, its interval and n.
 
     `verdict` is plain sentences, the answer first, with the numbers and intervals they rest on; `conventions` go into the
     manifest (model identities under "models").

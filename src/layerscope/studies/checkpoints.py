@@ -314,8 +314,8 @@ def _pooled(runs: list[Profile], metric: str) -> str | None:
     sentences = []
     for run in (runs[0], runs[-1]):
         curve = run.curve(metric)
-        row = curve.iloc[(curve["depth"] - 0.5).abs().argmin()]
-        sentences.append(f"{row['value']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})")
+        found = Interval.from_row(curve.iloc[(curve["depth"] - 0.5).abs().argmin()])
+        sentences.append(f"{found.value:.3g} ({found.low:.3g} to {found.high:.3g})")
     return f"{metric.replace('_', ' ')} {sentences[0]} → {sentences[1]}"
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval, bootstrap_rows, percentile_interval
 from layerscope.errors import DataError
@@ -43,22 +44,7 @@ METRICS = {
     "dataset_entropy": ("highest", "nats"),
     "prompt_entropy": ("lowest", "nats"),
 }
-COLUMNS = [
-    "model",
-    "kind",
-    "condition",
-    "level",
-    "site",
-    "layer",
-    "depth",
-    "metric",
-    "sink",
-    "normalization",
-    "value",
-    "ci_low",
-    "ci_high",
-    "n",
-]
+COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", "sink", "normalization", *names(VALUE)]
 _DRAWS = 200
 _WORDS = 2000  # most words that topics are told by
 _FEWEST = 8  # texts of a corpus
@@ -335,13 +321,10 @@ def tabulate(measured: Sequence[MeasuredCorpus], label: str, blocks: int) -> pd.
                 rows.append(
                     {
                         **setting, "kind": "value", "site": site_of(layer), "layer": layer, "depth": layer / blocks,
-                        "metric": metric, "sink": "keep", "value": interval.value, "ci_low": interval.low,
-                        "ci_high": interval.high, "n": interval.n,
+                        "metric": metric, "sink": "keep", **interval.columns,
                     }
                 )  # fmt: skip
-            best = each.best(metric)
-            ends = {"value": best.value, "ci_low": best.low, "ci_high": best.high, "n": best.n}
-            rows.append({**setting, "kind": "best layer", "metric": metric, **ends})
+            rows.append({**setting, "kind": "best layer", "metric": metric, **each.best(metric).columns})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 

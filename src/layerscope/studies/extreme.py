@@ -22,6 +22,7 @@ from torch import Tensor
 
 from layerscope.capture import Batch, Reducer, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
+from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import Interval
 from layerscope.data.items import content_key
 from layerscope.errors import DataError
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 CONDITIONS = ("repetition", "randomness", "length")
 _LEVELS = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]
 FIELDS = {"keep": "entropy_keep", "drop": "entropy_drop"}
-COLUMNS = ["model", "condition", "level", "site", "layer", "depth", "metric", "sink", "value", "ci_low", "ci_high", "n"]
+COLUMNS = ["model", "condition", "level", *names(PLACE), "metric", "sink", *names(VALUE)]
 Repeat = Literal["one", "each"]
 Values = dict[str, np.ndarray]  # by sink: (prompts, layers), NaN where there is no value
 

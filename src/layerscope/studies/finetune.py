@@ -258,8 +258,8 @@ def changes(runs: dict[tuple[int, int], Profile], seeds: list[int], last: int, l
     rows = []
     for place, values in pd.concat(parts, axis=1).dropna().iterrows():
         found = student_interval(values.to_numpy(float))
-        ends = {"value": found.value, "ci_low": found.low, "ci_high": found.high, "n": found.n}
-        rows.append({"kind": "change", "model": label, "normalization": "raw", **dict(zip(keys, place, strict=True)), **ends})  # type: ignore[call-overload]
+        where = dict(zip(keys, place, strict=True))  # type: ignore[call-overload]
+        rows.append({"kind": "change", "model": label, "normalization": "raw", **where, **found.columns})
     return pd.DataFrame(rows).reindex(columns=["kind", "seed", "step", *VALUES])
 
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
-from layerscope.core.statistics import Interval, student_interval
+from layerscope.core.statistics import INTERVAL, Interval, student_interval
 from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
@@ -124,7 +124,7 @@ class Intervene(Study):
         if len(scores):
             for condition, rows in scores.groupby("condition", sort=False):
                 mean = rows.groupby("depth", as_index=False)["value"].mean()
-                band(axes[2], mean.assign(ci_low=mean["value"], ci_high=mean["value"]), colors[condition])
+                band(axes[2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
             axes[2].set_title(f"Mean score, {scores['task'].nunique()} tasks", fontsize=9, loc="left")
             axes[2].set_xlabel("depth (layer / blocks)", fontsize=8)
             axes[2].set_ylabel("points", fontsize=8)
@@ -184,8 +184,7 @@ class _Found:
                 for layer in range(change.shape[1]):
                     mean = mean_of(change[:, layer], seed)
                     place = {"site": site_of(layer), "layer": layer, "depth": layer / self.blocks}
-                    ends = {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high, "n": mean.n}
-                    rows.append({"kind": "difference", **place, "metric": "prompt_entropy", "sink": sink, **ends})
+                    rows.append({"kind": "difference", **place, "metric": "prompt_entropy", "sink": sink, **mean.columns})
         valleys = replace(self.valleys(texts, seed), label=self.label)
         rows += [{**row, "kind": "valley"} for row in valleys.rows()]
         parts.append(pd.DataFrame(rows).assign(model=self.label, condition=self.condition, normalization="raw"))

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Site, expand_sites
-from layerscope.core.statistics import bootstrap_rows, percentile_interval
+from layerscope.core.columns import PLACE, VALUE, names
+from layerscope.core.statistics import INTERVAL, bootstrap_rows, percentile_interval
 from layerscope.errors import LayerscopeError
 from layerscope.metrics import many_intervals
 from layerscope.metrics.base import mean_over_prompts
@@ -45,7 +46,7 @@ SINKS = ("keep", "drop")
 _WORDS = {1: "higher", -1: "lower", 0: "not clearly different"}
 _THAN = {1: " than that of", -1: " than that of", 0: " from that of"}
 _FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
-COLUMNS = ["model", "site", "layer", "depth", "position", "metric", "sink", "value", "ci_low", "ci_high", "n", "sd"]
+COLUMNS = ["model", *names(PLACE), "position", "metric", "sink", *names(VALUE), "sd"]
 
 
 class Reasoning(Study):
@@ -109,7 +110,7 @@ class Reasoning(Study):
                 for sink, look in looks.items():
                     rows = table[(table["group"] == g) & (table["model"] == label) & (table["sink"] == sink)]
                     # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
-                    curve = rows.groupby("position", as_index=False)[["value", "ci_low", "ci_high"]].mean()
+                    curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
                     line = {k: v for k, v in look.items() if k != "alpha"}
                     band(axis, curve, colors[label], x="position", alpha=look.get("alpha", 0.16), **line)
             axis.set_title(name.removeprefix("the "), fontsize=9, loc="left")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.data.augment import augment
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOUND = "found_again"
-COLUMNS = ["model", "kind", "condition", "level", "site", "layer", "depth", "metric", "value", "ci_low", "ci_high", "n"]
+COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]
 _LEAST = 40  # labeled texts
 
 
@@ -240,8 +241,8 @@ def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
             for layer, one in enumerate(numbers):
                 mean = mean_of(one, seed)
                 place = {"site": site_of(layer), "layer": layer, "depth": layer / measured.blocks}
-                ends = {"value": mean.value, "ci_low": mean.low, "ci_high": mean.high, "n": mean.n}
-                rows.append({"model": label, "kind": what, "condition": kind, "level": level, "metric": metric, **place, **ends})
+                setting = {"model": label, "kind": what, "condition": kind, "level": level, "metric": metric}
+                rows.append({**setting, **place, **mean.columns})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 
 

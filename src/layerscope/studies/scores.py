@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.columns import VALUE, names
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of, whole_layers
 from layerscope.core.statistics import Interval
@@ -160,7 +161,7 @@ class _Found:
         scores = self.scores.rename(columns={"score": "value"}).assign(kind="score", metric="score", n=1)
         choices = self.choices.rename(columns={"rule": "metric", "gain": "value"}).assign(kind="choice", n=1)
         correlations = self.correlations.rename(columns={"tasks": "n"})[
-            ["metric", "measure", "value", "ci_low", "ci_high", "n", "p_adjusted"]
+            ["metric", "measure", *names(VALUE), "p_adjusted"]
         ].assign(kind="correlation", model=self.label)
         own = ["kind", "task", "measure"]
         values = profile_rows(self.profile, self.label, kind="value", task=None, measure=None)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from layerscope.capture import Anatomy, Batch, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
+from layerscope.core.columns import VALUE, names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
@@ -45,10 +46,7 @@ SITES = ("embed", "block.*", "block.*.*")
 SINKS = ("keep", "drop")
 STREAM = "stream"  # the block's input
 OUTPUT = "output"  # its output
-COLUMNS = [
-    *("model", "kind", "step", "block", "site", "part", "layer", "depth", "metric", "sink"),
-    *("value", "ci_low", "ci_high", "n"),
-]
+COLUMNS = ["model", "kind", "step", "block", "site", "part", "layer", "depth", "metric", "sink", *names(VALUE)]
 Values = dict[tuple[str, str], np.ndarray]  # by (metric, sink): (prompts, sites)
 
 _LOOKS = {

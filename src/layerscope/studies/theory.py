@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from layerscope.core.columns import VALUE, names
 from layerscope.core.statistics import percentile_interval
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = ["theorem", "version", "statement", "kind", "search", "metric", "x"]
-COLUMNS += ["value", "ci_low", "ci_high", "n", "violations", "holds", "counterexample"]
+COLUMNS += [*names(VALUE), "violations", "holds", "counterexample"]
 _POINTS = 60  # matrices of each kind that are drawn
 _SIZES = (2, 4, 8, 16, 32)  # prompts N, at D = 16
 _DRAWS = 40
@@ -147,7 +148,7 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "theorem": name, "version": version, "kind": f"D={width}", "metric": "dataset_entropy", "x": n,
-                    "value": mean.value, "ci_low": mean.low, "ci_high": mean.high, "n": len(values),
+                    **mean.columns, "n": len(values),
                 }
             )  # fmt: skip
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.core.columns import PROFILE, names
 from layerscope.core.readout import READOUT_COLUMNS, readout_names
 from layerscope.data import Corpus, load_corpus
 from layerscope.engines.base import ROOM
@@ -25,10 +25,10 @@ from layerscope.store import RunFolder
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.shared.models import Spec
 
-COLUMNS = ["job", "model", "revision", "corpus", "task", "readout", "setting", "site", "layer", "depth", "metric"]
-COLUMNS += ["normalization", "sink", "value", "ci_low", "ci_high", "n"]
+_OWN = ["job", "model", "revision", "corpus", "task", "readout", "setting"]
+COLUMNS = [*_OWN, *names(PROFILE)]
 _NO_CONFIG = ("batch_size", "images", "limit")  # settings of a profile that say what it reads, and how fast
-_WORDS = ("task", "readout", "setting", "site", "normalization", "sink")
+_EMPTY = dict.fromkeys(_OWN) | {column.name: column.empty for column in PROFILE}
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Step:
             rows = Profile.load(folder).table
         corpus = None if self.corpus is None else self.corpus.label
         place = {"job": self.name, "revision": self.revision, "corpus": corpus}
-        absent = {name: None if name in _WORDS else math.nan for name in COLUMNS if name not in rows}
+        absent = {name: empty for name, empty in _EMPTY.items() if name not in rows}
         return rows.assign(**{**absent, **({} if "model" in rows else {"model": self.model}), **place})[COLUMNS]
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
 from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge
-from layerscope.core.statistics import holm
+from layerscope.core.statistics import Interval, holm
 from layerscope.correlation import Correlations, correlate, over_models
 
 ORDER = ["entropy_prompt", "entropy_dataset", "curvature", "infonce", "lidar", "dime"]
@@ -97,7 +97,7 @@ def pick(table: pd.DataFrame, metric: str, measure: str) -> pd.Series:
 def described(row: pd.Series) -> str:
     """Interval, chance level and p in words."""
     return (
-        f"95 % [{row['ci_low']:.2f}, {row['ci_high']:.2f}]; unrelated curves as smooth give {row['null_mean']:.2f} "
+        f"95 %{Interval.from_row(row).ends(2, signed=False)}; unrelated curves as smooth give {row['null_mean']:.2f} "
         f"(95 % below {row['null_95']:.2f}); p = {row['p_phase']:.3f} by random phase, {row['p_increments']:.3f} by permuted "
         f"increments; Holm {row['p_adjusted']:.3f}"
     )
@@ -116,7 +116,7 @@ def bars(model: str, convention: str, measure: str, title: str) -> Panel:
     chosen = [pick(table, metric, measure) for metric in ORDER]
     names = [SHORT.get(metric, metric) for metric in ORDER]
     series = Series(f"{model}, {convention}", names, [float(row["value"]) for row in chosen])
-    whiskers = [(float(row["ci_low"]), float(row["ci_high"])) for row in chosen]
+    whiskers = [(found.low, found.high) for found in map(Interval.from_row, chosen)]
     level = max(float(row["null_95"]) for row in chosen)
     return Panel(
         title, "", "", [series], bars=True, whiskers=whiskers, level=(level, "95 % of unrelated smooth curves lie below")

@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from layerscope.core.columns import PROFILE
 from layerscope.core.sites import part_of
+from layerscope.core.statistics import INTERVAL
 from layerscope.metrics import in_reading_order, metrics
 from layerscope.report.contents import Report
 from layerscope.report.drawing import ON_DARK, ON_LIGHT
@@ -107,6 +109,8 @@ def payload(report: Report) -> dict[str, Any]:
         "conventions": {"runs": [_run_name(run) for run in report.runs], "rows": convention_rows(report.runs)},
         "palette": {"light": ON_LIGHT, "dark": ON_DARK},
         "metrics": [_metric(name) for name in in_reading_order(measured)],
+        "values": [[column.name, column.short or column.name, column.kind is int] for column in _VALUES],
+        "interval": INTERVAL,
         "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
         "blocks": [_block(block, report.headline.lead) for block in report.blocks],
@@ -230,21 +234,23 @@ def _curves(curves: Curves) -> dict[str, Any]:
     }
 
 
+_VALUES = [column for column in PROFILE if column.role == "value" and column.kind in (int, float)]
+
+
 def _series(rows: pd.DataFrame, order: dict[str, int]) -> dict[str, list[Any]]:
     placed = rows.assign(place=rows["site"].map(order)).drop_duplicates("place").set_index("place").reindex(range(len(order)))
-    columns = {"v": "value", "lo": "ci_low", "hi": "ci_high", "n": "n"}
-    out = {short: _numbers(placed[name]) for short, name in columns.items() if name in placed}
+    out = {column.short or column.name: _numbers(placed[column.name]) for column in _VALUES if column.name in placed}
     return {short: values for short, values in out.items() if any(value is not None for value in values) or short == "v"}
 
 
 def _scores(scores: Scores) -> dict[str, Any]:
     layers = sorted({int(k) for k in scores.table["layer"]})
+    numbers = {"score": "score", "gain": "gain", **dict(zip(("lo", "hi"), INTERVAL, strict=True))}
     blocks = []
     for readout in scores.readouts:
         rows = scores.table[scores.table["readout"] == readout]
         by = {
-            name: rows.pivot(index="layer", columns="task", values=name).reindex(layers)
-            for name in ("score", "gain", "ci_low", "ci_high", "tied")
+            name: rows.pivot(index="layer", columns="task", values=name).reindex(layers) for name in (*numbers.values(), "tied")
         }
         scored = set(by["score"].columns)
         tasks = [t for t in scores.tasks if t in scored]
@@ -252,10 +258,7 @@ def _scores(scores: Scores) -> dict[str, Any]:
             {
                 "readout": readout,
                 "tasks": [scores.tasks.index(t) for t in tasks],
-                "score": [_numbers(100 * by["score"][t]) for t in tasks],
-                "gain": [_numbers(100 * by["gain"][t]) for t in tasks],
-                "lo": [_numbers(100 * by["ci_low"][t]) for t in tasks],
-                "hi": [_numbers(100 * by["ci_high"][t]) for t in tasks],
+                **{short: [_numbers(100 * by[name][t]) for t in tasks] for short, name in numbers.items()},
                 "mean": _numbers(100 * scores.mean(readout).reindex(layers)) if len(tasks) > 1 else None,
                 "tied": [[i for i, value in enumerate(by["tied"][t]) if value is True or value == 1] for t in tasks],
             }

@@ -13,6 +13,7 @@ from rich.table import Table
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
+from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
 from layerscope.report.sources import Scores, Section, weights_text
 from layerscope.report.text import at_slashes, sparkline
@@ -31,7 +32,7 @@ def from_evaluation(run: Evaluation) -> Scores:
         table["readout"] = readout_names(table)
         table["name"] = _task_names(table)
     keys = ["name", "split", "readout", "layer"]
-    gained = gains[[*keys, "gain", "ci_low", "ci_high", "tied_best"]]
+    gained = gains[[*keys, "gain", *INTERVAL, "tied_best"]]
     table = scores[[*keys, "score"]].merge(gained, on=keys, how="left")
     several = table.groupby("name")["split"].nunique()
     many = set(several[several > 1].index)
@@ -64,7 +65,7 @@ def from_evaluation(run: Evaluation) -> Scores:
     ]
     return Scores(
         str(model["name"]), str(model.get("family", "")), int(model["n_blocks"]),
-        table[["task", "readout", "layer", "score", "gain", "ci_low", "ci_high", "tied"]],
+        table[["task", "readout", "layer", "score", "gain", *INTERVAL, "tied"]],
         list(dict.fromkeys(table["task"])), kinds, list(dict.fromkeys(scores["readout"])), facts, warnings,
         ModelIdentity.of(model), str(run.path), run=run,
     )  # fmt: skip
@@ -188,10 +189,9 @@ def _best(run: Evaluation, wide: bool) -> Table:
     if many and wide:
         table.add_column("readout of the best", overflow="fold")
     for row in rows:
-        low, high = row[f"{against}ci_low"], row[f"{against}ci_high"]
-        interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]" if math.isfinite(low) else ""
+        found = Interval.from_row(row, "gain_over_default" if against else "gain", against).scaled(100)
         name = escape(row["task"] if row["subset"] == "default" else f"{row['task']} ({row['subset']})")
-        gained = f"{100 * row['gain_over_default' if against else 'gain']:+.1f}{escape(interval)}"
+        gained = f"{found.value:+.1f}{escape(found.ends())}"
         numbers = [f"{100 * row[f'{against}last']:.2f}", f"{100 * row['best']:.2f}", str(row["layer"])]
         if against and row["readout"] != DEFAULT_READOUT:
             of_layer = 100 * row["gain"]

@@ -9,7 +9,8 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.report.drawing import COLORS, line_style, new_figure, quiet, styles, tame
+from layerscope.core.statistics import INTERVAL, Interval
+from layerscope.report.drawing import COLORS, fill_band, line_style, new_figure, quiet, styles, tame
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
 from layerscope.terminal import Console, headed_table
@@ -37,9 +38,8 @@ def from_probes(run: ProbeRun) -> Block:
                 curve = run.curve(probe, metric)
                 chosen = by_probe[probe]["chosen_layer"]
                 note = (chosen, f"chosen: layer {chosen}") if metric == "top1" else None
-                value, low, high = (list(100 * curve[name]) for name in ("value", "ci_low", "ci_high"))
                 title = _PROBES.get(probe, f"{probe} probe")
-                lines.append(Line(title, list(curve["layer"]), value, low, high, model["n_blocks"], note))
+                lines.append(Line.of(title, curve, scale=100, blocks=model["n_blocks"], note=note))
         charts.append(
             Chart(
                 _TITLES.get(metric, metric),
@@ -106,7 +106,7 @@ def plot_probes(
 def _line(axis: Any, run: ProbeRun, probe: str, metric: str, x: str, color: str, dash: Any, name: str) -> None:
     curve = run.curve(probe, metric)
     where = curve[x]
-    axis.fill_between(where, curve["ci_low"], curve["ci_high"], color=color, alpha=0.15, linewidth=0)
+    fill_band(axis, curve, color, x, 0.15)
     axis.plot(where, curve["value"], color=color, linestyle=dash, linewidth=1.6, label=tame(name))
     tied = curve[curve["tied_best"]]
     axis.plot(tied[x], tied["value"], "o", markersize=4, markerfacecolor="white", markeredgecolor=color, markeredgewidth=1)
@@ -117,8 +117,9 @@ def _line(axis: Any, run: ProbeRun, probe: str, metric: str, x: str, color: str,
 def _crop(axis: Any, runs: Sequence[ProbeRun], metric: str) -> None:
     """Leave layer 0 out of the range where it is far below all others: a class token that has seen nothing yet is at chance."""
     rows = pd.concat([run.table[run.table["metric"] == metric] for run in runs])
-    low, high = rows.loc[rows["layer"] > 0, "ci_low"].min(), rows["ci_high"].max()
-    if rows["ci_low"].min() < low - (high - low):
+    lows, highs = (rows[name] for name in INTERVAL)
+    low, high = lows[rows["layer"] > 0].min(), highs.max()
+    if lows.min() < low - (high - low):
         axis.set_ylim(low - 0.1 * (high - low), high + 0.05 * (high - low))
 
 
@@ -183,8 +184,8 @@ def _layers(run: ProbeRun, width: int) -> Table:
         cells = []
         for curve in curves:
             row = curve.iloc[i]
-            mark = "*" if row["tied_best"] else " "
-            cells.append(f"{_percent(row['value'])} [dim]{_percent(row['ci_low'])}–{_percent(row['ci_high'])}[/]{mark}")
+            mark, found = "*" if row["tied_best"] else " ", Interval.from_row(row)
+            cells.append(f"{_percent(found.value)} [dim]{_percent(found.low)}–{_percent(found.high)}[/]{mark}")
         table.add_row(str(int(curves[0]["layer"].iloc[i])), *cells)
     table.caption = "* cannot be told from the best layer"
     table.caption_justify = "left"

@@ -14,10 +14,11 @@ from rich.table import Table
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.sites import whole_layers
+from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
 from layerscope.profiling.run import entropy_valley
-from layerscope.report.drawing import COLORS, Style, line_style, logarithmic, new_figure, quiet, styles, tame
+from layerscope.report.drawing import COLORS, Style, fill_band, line_style, logarithmic, new_figure, quiet, styles, tame
 from layerscope.report.sources import Curves, Section, weights_text
 from layerscope.report.text import number, sparkline
 from layerscope.terminal import Console, headed_table
@@ -144,7 +145,7 @@ def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str,
             dash = line_style(look.dash) if sink == "keep" else _DROPPED
             axis.plot(curve[x], curve["value"], color=color, linestyle=dash, linewidth=1.6 if sink == "keep" else 1.2)
             if sink == "keep":
-                axis.fill_between(curve[x], curve["ci_low"], curve["ci_high"], color=color, alpha=0.18, linewidth=0)
+                fill_band(axis, curve, color, x)
         valley = run.valley if name == "prompt_entropy" else None
         if valley is not None:
             axis.annotate(
@@ -191,7 +192,7 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
         parts = [str(f["texts"])]
         parts += [f"up to {f['longest text']}"] if "longest text" in f else []
         parts += [f"α = {f['α']}", f"rows {f['rows']}"] + ([f"views {f['views']}"] if views and "views" in f else [])
-        parts += ["95 % bands"] if run.table["ci_low"].notna().any() else []
+        parts += ["95 % bands"] if run.table[INTERVAL[0]].notna().any() else []
         facts.append(tame(", ".join(parts)))
     return "\n".join(dict.fromkeys(facts))
 
@@ -252,10 +253,9 @@ def _layer_table(run: Profile, width: int) -> Table:
     for site, layer in sites.itertuples(index=False):
         cells = []
         for _, column in shown:
-            row = column.loc[site]
-            half = float(row["ci_high"] - row["ci_low"]) / 2
-            spread = f" [dim]±{number(half)}[/]" if wide and math.isfinite(half) else ""
-            cells.append(number(float(row["value"])) + spread)
+            found = Interval.from_row(column.loc[site])
+            spread = f" [dim]±{number((found.high - found.low) / 2)}[/]" if wide and found.known else ""
+            cells.append(number(found.value) + spread)
         table.add_row(str(layer), *([str(site)] if inside or wide else []), *cells)
     return table
 

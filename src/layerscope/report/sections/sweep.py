@@ -60,9 +60,7 @@ def _score_chart(table: pd.DataFrame) -> Chart | None:
 
 
 def _line(name: str, rows: pd.DataFrame) -> Line:
-    rows = rows.drop_duplicates("layer").sort_values("layer")
-    low, high = (list(rows[column]) if column in rows else None for column in ("ci_low", "ci_high"))
-    return Line(name, [int(k) for k in rows["layer"]], list(rows["value"]), low, high)
+    return Line.of(name, rows.drop_duplicates("layer").sort_values("layer").astype({"layer": int}))
 
 
 def _left_out(lines: list[Line]) -> str:

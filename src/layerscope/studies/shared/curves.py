@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from layerscope.core.columns import PROFILE, names
 from layerscope.core.conventions import Reading
 from layerscope.core.sites import layer_ranges, site_of
-from layerscope.core.statistics import Interval
+from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.core.valley import find_valley
 from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import interval
 from layerscope.profiling import Profile
-from layerscope.report.drawing import COLORS, color_key, logarithmic, new_figure, quiet, sequential, styles, tame
+from layerscope.report.drawing import COLORS, color_key, fill_band, logarithmic, new_figure, quiet, sequential, styles, tame
 
 
 def model_colors(manifest: dict[str, Any], labels: Sequence[str]) -> dict[str, str]:
@@ -32,7 +33,7 @@ def band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha: flo
     """One curve with its 95 % band."""
     rows = rows.sort_values(x)
     axis.plot(rows[x], rows["value"], color=color, **{"linewidth": 1.5, **line})
-    axis.fill_between(rows[x], rows["ci_low"], rows["ci_high"], color=color, alpha=alpha, linewidth=0)
+    fill_band(axis, rows, color, x, alpha)
 
 
 def subtitle(manifest: dict[str, Any]) -> str:
@@ -98,7 +99,7 @@ def _same_scale(axes: Any, panels: list[tuple[str, str, str]]) -> None:
 
 VALLEY = "called one where it is at least 5 % of its shoulder deep and clear of noise over prompts"
 
-VALUES = ["model", "site", "layer", "depth", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"]
+VALUES = ["model", *names(PROFILE)]
 
 
 def mean_of(values: np.ndarray, seed: int) -> Interval:
@@ -196,8 +197,7 @@ class Valleys:
         out = []
         for sink, dip in (("keep", self.kept), ("drop", self.dropped)):
             place = {"model": self.label, "site": site_of(dip.place), "layer": dip.place, "depth": dip.place / self.layers}
-            ends = {"value": dip.depth.value, "ci_low": dip.depth.low, "ci_high": dip.depth.high, "n": dip.depth.n}
-            out.append({**more, **place, "metric": "valley_depth", "normalization": "raw", "sink": sink, **ends})
+            out.append({**more, **place, "metric": "valley_depth", "normalization": "raw", "sink": sink, **dip.depth.columns})
         return out
 
 
@@ -225,9 +225,10 @@ def invariance(base: Profile, other: Profile, names: tuple[str, str]) -> list[st
         if one is None or two is None:
             continue
         want = one["depth"].to_numpy()
-        value, low, high = (np.interp(want, two["depth"], two[name]) for name in ("value", "ci_low", "ci_high"))
+        value, low, high = (np.interp(want, two["depth"], two[name]) for name in ("value", *INTERVAL))
         difference = value - one["value"].to_numpy()
-        apart = (low > one["ci_high"].to_numpy()) | (high < one["ci_low"].to_numpy())
+        other_low, other_high = (one[name].to_numpy() for name in INTERVAL)
+        apart = (low > other_high) | (high < other_low)
         more = int((apart & (sign * difference > 0)).sum())
         less = int((apart & (sign * difference < 0)).sum())
         signs.append(int(np.sign(more - less)))
@@ -247,7 +248,7 @@ def _view_curve(run: Profile, metric: str) -> pd.DataFrame | None:
     rows = rows.dropna(subset=["value"])
     if len(rows) < 2:
         return None
-    return rows.assign(ci_low=rows["ci_low"].fillna(rows["value"]), ci_high=rows["ci_high"].fillna(rows["value"]))
+    return rows.assign(**{name: rows[name].fillna(rows["value"]) for name in INTERVAL})
 
 
 def layers(numbers: Iterable[int]) -> str:

@@ -32,9 +32,10 @@ const TABLES = {
     runs: () => data.curves,
     make(run) {
       const rows = [];
-      for (const part of Object.values(run.parts)) for (const s of part.series) s.v.forEach((value, i) => rows.push({ cells: [
-        layerCell(part.layer[i]), word(part.sites[i]), word(s.metric), word(s.norm), word(s.sink), cellOf(value, fmt), cellOf(s.lo && s.lo[i], fmt), cellOf(s.hi && s.hi[i], fmt), cellOf(s.n && s.n[i], (n) => (known(n) ? String(n) : "–"))] }));
-      return { head: ["layer", "site", "metric", "normalization", "sink", "value", "ci_low", "ci_high", "n"], rows, file: run.label + "-intervals" };
+      for (const part of Object.values(run.parts)) for (const s of part.series) s.v.forEach((_, i) => rows.push({ cells: [
+        layerCell(part.layer[i]), word(part.sites[i]), word(s.metric), word(s.norm), word(s.sink),
+        ...data.values.map(([, short, whole]) => cellOf(s[short] && s[short][i], whole ? (n) => (known(n) ? String(n) : "–") : fmt))] }));
+      return { head: ["layer", "site", "metric", "normalization", "sink", ...data.values.map(([name]) => name)], rows, file: run.label + "-intervals" };
     },
   },
   best: {
@@ -49,7 +50,7 @@ const TABLES = {
         rows.push({ cells: [word(run.tasks[t].name), word(block.readout), cellOf(last, score), cellOf(block.score[j][best], score), layerCell(run.layers[best]),
           cellOf(block.gain[j][best], signed), cellOf(block.lo[j][best], signed), cellOf(block.hi[j][best], signed), word(ranges(block.tied[j].map((i) => run.layers[i])))] });
       });
-      return { head: ["task", "readout", "last", "best", "layer", "gain", "ci_low", "ci_high", "tied layers"], rows, file: run.label + "-best" };
+      return { head: ["task", "readout", "last", "best", "layer", "gain", ...data.interval, "tied layers"], rows, file: run.label + "-best" };
     },
   },
   scores: {
