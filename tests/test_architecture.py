@@ -20,7 +20,7 @@ FLOORS = (
     ("data", "capture"),
     ("models",),
     ("engines",),
-    ("forward",),
+    ("forward", "command"),
     ("profiling", "evaluation"),
     ("probing", "training"),
     ("correlation",),

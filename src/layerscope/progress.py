@@ -69,11 +69,11 @@ def progress_bar(show: bool | Progress | None = None) -> Iterator[Progress]:
 
     class Bar:
         def __init__(self) -> None:
-            self.task = bar.add_task("", total=None, unit="")
+            self.task = bar.add_task("", total=None, unit="", visible=False)  # until something begins
 
         def begin(self, label: str, total: int, done: int = 0) -> None:
             description, _, unit = label.partition("|")
-            bar.reset(self.task, total=total, completed=done, description=description, unit=unit)
+            bar.reset(self.task, total=total, completed=done, description=description, unit=unit, visible=True)
 
         def advance(self, units: int) -> None:
             bar.advance(self.task, units)

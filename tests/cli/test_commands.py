@@ -145,7 +145,7 @@ def test_a_missing_file_is_told_before_a_model_is_fetched(cli: Cli, monkeypatch:
         raise AssertionError("a model was asked for")
 
     monkeypatch.setattr("layerscope.profiling.job.kind_read_by", fetched)
-    monkeypatch.setattr("layerscope.profiling.job.find_source", fetched)
+    monkeypatch.setattr("layerscope.profiling.job.identify_files", fetched)
     monkeypatch.setattr("layerscope.probing.job.kind_read_by", fetched)
     assert_refused(cli("profile", "org/model", "--data", "reviews.csv"), "no file 'reviews.csv'")
     assert_refused(cli("probe", "org/model", "--data", "reviews.csv"), "no file 'reviews.csv'")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope.evaluation import job
+from layerscope import command
 from tests.cli.support import Cli, assert_refused
 from tests.evaluation.support import write_tasks
 
@@ -20,7 +20,7 @@ def tasks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "open_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(command, "open_model", lambda *_: pytest.fail("the model was loaded"))
 
 
 def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import typer
 
 import layerscope
 from layerscope.cli import doctor
-from layerscope.cli.app import EXAMPLES, RENAMED, STORY, app, load_commands, renamed
+from layerscope.cli.app import EXAMPLES, STORY, app, load_commands
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.core.runs import load_run
 from layerscope.profiling.config import ProfileConfig
@@ -98,7 +98,6 @@ SAME: dict[str, Callable[..., Any]] = {
 }
 # (command, option): the Python parameter of another name, or None where Python has no use for it
 OTHER_NAMES: dict[tuple[str, str], str | None] = {
-    ("study", "settings"): "options",  # --set NAME=VALUE is **options
     ("profile", "task"): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
     ("profile", "data_dir"): None,
     ("sweep", "file"): "source",
@@ -127,15 +126,6 @@ def test_every_option_has_its_twin_in_python(name: str) -> None:
         if twin is not None and twin not in known:
             lacking.append(parameter.name)
     assert lacking == []
-
-
-def test_old_spellings_work_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert renamed(["probe", "m", "--texts=a.csv", "--probe", "mean"]) == ["probe", "m", "--data=a.csv", "--heads", "mean"]
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "layerscope: --texts is now called --data; the old name goes with the next release."
-    assert len(said) == 2
-    for (name, _), new in RENAMED.items():
-        assert any(new in parameter.opts for parameter in GROUP.commands[name].params), (name, new)
 
 
 def test_examples_run_one_after_the_other(

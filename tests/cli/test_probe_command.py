@@ -34,14 +34,6 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labeled: Path, tm
     assert "mean" in again.out
 
 
-def test_the_old_option_works_with_a_notice(cli: Cli, model_folder: Path, labeled: Path) -> None:
-    ended = cli("probe", model_folder, "--texts", labeled, "--probe", "knn", "-o", "run", "--json")
-    assert ended.code == 0, ended.err
-    assert "--probe is now called --heads" in ended.err
-    assert "--texts is now called --data" in ended.err
-    assert set(json.loads(ended.out)["probes"]) == {"knn"}
-
-
 def test_mistakes_are_one_line(cli: Cli, model_folder: Path, labeled: Path) -> None:
     assert_refused(cli("probe", model_folder), "a probe needs data")
     assert_refused(cli("probe", model_folder, "--data", labeled, "--heads", "attentoin"), "Did you mean 'attention'?")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from layerscope.profiling import Profile, job
+from layerscope import command
+from layerscope.profiling import Profile
 from tests.cli.support import Cli, assert_refused
 from tests.forking import run_python
 
@@ -74,7 +75,7 @@ def test_the_same_command_again_returns_at_once(
     words = ("profile", model_folder, "-d", data, *ENTROPY, "-o", "run", "--json")
     first = cli(*words)
     assert first.code == 0, first.err
-    monkeypatch.setattr(job, "open_model", lambda *_, **__: pytest.fail("the model was loaded again"))
+    monkeypatch.setattr(command, "open_model", lambda *_, **__: pytest.fail("the model was loaded again"))
     assert cli(*words) == first
     assert cli(*words, "--batch-size", "3", "--device", "cpu") == first  # these decide no number
     with pytest.raises(pytest.fail.Exception, match="loaded again"):
@@ -159,7 +160,7 @@ def test_short_and_long_texts_are_told(cli: Cli, model_folder: Path, tmp_path: P
 
 
 def test_offline_with_an_empty_cache(cli: Cli, model_folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "open_model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(command, "open_model", lambda *_, **__: pytest.fail("loaded"))
     assert_refused(
         cli("profile", "smollm2-135m", "--offline"), "model 'smollm2-135m' is not in the cache", "layerscope fetch smollm2-135m"
     )

@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 import layerscope
-from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
+from layerscope import command
+from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
 from layerscope.errors import LayerscopeError, UnknownNameError
 from tests.tiny import tiny_model
 
@@ -42,15 +43,6 @@ def test_flat_keywords_go_where_they_belong() -> None:
     assert keywords == {"temperature": 0.1}
 
 
-def test_an_old_name_still_works_and_says_so() -> None:
-    keywords = {"texts": ["one"], "images": None, "views": 2}
-    with pytest.warns(DeprecationWarning, match="texts= is now called data="):
-        assert take_renamed(keywords, "data", ["texts", "images"], "lee", "lee") == ["one"]
-    assert keywords == {"views": 2}
-    with pytest.raises(LayerscopeError, match="either data or texts"):
-        take_renamed({"texts": ["one"]}, "data", ["texts"], ["two"], "lee")
-
-
 @pytest.mark.parametrize("name", ["profile", "evaluate", "probe", "improve", "export"])
 def test_every_command_takes_flat_model_options_and_names_an_unknown_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`dtype=` works everywhere, and a misspelled option is told before anything is read."""
@@ -65,7 +57,7 @@ def test_every_command_takes_flat_model_options_and_names_an_unknown_one(name: s
 
     function = getattr(layerscope, name)
     module = importlib.import_module(function.__module__)
-    monkeypatch.setattr(module, "open_model", open_model)
+    monkeypatch.setattr(module if name == "export" else command, "open_model", open_model)
     if name == "evaluate":  # its tasks would be fetched
         monkeypatch.setattr(module, "resolve_tasks", lambda *_, **__: [])
     texts = [f"text number {n}" for n in range(30)]

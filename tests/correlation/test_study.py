@@ -192,15 +192,6 @@ def test_runs_and_folders_are_taken_like_the_command_takes_them(tmp_path: Any) -
         correlate(run, run)  # type: ignore[arg-type]
 
 
-def test_the_old_name_of_surrogates_works_with_a_notice() -> None:
-    metrics, scores = tables()
-    with pytest.warns(DeprecationWarning, match="permutations= is now called surrogates="):
-        found = correlate(metrics, scores, measures=["spearman"], permutations=99, task_permutations=99, bootstrap=100)
-    assert found.facts["surrogates"] == 99
-    with pytest.raises(TypeError, match="permutation"):
-        correlate(metrics, scores, permutation=99)
-
-
 def test_p_is_the_larger_of_both_nulls_and_holm_adjusts_over_metrics() -> None:
     metrics, scores = tables()
     found = correlate(metrics, scores, **FEW)

@@ -18,7 +18,7 @@ import typer
 import yaml
 
 import layerscope
-from layerscope.cli.app import app, load_commands, renamed
+from layerscope.cli.app import app, load_commands
 from layerscope.metrics.registry import REGISTRY
 from layerscope.sweeps.plan import read_plan
 from tests.cli.support import run_main
@@ -141,7 +141,6 @@ def check_command(block: Block, words: list[str]) -> None:
     line = f"{block}: {shlex.join(words)}"
     if program == "layerscope":
         rest = [word for word in rest if word != "…"]
-        assert renamed(rest) == rest, f"{line}: an old spelling"
         parse(rest, line)
     elif program == "python":
         check_script(rest, line)

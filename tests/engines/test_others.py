@@ -25,7 +25,7 @@ def assert_close(one: pd.DataFrame, other: pd.DataFrame) -> None:
 
 @pytest.mark.slow
 def test_a_study(engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:
-    given = {"texts": prompts[:80], "max_length": 24}
+    given = {"data": prompts[:80], "max_length": 24}
     here = study("sublayers", model_folder, **given)
     assert_close(here.table, study("sublayers", model_folder, engine=engine, **given).table)
 
@@ -42,8 +42,8 @@ def test_probes(engine: RayEngine, model_folder: Path, prompts: list[str]) -> No
 
 def test_images(engine: RayEngine) -> None:
     model, images = tiny_image_model("vit"), pictures(40)
-    here = layerscope.profile(model, images=images, views=2, permutations=2)
-    there = layerscope.profile(model, images=images, views=2, permutations=2, engine=engine)
+    here = layerscope.profile(model, data=images, views=2, permutations=2)
+    there = layerscope.profile(model, data=images, views=2, permutations=2, engine=engine)
     assert_same_numbers(here.table, there.table, 1e-5)  # BLAS may round another way for another number of rows
 
 

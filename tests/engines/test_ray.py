@@ -192,7 +192,7 @@ def test_a_driver_that_was_killed_is_resumed(
     free_cluster: Any, engine: RayEngine, local: Profile, model_folder: Path, prompts: list[str], settings: Any, tmp_path: Path
 ) -> None:
     address = free_cluster.address
-    given = {"model": str(model_folder), "texts": prompts, "out": str(tmp_path / "run"), "address": address, **settings}
+    given = {"model": str(model_folder), "data": prompts, "out": str(tmp_path / "run"), "address": address, **settings}
     mark = tmp_path / "mark"
     command = [sys.executable, "-m", "tests.engines.driver", json.dumps({**given, "mark": str(mark)})]
     driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])

@@ -470,12 +470,6 @@ def test_without_a_folder_the_run_is_in_memory(tmp_path: Path, monkeypatch: pyte
     assert not any("not stored" in warning for warning in choice.warnings)
 
 
-def test_the_old_name_of_scoring_workers_works_with_a_notice(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"data_dir": write_tasks(tmp_path / "data"), "store": tmp_path / "store", "layers": [-1]}
-    with pytest.warns(FutureWarning, match="scoring_workers"):
-        assert len(evaluate(tiny_model(), ["Pairs"], workers=0, **given).scores) == 1
-
-
 def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path) -> None:
     mine = tmp_path / "run" / "results" / "thesis.tex"
     mine.parent.mkdir(parents=True)

@@ -91,7 +91,7 @@ class Commands:
         labels = ["xyz"[i % 3] for i in range(60)]
         texts = [label * 3 + f" item {i}" for i, label in enumerate(labels)]
         settings: dict[str, Any] = {"epochs": 3, "trial": 1, "learning_rates": (1e-2, 3e-2), "progress": False}
-        probe(self.model, texts=texts, labels=labels, heads=["mean", "attention"], out=out / "run", **settings)
+        probe(self.model, data=texts, labels=labels, heads=["mean", "attention"], out=out / "run", **settings)
 
     def study(self, out: Path) -> None:
         """Steps inside blocks: a profile, and ranks of its own."""

@@ -69,7 +69,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("outside")
 def test_in_python(texts: list[str], tmp_path: Path) -> None:
     assert "extreme" in STUDIES  # beside the built-in ones
-    run = layerscope.study("lengths", tiny_model("llama"), texts=texts[:3], out=tmp_path / "run", twice=True)
+    run = layerscope.study("lengths", tiny_model("llama"), data=texts[:3], out=tmp_path / "run", twice=True)
     counts = [len(ids) for ids in tiny_model("llama").tokenize(texts[:3]).ids]
     assert run.table["value"].iloc[0] == pytest.approx(2 * sum(counts) / 3)
     assert (tmp_path / "run" / "figure.png").is_file()
@@ -101,4 +101,4 @@ def test_on_the_command_line(
 
 def test_without_the_package_the_name_is_unknown() -> None:
     with pytest.raises(layerscope.LayerscopeError, match="unknown study 'lengths'"):
-        layerscope.study("lengths", tiny_model("llama"), texts=["a"])
+        layerscope.study("lengths", tiny_model("llama"), data=["a"])

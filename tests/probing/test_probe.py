@@ -120,7 +120,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """A probe that was stopped while it trained, and what it gives undisturbed."""
     texts, labels = letters(60)
     model, folder = tiny_model("llama"), tmp_path_factory.mktemp("stopped") / "run"
-    given: dict[str, Any] = {"texts": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
+    given: dict[str, Any] = {"data": texts, "labels": labels, "heads": ["mean", "attention"], **QUICK}
     whole = probe(model, **given)
     with pytest.MonkeyPatch.context() as patch:
         own = training.write_phase
@@ -232,11 +232,8 @@ def test_the_figure_and_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "layer" in sentence(run, "mean")
 
 
-def test_the_old_name_of_heads_works_with_a_notice() -> None:
+def test_an_unknown_option_is_named() -> None:
     texts, labels = letters()
-    with pytest.warns(FutureWarning, match=r"probe\(heads=…\)"):
-        run = probe(tiny_model("llama"), data=texts, labels=labels, probe="knn", **QUICK)
-    assert run.probes == ["knn"]
     with pytest.raises(UnknownNameError, match="option of probe 'prob'"):
         probe(tiny_model("llama"), data=texts, labels=labels, prob="knn", **QUICK)
 
@@ -266,18 +263,3 @@ def test_data_is_what_the_model_reads(tmp_path: Path, monkeypatch: pytest.Monkey
         ("images", "digits"),
         ("images", "labeled.csv"),
     ]
-
-
-@pytest.mark.parametrize("old", ["texts", "images", "task"])
-def test_the_old_names_of_data_work_with_a_notice(old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "labeled.csv"
-    file.write_text("text,label\na,x\n")
-
-    def read(*given: Any, **options: Any) -> None:
-        raise RuntimeError("read")
-
-    monkeypatch.setattr(examples, f"read_{old}", read)
-    with pytest.warns(DeprecationWarning, match=f"{old}= is now called data="), pytest.raises(RuntimeError, match="read"):
-        probe(tiny_model("llama"), **{old: str(file)})
-    with pytest.raises(LayerscopeError, match="not both"):
-        probe(tiny_model("llama"), str(file), **{old: "other.csv"})

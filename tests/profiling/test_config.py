@@ -95,7 +95,7 @@ def test_entropy_does_not_grow_with_its_order(texts: list[str]) -> None:
     ],
 )
 def test_what_is_refused(settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.profiling.job.open_model", lambda *_: pytest.fail("loaded before checking"))
+    monkeypatch.setattr("layerscope.command.open_model", lambda *_: pytest.fail("loaded before checking"))
     monkeypatch.setattr("layerscope.profiling.job.open_items", lambda *_, **__: pytest.fail("read before checking"))
     with pytest.raises(LayerscopeError, match=message):
         profile("no-model", "no-corpus", **settings)  # type: ignore[arg-type]
@@ -112,14 +112,6 @@ def test_names_of_groups_of_metrics() -> None:
     assert set(make_config(metrics=["paper"]).metrics) < set(make_config().metrics)
     with pytest.raises(UnknownNameError, match=r"Valid: .*curvature"):
         make_config(metrics=["x"])
-
-
-def test_old_names_of_the_data_still_work() -> None:
-    quiet = {"metrics": ["prompt_entropy"], "max_length": 8, "progress": False}
-    plain = profile(tiny_model("gpt2"), ["one text", "another text"], **quiet)
-    with pytest.warns(DeprecationWarning, match="texts= is now called data="):
-        old = profile(tiny_model("gpt2"), texts=["one text", "another text"], **quiet)
-    assert old.table.equals(plain.table)
 
 
 def test_options_are_objects_mappings_or_flat_keywords() -> None:

@@ -161,7 +161,7 @@ def test_corrupt_images_are_in_the_warnings(tmp_path: Path) -> None:
     for i in range(5):
         Image.fromarray(np.asarray(IMAGES.items[i])).save(tmp_path / f"{i}.png")
     (tmp_path / "zzz.png").write_bytes(b"broken")
-    run = profile(tiny_image_model("vit"), images=tmp_path, metrics=["prompt_entropy"], **QUIET)
+    run = profile(tiny_image_model("vit"), data=tmp_path, metrics=["prompt_entropy"], **QUIET)
     assert run.manifest["counts"]["prompts"] == 5
     assert any("1 images could not be decoded and were left out: zzz.png" in w for w in run.manifest["warnings"])
     assert run.manifest["counts"]["dropped"] == {"corrupt": 1}
@@ -173,8 +173,6 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         profile(model, **QUIET)
     with pytest.raises(DataError, match="reads texts, not images"):
         profile(tiny_model("gpt2"), IMAGES, **QUIET)
-    with pytest.raises(LayerscopeError, match="either data or images"):
-        profile(model, ["a text"], images=IMAGES, **QUIET)
     with pytest.raises(LayerscopeError, match="max_length cuts texts"):
         profile(model, IMAGES, max_length=3, **QUIET)
     with pytest.raises(LayerscopeError, match="is for texts"):
@@ -186,7 +184,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(LayerscopeError, match="has no class token"):
         profile(tiny_image_model("siglip"), IMAGES, image_pooling="class", **QUIET)
     with pytest.raises(DataError, match="text_filter is for texts"):
-        profile(model, images=IMAGES, text_filter="paper", **QUIET)
+        profile(model, data=IMAGES, text_filter="paper", **QUIET)
 
 
 def test_no_layer_is_chosen_from_what_language_models_do(tmp_path: Path) -> None:

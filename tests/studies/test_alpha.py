@@ -40,7 +40,7 @@ def test_top_weight_of_a_spectrum_done_by_hand() -> None:
 
 def test_a_models_prompts_match_its_hidden_states() -> None:
     model = tiny_model("llama")
-    run = study("alpha", model, texts=TEXTS, layers=[0, 2], alphas=[0.5, 1.0, 2.0], exponents=[1.0], size=10)
+    run = study("alpha", model, data=TEXTS, layers=[0, 2], alphas=[0.5, 1.0, 2.0], exponents=[1.0], size=10)
     rows = run.table[(run.table["model"] == model.name) & (run.table["metric"] == "entropy")].set_index(
         ["layer", "alpha", "sink"]
     )
@@ -65,13 +65,13 @@ def test_a_models_prompts_match_its_hidden_states() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(LayerscopeError, match="layers run from 0 to 3"):
-        study("alpha", tiny_model("llama"), texts=TEXTS, layers=[9])
+        study("alpha", tiny_model("llama"), data=TEXTS, layers=[9])
     with pytest.raises(LayerscopeError, match=r"from 0 to 1, not 2\.0"):
         study("alpha", top=2.0)
 
 
 def test_the_verdict_goes_from_the_first_layer_to_the_last() -> None:
-    run = study("alpha", tiny_model("llama"), texts=TEXTS, layers=[3, 0, 2, 1], alphas=[5.0, 0.5, 1.0], exponents=[2.0, 0.5])
+    run = study("alpha", tiny_model("llama"), data=TEXTS, layers=[3, 0, 2, 1], alphas=[5.0, 0.5, 1.0], exponents=[2.0, 0.5])
     said = [sentence.split(":")[0] for sentence in run.verdict[1:]]
     layers = [f"tiny-llama, layer {k}" for k in range(4)]
     assert said == ["power law, β = 2", "power law, β = 0.5", *layers]

@@ -54,7 +54,7 @@ def test_weights_and_states_are_the_models_own() -> None:
 
 
 def test_a_study_of_two_kinds_of_models(texts: list[str]) -> None:
-    run = study("attention", tiny_model("llama"), tiny_model("bert"), texts=texts, prompts=4)
+    run = study("attention", tiny_model("llama"), tiny_model("bert"), data=texts, prompts=4)
     table = run.table
     assert set(table["metric"]) == {
         "attention_on_largest", "attention_on_first", "attention_if_uniform", "attended_is_largest", "input_ratio",
@@ -67,4 +67,4 @@ def test_a_study_of_two_kinds_of_models(texts: list[str]) -> None:
 
 def test_a_model_without_attention_is_refused(texts: list[str]) -> None:
     with pytest.raises(LayerscopeError, match="Models without attention"):
-        study("attention", tiny_model("mamba"), texts=texts)
+        study("attention", tiny_model("mamba"), data=texts)

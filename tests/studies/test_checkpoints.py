@@ -34,7 +34,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("figure_files")
 def test_the_table_is_that_of_separate_profiles(steps: Path, texts: list[str], tmp_path: Path) -> None:
-    run = study("checkpoints", steps, texts=texts, out=tmp_path / "run")
+    run = study("checkpoints", steps, data=texts, out=tmp_path / "run")
     assert run.table.drop_duplicates("step")["step"].tolist() == [0, 20, 1000]
     for number in (0, 1000):
         alone = layerscope.profile(steps / f"step{number}", texts, metrics=profiles.CURVES, final_norm="raw").table
@@ -64,7 +64,7 @@ def test_an_interrupted_study_goes_on_and_loads_each_once(
         return own(model, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(profiles, "profile", counted)
-    settings = {"texts": texts[:4], "out": tmp_path / "run", "metrics": "prompt_entropy"}
+    settings = {"data": texts[:4], "out": tmp_path / "run", "metrics": "prompt_entropy"}
     with pytest.raises(KeyboardInterrupt):
         study("checkpoints", steps, **settings)
     run = study("checkpoints", steps, **settings)
@@ -83,7 +83,7 @@ def test_hub_revisions_are_measured_and_cleaned_up(texts: list[str], tmp_path: P
         save(repo / "snapshots" / commit, seed % 2)
         (repo / "refs" / name).write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    settings = {"texts": texts[:4], "offline": True, "metrics": ["prompt_entropy"], "steps": "128,step1,64", "clean": True}
+    settings = {"data": texts[:4], "offline": True, "metrics": ["prompt_entropy"], "steps": "128,step1,64", "clean": True}
     run = study("checkpoints", "org/name", out=tmp_path / "run", **settings)
     assert run.table.drop_duplicates("step")["step"].tolist() == [1, 64, 128]
     assert run.manifest["conventions"]["models"]["step64"]["revision"] == "1" * 40
@@ -100,7 +100,7 @@ def test_without_clean_downloads_stay(texts: list[str], tmp_path: Path, monkeypa
         save(repo / "snapshots" / (str(seed) * 40), seed)
         (repo / "refs" / name).write_text(str(seed) * 40)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    study("checkpoints", "org/name", texts=texts[:3], offline=True, metrics=["prompt_entropy"], steps=["step1", "step2"])
+    study("checkpoints", "org/name", data=texts[:3], offline=True, metrics=["prompt_entropy"], steps=["step1", "step2"])
     assert len(list((repo / "snapshots").iterdir())) == 2
 
 
@@ -123,12 +123,12 @@ def test_which_steps_are_meant(steps: Path) -> None:
 
 
 def test_models_that_are_no_checkpoints_of_one_training_are_told(texts: list[str]) -> None:
-    run = study("checkpoints", tiny_model("llama"), tiny_model("bert"), texts=texts[:4], metrics=["prompt_entropy"])
+    run = study("checkpoints", tiny_model("llama"), tiny_model("bert"), data=texts[:4], metrics=["prompt_entropy"])
     assert run.manifest["warnings"][0].startswith("these are not checkpoints of one training")
     assert "tiny-llama: llama, 3 blocks of width 32" in run.manifest["warnings"][0]
 
 
 def test_checkpoints_of_one_training_are_not(steps: Path, texts: list[str]) -> None:
-    run = study("checkpoints", steps, texts=texts[:4], metrics=["prompt_entropy"])
+    run = study("checkpoints", steps, data=texts[:4], metrics=["prompt_entropy"])
     assert not any("not checkpoints of one training" in line for line in run.manifest["warnings"])
     assert run.verdict[0].startswith("In short: ")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from layerscope.engines import LocalEngine
 from layerscope.models import wrap
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.shared import models as profiles
 from tests.studies.independent import layer_entropies
 from tests.tiny import _LLAMA, build_tiny, hf, tiny_model, tiny_tokenizer
+
+
+class Elsewhere(LocalEngine):
+    """An engine whose workers are other processes, as far as a study can tell."""
+
+    remote = True
 
 
 def differences(run: StudyRun, metric: str = "prompt_entropy", normalization: str = "raw", sink: str = "keep"):  # type: ignore[no-untyped-def]
@@ -21,7 +27,7 @@ def differences(run: StudyRun, metric: str = "prompt_entropy", normalization: st
 
 
 def test_a_model_is_itself(texts: list[str]) -> None:
-    run = study("compare", tiny_model("llama"), tiny_model("llama"), texts=texts)
+    run = study("compare", tiny_model("llama"), tiny_model("llama"), data=texts)
     rows = run.table[run.table["kind"] == "difference"]
     assert (rows[["value", "ci_low", "ci_high"]] == 0).all(axis=None)
     assert (rows["n"] == len(texts)).all()
@@ -32,7 +38,7 @@ def test_a_model_is_itself(texts: list[str]) -> None:
 
 def test_differences_are_those_of_an_independent_computation(texts: list[str]) -> None:
     base, other = tiny_model("llama", 0), wrap(build_tiny("llama", 1), tiny_tokenizer(), "other")
-    run = study("compare", base, other, texts=texts)
+    run = study("compare", base, other, data=texts)
     ids = [base.tokenize([text]).ids[0] for text in texts]
     for sink in ("keep", "drop"):
         one, two = (np.array([layer_entropies(model, row, sink) for row in ids]) for model in (base, other))
@@ -52,7 +58,7 @@ def test_differences_are_those_of_an_independent_computation(texts: list[str]) -
 
 def test_layers_meet_at_the_same_depth(texts: list[str]) -> None:
     deep = wrap(hf.LlamaModel(hf.LlamaConfig(**{**_LLAMA, "num_hidden_layers": 6})).eval(), tiny_tokenizer(), "deep")
-    run = study("compare", tiny_model("llama"), deep, texts=texts[:4])
+    run = study("compare", tiny_model("llama"), deep, data=texts[:4])
     rows = differences(run)
     assert rows["layer"].tolist() == [0, 1, 2, 3]
     curves = run.table[(run.table["metric"] == "prompt_entropy") & (run.table["sink"] == "keep") & (run.table["kind"] == "value")]
@@ -62,14 +68,14 @@ def test_layers_meet_at_the_same_depth(texts: list[str]) -> None:
 
 
 def test_other_tokens_are_told(texts: list[str]) -> None:
-    run = study("compare", tiny_model("llama"), tiny_model("bert"), texts=texts)
+    run = study("compare", tiny_model("llama"), tiny_model("bert"), data=texts)
     assert "tiny-bert cuts the texts into other tokens than tiny-llama" in run.manifest["warnings"][0]
     assert any("log of the number of tokens" in sentence for sentence in run.verdict)
     assert run.plot().axes
 
 
 def test_the_figure_has_a_panel_for_every_metric(texts: list[str]) -> None:
-    run = study("compare", tiny_model("llama"), tiny_model("gpt2"), texts=texts, metrics="infonce,lidar,dime,dataset_entropy")
+    run = study("compare", tiny_model("llama"), tiny_model("gpt2"), data=texts, metrics="infonce,lidar,dime,dataset_entropy")
     shown = [axis.get_title(loc="left") for axis in run.plot().axes if axis.get_visible()]
     assert {"Prompt entropy", "Curvature", "InfoNCE", "LiDAR", "DiME", "Dataset entropy"} <= set(shown)
     assert len(shown) == 6 + 4
@@ -77,8 +83,8 @@ def test_the_figure_has_a_panel_for_every_metric(texts: list[str]) -> None:
 
 def test_order_of_texts_does_not_matter(texts: list[str]) -> None:
     models = tiny_model("llama"), tiny_model("gpt2")
-    one = study("compare", *models, texts=texts)
-    other = study("compare", *models, texts=texts[::-1])
+    one = study("compare", *models, data=texts)
+    other = study("compare", *models, data=texts[::-1])
     for column in ("value", "ci_low", "ci_high"):
         np.testing.assert_allclose(one.table[column], other.table[column], rtol=1e-7)
     assert one.verdict == other.verdict
@@ -94,16 +100,16 @@ def test_workers_elsewhere_are_given_the_models_name(
         return own(model, *args, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(profiles, "profile", profile)
-    engine = SimpleNamespace(remote=True)
+    engine = Elsewhere()
     models = [str(model_folder), f"{model_folder}?bidirectional=true"]
-    run = study("compare", *models, texts=texts[:3], engine=engine, model_options={"dtype": "float32"})
+    run = study("compare", *models, data=texts[:3], engine=engine, model_options={"dtype": "float32"})
     assert [held[:2] for held in seen] == [(str(model_folder), engine)] * 2
     assert seen[1][2] == {"dtype": "float32", "bidirectional": True}
     assert all(run.manifest["conventions"]["same_tokens"].values())
 
 
 def test_settings_of_one_model(model_folder: Path, texts: list[str]) -> None:
-    run = study("compare", str(model_folder), f"{model_folder}?bidirectional=true&label=both ways", texts=texts[:4])
+    run = study("compare", str(model_folder), f"{model_folder}?bidirectional=true&label=both ways", data=texts[:4])
     assert set(run.table["model"]) == {"tiny-llama", "both ways"}
     held = run.manifest["conventions"]["models"]
     assert (held["tiny-llama"]["bidirectional"], held["both ways"]["bidirectional"]) == (False, True)
@@ -111,4 +117,4 @@ def test_settings_of_one_model(model_folder: Path, texts: list[str]) -> None:
     from layerscope.errors import UnknownNameError
 
     with pytest.raises(UnknownNameError, match=r"unknown setting in .* 'bidirectionl'. Did you mean 'bidirectional'"):
-        study("compare", str(model_folder), f"{model_folder}?bidirectionl=true", texts=texts[:4])
+        study("compare", str(model_folder), f"{model_folder}?bidirectionl=true", data=texts[:4])

@@ -29,7 +29,7 @@ def cells(run: layerscope.Profile | object, **where: object) -> np.ndarray:
 
 def test_p_0_is_the_plain_profile(texts: list[str]) -> None:
     model = tiny_model("llama")
-    run = study("extreme", model, texts=texts, levels=[0, 1], conditions=["repetition", "randomness"])
+    run = study("extreme", model, data=texts, levels=[0, 1], conditions=["repetition", "randomness"])
     plain = layerscope.profile(model, texts, metrics=["prompt_entropy"], final_norm="raw")
     for sink in ("keep", "drop"):
         expected = plain.curve("prompt_entropy", sink=sink)
@@ -42,7 +42,7 @@ def test_p_0_is_the_plain_profile(texts: list[str]) -> None:
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_every_number_is_that_of_an_independent_computation(family: str, texts: list[str]) -> None:
     model = tiny_model(family)
-    run = study("extreme", model, texts=texts[4:], levels=[0.5], lengths=[12], seed=3)
+    run = study("extreme", model, data=texts[4:], levels=[0.5], lengths=[12], seed=3)
     special = model.tokenizer.all_special_ids
     prompts = [Prompt.of(model.tokenize([t]).ids[0], special, content_key(t)) for t in texts[4:]]
     vocabulary = plain_vocabulary(VOCAB, special)
@@ -60,7 +60,7 @@ def test_every_number_is_that_of_an_independent_computation(family: str, texts: 
 
 def test_draws_are_averaged_within_a_prompt(texts: list[str]) -> None:
     model = tiny_model("llama")
-    both = study("extreme", model, texts=texts[:3], levels=[1], conditions=["randomness"], draws=2)
+    both = study("extreme", model, data=texts[:3], levels=[1], conditions=["randomness"], draws=2)
     prompts = [Prompt.of(model.tokenize([t]).ids[0], model.tokenizer.all_special_ids, content_key(t)) for t in texts[:3]]
     vocabulary = plain_vocabulary(VOCAB, model.tokenizer.all_special_ids)
     each = [
@@ -72,7 +72,7 @@ def test_draws_are_averaged_within_a_prompt(texts: list[str]) -> None:
 
 def test_one_token_cannot_be_repeated_further() -> None:
     model = tiny_model("llama")
-    run = study("extreme", model, texts=["a", "b"], levels=[0, 1], conditions=["repetition"])
+    run = study("extreme", model, data=["a", "b"], levels=[0, 1], conditions=["repetition"])
     np.testing.assert_array_equal(cells(run, level=0.0, sink="keep"), cells(run, level=1.0, sink="keep"))
     assert any("fewer than two tokens" in warning for warning in run.manifest["warnings"])
 
@@ -81,7 +81,7 @@ def test_equal_states_have_no_entropy_and_it_says_so(texts: list[str]) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.post_processor = None  # nothing in front of the text, as in Pythia or SmolLM2
     run = study(
-        "extreme", wrap(build_tiny("llama"), tokenizer, "bare"), texts=texts, levels=[0, 0.5, 1], conditions=["repetition"]
+        "extreme", wrap(build_tiny("llama"), tokenizer, "bare"), data=texts, levels=[0, 0.5, 1], conditions=["repetition"]
     )
     last = run.table[run.table["level"] == 1]
     assert last["value"].isna().all()
@@ -94,7 +94,7 @@ def test_equal_states_have_no_entropy_and_it_says_so(texts: list[str]) -> None:
 
 def test_one_token_behind_a_special_one_has_no_entropy_at_layer_0(texts: list[str]) -> None:
     model = tiny_model("llama")  # its tokenizer puts a token in front of the text
-    run = study("extreme", model, texts=texts, levels=[0, 1], conditions=["repetition"])
+    run = study("extreme", model, data=texts, levels=[0, 1], conditions=["repetition"])
     last = run.table[run.table["level"] == 1].set_index(["sink", "layer"])["value"]
     assert last["keep", 0] != last["keep", 0]  # two states, one direction: not 2.1e-15 but no value
     assert last["drop", 0] != last["drop", 0]
@@ -104,7 +104,7 @@ def test_one_token_behind_a_special_one_has_no_entropy_at_layer_0(texts: list[st
 
 @pytest.mark.usefixtures("no_figure")
 def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"texts": texts, "levels": [0, 0.5, 1], "lengths": [8], "out": tmp_path / "run"}
+    settings = {"data": texts, "levels": [0, 0.5, 1], "lengths": [8], "out": tmp_path / "run"}
     model = tiny_model("llama")
     whole = study("extreme", model, **{**settings, "out": tmp_path / "whole"})
     calls = 0
@@ -139,9 +139,9 @@ def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypa
 )
 def test_settings_that_make_no_sense(options: dict[str, object], phrase: str, texts: list[str]) -> None:
     with pytest.raises(LayerscopeError, match=phrase):
-        study("extreme", tiny_model("llama"), texts=texts, **options)
+        study("extreme", tiny_model("llama"), data=texts, **options)
     with pytest.raises(UnknownNameError, match="Did you mean 'repetition'"):
-        study("extreme", tiny_model("llama"), texts=texts, conditions="repetitio")
+        study("extreme", tiny_model("llama"), data=texts, conditions="repetitio")
 
 
 SPECIAL = [0, 1, 2]

@@ -36,7 +36,7 @@ def test_training_and_measuring_share_no_text(many: list[str]) -> None:
 def test_contrastive_training_makes_views_more_alike(many: list[str], tmp_path: Path) -> None:
     model = tiny_model("llama")
     before = {name: weight.clone() for name, weight in model.module.state_dict().items()}
-    run = study("finetune", model, texts=many, out=tmp_path / "run", max_length=32, **SMALL)
+    run = study("finetune", model, data=many, out=tmp_path / "run", max_length=32, **SMALL)
     for name, weight in model.module.state_dict().items():  # a copy was trained
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
     values = run.table[run.table["kind"] == "value"]
@@ -52,14 +52,14 @@ def test_contrastive_training_makes_views_more_alike(many: list[str], tmp_path: 
     after, start = (mean[mean["step"] == step].set_index("seed")["value"] for step in (4, 0))
     assert float(infonce["value"].iloc[0]) == pytest.approx(float((after - start).mean()))
     stamp = (tmp_path / "run" / "manifest.json").stat().st_mtime_ns
-    study("finetune", model, texts=many, out=tmp_path / "run", max_length=32, **SMALL)
+    study("finetune", model, data=many, out=tmp_path / "run", max_length=32, **SMALL)
     assert (tmp_path / "run" / "manifest.json").stat().st_mtime_ns == stamp
 
 
 def test_fewer_than_three_seeds_say_nothing_clear(many: list[str]) -> None:
     settings = {**SMALL, "metrics": "prompt_entropy"}
     run = study(
-        "finetune", tiny_model("llama"), texts=many, max_length=32, seeds="0,1", objective="language", fresh=True, **settings
+        "finetune", tiny_model("llama"), data=many, max_length=32, seeds="0,1", objective="language", fresh=True, **settings
     )
     assert "fewer than 3: nothing is called clear" in run.verdict[0]
     assert "does not clearly change" in run.verdict[1]

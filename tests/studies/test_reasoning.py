@@ -46,7 +46,7 @@ def by_hand(model, center: str, sink: str) -> dict[tuple[int, int], list[float]]
 @pytest.mark.parametrize("center", ["prompt", "prefix"])
 def test_every_prefix_of_every_layer_matches_numpy(center: str) -> None:
     model = tiny_model("llama")
-    run = study("reasoning", model, texts=TEXTS, center=center)
+    run = study("reasoning", model, data=TEXTS, center=center)
     for sink in ("keep", "drop"):
         rows = run.table[run.table["sink"] == sink].set_index(["layer", "position"])["value"]
         wanted = by_hand(model, center, sink)
@@ -59,7 +59,7 @@ def test_every_prefix_of_every_layer_matches_numpy(center: str) -> None:
 def test_two_models_are_compared_prompt_by_prompt(tmp_path) -> None:  # type: ignore[no-untyped-def]
     one, two = tiny_model("llama"), tiny_model("llama", seed=3)
     two.name = "tiny-llama-taught"
-    run = study("reasoning", one, two, texts=TEXTS, stride=5, groups=1, out=tmp_path / "run")
+    run = study("reasoning", one, two, data=TEXTS, stride=5, groups=1, out=tmp_path / "run")
     assert (tmp_path / "run" / "figure.png").stat().st_size > 10_000
     assert run.verdict[0].startswith("In short: over all layers, prompt entropy of tiny-llama-taught is")
     assert run.verdict[1].startswith("tiny-llama-taught against tiny-llama, prompt by prompt")
@@ -92,18 +92,18 @@ def test_finished_prompts_are_not_run_again(tmp_path, monkeypatch) -> None:  # t
 
     monkeypatch.setattr(module, "_prompt", once)
     with pytest.raises(KeyboardInterrupt):
-        study("reasoning", tiny_model("llama"), texts=TEXTS, out=tmp_path / "run", stride=4)
-    run = study("reasoning", tiny_model("llama"), texts=TEXTS, out=tmp_path / "run", stride=4)
+        study("reasoning", tiny_model("llama"), data=TEXTS, out=tmp_path / "run", stride=4)
+    run = study("reasoning", tiny_model("llama"), data=TEXTS, out=tmp_path / "run", stride=4)
     assert len(calls) == 5  # two before, one broken off, two after
     assert run.table["n"].max() == 4
 
 
 def test_different_tokens_are_warned_about_and_nonsense_is_refused() -> None:
-    run = study("reasoning", tiny_model("llama"), tiny_model("bert"), texts=TEXTS, stride=8)
+    run = study("reasoning", tiny_model("llama"), tiny_model("bert"), data=TEXTS, stride=8)
     assert any("different tokens" in note for note in run.manifest["warnings"])
     for wrong, message in ({"stride": 0}, "1 or more"), ({"center": "moon"}, "prompt"), ({"rows": "odd"}, "centered-unit"):
         with pytest.raises(LayerscopeError, match=message):
-            study("reasoning", tiny_model("llama"), texts=TEXTS, **wrong)
+            study("reasoning", tiny_model("llama"), data=TEXTS, **wrong)
 
 
 def test_the_terminal_shows_one_curve_per_model_and_sink(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_the_terminal_shows_one_curve_per_model_and_sink(capsys: pytest.CaptureF
 
     from layerscope.studies.terminal import print_study
 
-    run = study("reasoning", tiny_model("llama"), tiny_model("bert"), texts=TEXTS)
+    run = study("reasoning", tiny_model("llama"), tiny_model("bert"), data=TEXTS)
     print_study(run, Console(width=80, highlight=False))
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines) <= 80
@@ -149,7 +149,7 @@ def test_traces_are_greedy_and_followed() -> None:
     stop = model.module.config.eos_token_id
     expected = expected[: expected.index(stop)] if stop in expected else expected
     assert write_on(model, output_weights(model), ids, 9) == expected
-    run = study("reasoning", model, texts=["a question about numbers", "another one, longer than the first"], generate=9)
+    run = study("reasoning", model, data=["a question about numbers", "another one, longer than the first"], generate=9)
     assert run.table["position"].max() == len(model.tokenize(["another one, longer than the first"]).ids[0]) + 9
     assert any("wrote 9 tokens after 2 of 2 texts" in line for line in run.verdict)
     assert run.manifest["conventions"]["trace"].startswith("up to 9 tokens")
@@ -159,6 +159,6 @@ def test_traces_are_greedy_and_followed() -> None:
 
 def test_a_model_without_its_output_layer_cannot_write() -> None:
     with pytest.raises(LayerscopeError, match="its output layer is not loaded"):
-        study("reasoning", tiny_model("llama"), texts=["some words to read"], generate=3)
+        study("reasoning", tiny_model("llama"), data=["some words to read"], generate=3)
     with pytest.raises(LayerscopeError, match="it is not a decoder"):
-        study("reasoning", tiny_model("bert"), texts=["some words to read"], generate=3)
+        study("reasoning", tiny_model("bert"), data=["some words to read"], generate=3)

@@ -23,7 +23,7 @@ def sized(blocks: int) -> LoadedModel:
 
 def test_sizes_in_order_with_the_values_of_an_independent_computation(texts: list[str]) -> None:
     models = [sized(5), sized(3), sized(8)]
-    run = study("scale", *models, texts=texts)
+    run = study("scale", *models, data=texts)
     held = run.table.drop_duplicates("model")
     assert held["model"].tolist() == ["llama-3", "llama-5", "llama-8"]
     assert held["parameters"].is_monotonic_increasing

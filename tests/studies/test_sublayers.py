@@ -19,7 +19,7 @@ def test_values_and_steps_are_those_of_an_independent_computation(
     family: str, inside: Callable[..., dict[str, np.ndarray]], texts: list[str]
 ) -> None:
     model = tiny_model(family)
-    run = study("sublayers", model, texts=texts[3:8])
+    run = study("sublayers", model, data=texts[3:8])
     states = run.table[run.table["kind"] == "state"]
     every = [inside(model, model.tokenize([text]).ids[0]) for text in texts[3:8]]
     assert set(states["site"]) == set(every[0])
@@ -41,7 +41,7 @@ def test_values_and_steps_are_those_of_an_independent_computation(
 
 
 def test_sums_add_up_to_the_stream(texts: list[str]) -> None:
-    run = study("sublayers", tiny_model("llama"), texts=texts)
+    run = study("sublayers", tiny_model("llama"), data=texts)
     table = run.table[(run.table["metric"] == "prompt_entropy") & (run.table["sink"] == "keep")]
     states = table[table["kind"] == "state"].set_index("site")["value"]
     steps = table[(table["kind"] == "step") & table["step"].str.startswith("residual sum", na=False)]
@@ -61,7 +61,7 @@ def test_sums_add_up_to_the_stream(texts: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_what_a_family_has_not_is_said(family: str, steps: set[str], says: str, texts: list[str]) -> None:
-    run = study("sublayers", tiny_model(family), texts=texts[:4])
+    run = study("sublayers", tiny_model(family), data=texts[:4])
     assert set(run.table["step"].dropna()) == steps
     assert any(says in sentence for sentence in run.verdict)
     assert run.table["value"].notna().all()
@@ -70,7 +70,7 @@ def test_what_a_family_has_not_is_said(family: str, steps: set[str], says: str, 
 
 def test_a_family_without_named_states_is_refused(texts: list[str]) -> None:
     with pytest.raises(LayerscopeError, match="names no states inside its blocks"):
-        study("sublayers", tiny_model("opt"), texts=texts[:2])
+        study("sublayers", tiny_model("opt"), data=texts[:2])
 
 
 def test_steps_of_a_sequential_block() -> None:

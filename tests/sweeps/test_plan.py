@@ -119,7 +119,7 @@ def test_steps_of_every_kind_beside_a_grid(home: Path) -> None:
     assert (theory.kind, theory.models, theory.corpus) == ("study", (), None)
     assert (short.name, short.settings["max_length"], short.settings["metrics"]) == ("short", 16, ["prompt_entropy"])
     assert [first.name, second.name] == ["evaluate-org-a", "evaluate-org-b-dtype-bfloat16"]
-    assert [step.models[0].options["dtype"] for step in (first, second)] == ["float32", "bfloat16"]
+    assert [step.options_of(step.models[0]).get("dtype") for step in (first, second)] == [None, "bfloat16"]
     assert (classes.kind, classes.settings) == ("probe", {"data": "labeled.csv"})
     assert [step.name for step in plan.only(["theory", "short"]).steps] == ["theory", "short"]
     with pytest.raises(UnknownNameError, match=r"step of sweep 'shot'. Did you mean 'short'"):
@@ -163,7 +163,7 @@ def test_the_papers_recipe_has_every_study() -> None:
     for each in (plan, read_plan("paper-small")):
         assert {step.kind for step in each.steps} == {"study", "probe", "profile"}  # Fig. 14: accuracy, and entropies
         of_images = [step.settings for step in each.steps if step.kind == "profile"]
-        assert all(step["images"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"]) for step in of_images)
+        assert all(step["data"] and {"prompt_entropy", "dataset_entropy"} <= set(step["metrics"]) for step in of_images)
     assert any("LLM2Vec" in spec.label for spec in by_name["scores"].models)  # Table 2
     with pytest.raises(UnknownNameError, match=r"unknown recipe 'papr'. Did you mean 'paper'"):
         read_plan("papr")

@@ -94,7 +94,7 @@ def test_a_step_profiles_images(tmp_path: Path) -> None:
         (tmp_path / "photos" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.asarray(picture)).save(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png")
     build_image_model("vit").save_pretrained(tmp_path / "tiny-vit")
-    settings = {"images": str(tmp_path / "photos"), "metrics": ["prompt_entropy", "dataset_entropy"]}
+    settings = {"data": str(tmp_path / "photos"), "metrics": ["prompt_entropy", "dataset_entropy"]}
     step = {"name": "entropies", "profile": settings, "models": [str(tmp_path / "tiny-vit")], "limit": 5}
     done = sweep({"steps": [step]}, out=tmp_path / "out", progress=False)
     assert done.failed == []

@@ -53,6 +53,21 @@ def test_the_table_holds_what_the_runs_hold(done: Sweep, home: Path) -> None:
     assert layerscope.Profile.load(done.path / "step-100--second").manifest["counts"]["prompts"] == 7
 
 
+def test_models_take_the_options_of_every_command_unless_the_plan_sets_them(home: Path, tmp_path: Path) -> None:
+    own = {"name": str(home / "step-100"), "dtype": "float32"}
+    plan = {"models": [str(home / "step-20"), own], "corpora": [str(home / "first.txt")], "profile": SETTINGS}
+    done = sweep(plan, out=tmp_path / "out", dtype="bfloat16", batch_size=2, progress=False)
+    runs = [layerscope.Profile.load(done.path / job) for job in done.jobs["job"]]
+    assert [run.manifest["model"]["dtype"] for run in runs] == ["bfloat16", "float32"]
+    with pytest.raises(LayerscopeError, match=r"option of sweep 'dtyp'. Did you mean 'dtype'"):
+        sweep(plan, out=tmp_path / "out", dtyp="bfloat16")
+    studies = {"steps": [{"study": "compare", "models": [str(home / "step-20"), str(home / "step-100")]}]}
+    step = read_plan(studies).set(model_options={"dtype": "bfloat16"}).steps[0]
+    assert step.common_options == {"dtype": "bfloat16"}
+    step = read_plan({**studies, "defaults": {"dtype": "float16"}}).set(model_options={"dtype": "bfloat16"}).steps[0]
+    assert step.common_options == {"dtype": "float16"}
+
+
 def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardStore, "write", lambda *_: pytest.fail("encoded again"))
     again = sweep(wanted, out=done.path)

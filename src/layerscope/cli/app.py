@@ -29,21 +29,6 @@ STORY = {
     "Study": ("study", "probe", "sweep", "recipe"),
     "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
-# Old spellings: (command, old option) -> new option. They work for one release and say so.
-RENAMED = {
-    ("probe", "--texts"): "--data",
-    ("correlate", "--permutations"): "--surrogates",
-    ("probe", "--images"): "--data",
-    ("probe", "--task"): "--data",
-    ("probe", "--probe"): "--heads",
-    ("profile", "--images"): "--data",
-    ("profile", "-i"): "--data",
-    ("profile", "--engine-workers"): "--workers",
-    ("probe", "--engine-workers"): "--workers",
-    ("study", "--engine-workers"): "--workers",
-    ("sweep", "--engine-workers"): "--workers",
-    ("evaluate", "--engine-workers"): "--workers",
-}
 EXAMPLES: dict[str, str] = {}
 
 
@@ -153,19 +138,6 @@ def load_commands() -> None:
         known.rich_help_panel = panel_of(str(known.name))
 
 
-def renamed(words: list[str]) -> list[str]:
-    """The command line with old spellings replaced; each is told on stderr."""
-    out = list(words)
-    name = next((word for word in words if not word.startswith("-")), "")
-    for place, word in enumerate(out):
-        option, equals, value = word.partition("=")
-        new = RENAMED.get((name, option))
-        if new is not None:
-            out[place] = new + equals + value
-            print(f"layerscope: {option} is now called {new}; the old name goes with the next release.", file=sys.stderr)
-    return out
-
-
 _STOPPED = "layerscope: stopped. Finished work is kept: run the same command again to resume."
 
 
@@ -190,11 +162,8 @@ def _main() -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if {"-q", "--quiet", "--json"}.intersection(sys.argv):
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    arguments: dict[str, Any] = {}
-    if "_LAYERSCOPE_COMPLETE" not in os.environ:
-        arguments["args"] = renamed(sys.argv[1:])
     try:
-        app(prog_name="layerscope", **arguments)
+        app(prog_name="layerscope")
     except LayerscopeError as error:
         print(f"layerscope: {error}", file=sys.stderr)
         sys.exit(1)

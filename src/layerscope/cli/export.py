@@ -34,9 +34,7 @@ def export_command(
     ),
     center_on: str | None = option(None, "--center-on", panel=DATA, help="Corpus or file of texts whose mean is subtracted."),
     column: str | None = option(None, "--column", panel=DATA, help="Column of the texts in the --center-on file."),
-    max_length: int | None = option(
-        None, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP + " (default: the run's, or 256)"
-    ),
+    max_length: int | None = shared.length_option(None, " (default: the run's, or 256)"),
     normalize: bool | None = option(
         None,
         "--normalize/--no-normalize",
@@ -78,7 +76,7 @@ def export_command(
         bench=bench,
         overwrite=overwrite,
         offline=offline,
-        model_options={name: value for name, value in loading.as_dict().items() if name != "device_map" or value},
+        model_options=loading.as_dict(),
     )
     if as_json:
         shared.print_json({"out": str(done.path), **done.facts})

@@ -4,12 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import CHOICE, DATA, RESULT, option, parse_list
+from layerscope.cli.shared import CHOICE, DATA, option, parse_list
 from layerscope.core.templates import BUILT_IN
+
+
+class ImproveSettings(shared.CommandOptions):
+    """What is judged and how, under the names that `layerscope.improve` has for it."""
+
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts. (default: detected)")
+    sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random.")
+    max_length: int = shared.length_option(256)
+    labels: str | None = option(
+        None, "--labels", panel=CHOICE, help="File of a few labeled examples: text,label or sentence1,sentence2,label|score."
+    )
+    judge: str = option(
+        "minilm-l6",
+        "--judge",
+        panel=CHOICE,
+        help="Sentence encoder that ranks the candidates, or a judge by name; none: the model's own consistency.",
+    )
+    budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5.")
+    max_cost: float = option(
+        1.0, "--max-cost", panel=CHOICE, help="Maximum model passes per text; above 1, the folder may need trust_remote_code."
+    )
+    templates: str | None = option(
+        None,
+        "--templates",
+        panel=CHOICE,
+        help="Templates (words around a text) to try, comma-separated. "
+        f"(default: {', '.join(t.name for t in BUILT_IN if t.tried)}; with --labels all)",
+        read=parse_list,
+    )
+    center_on: str = option(
+        "auto",
+        "--center-on",
+        panel=CHOICE,
+        help="Texts whose mean is subtracted: all, sample, or auto (as many as are cheap).",
+    )
+    seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
 
 
 @command("improve", "layerscope improve smollm2-135m --data lee --out exports/improved")
@@ -17,41 +51,10 @@ def improve_command(
     loading: shared.Loading,
     running: shared.Running,
     output: shared.Output,
+    settings: ImproveSettings,
     model: str = shared.MODEL,
-    data: str = typer.Option(..., "--data", "-d", rich_help_panel=DATA, help="Your texts: a file, a corpus or a hub dataset."),
-    out: Path = typer.Option(
-        ..., "--out", "-o", rich_help_panel=RESULT, help="Folder to write: load it with SentenceTransformer(FOLDER)."
-    ),
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts. (default: detected)"),
-    sample: int = option(1000, "--sample", panel=DATA, help="Number of texts to judge on, drawn at random."),
-    max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
-    labels: str | None = option(
-        None, "--labels", panel=CHOICE, help="File of a few labeled examples: text,label or sentence1,sentence2,label|score."
-    ),
-    judge: str = option(
-        "minilm-l6",
-        "--judge",
-        panel=CHOICE,
-        help="Sentence encoder that ranks the candidates, or a judge by name; none: the model's own consistency.",
-    ),
-    budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
-    max_cost: float = option(
-        1.0, "--max-cost", panel=CHOICE, help="Maximum model passes per text; above 1, the folder may need trust_remote_code."
-    ),
-    templates: str | None = option(
-        None,
-        "--templates",
-        panel=CHOICE,
-        help="Templates (words around a text) to try, comma-separated. "
-        f"(default: {', '.join(t.name for t in BUILT_IN if t.tried)}; with --labels all)",
-    ),
-    center_on: str = option(
-        "auto",
-        "--center-on",
-        panel=CHOICE,
-        help="Texts whose mean is subtracted: all, sample, or auto (as many as are cheap).",
-    ),
-    seed: int = option(0, "--seed", panel=CHOICE, help="Seed of the sample and of resampling."),
+    data: str = shared.data_option(..., "Your texts: a file, a corpus or a hub dataset."),
+    out: Path = shared.out_option("Folder to write: load it with SentenceTransformer(FOLDER).", ...),
 ) -> None:
     """Find the best layer for your texts and the best way to read it, with or without labels, and export the model.
 
@@ -60,32 +63,7 @@ def improve_command(
     from layerscope.improving import improve
     from layerscope.improving.terminal import print_improved
 
-    with running.open() as engine:
-        result = improve(
-            model,
-            data,
-            out=out,
-            column=column,
-            labels=labels,
-            judge=judge,
-            budget=budget,
-            max_cost=max_cost,
-            templates=parse_list(templates),
-            sample=sample,
-            max_length=max_length,
-            seed=seed,
-            center_on=center_on,
-            offline=running.offline,
-            overwrite=output.overwrite,
-            progress=False if output.quiet else None,
-            engine=engine,
-            batch_size=running.batch_size,
-            memory=running.memory,
-            model_options=loading.as_dict(),
-        )
-    output.show(
-        result.as_dict(),
-        lambda: print_improved(result),
-        written=str(out),
-        then=f"layerscope report {out} --out report.html",
-    )
+    ways = {**shared.as_arguments(loading, running, output), "progress": False if output.quiet else None}
+    result = improve(model, data, out=out, **settings.given(), **ways)
+    then = f"layerscope report {shared.shown(out)} --out report.html"
+    output.show(result.as_dict(), lambda: print_improved(result), str(out), then)

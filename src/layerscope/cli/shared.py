@@ -71,15 +71,53 @@ DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT = "Data", "Model", "Cho
 _PANELS = [None, DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT]  # in the order of a command's help
 
 
-def option(default: Any, *names: str, panel: str, help: str) -> Any:
-    """An option in one of the panels of a command's help."""
-    return typer.Option(default, *names, help=help, rich_help_panel=panel)
+def option(default: Any, *names: str, panel: str, help: str, read: Callable[[Any], Any] | None = None) -> Any:
+    """An option in one of the panels of a command's help; `read` makes its value of what was typed."""
+    return typer.Option(default, *names, help=help, rich_help_panel=panel, callback=None if read is None else _reader(read))
+
+
+def _reader(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def callback(value: Any) -> Any:  # typer looks at the names of its parameters
+        return read(value)
+
+    return callback
+
+
+def data_option(default: Any, help: str) -> Any:
+    """What a model reads."""
+    return option(default, "--data", "-d", panel=DATA, help=help)
+
+
+def limit_option(help: str) -> Any:
+    """How much of the data is used."""
+    return option(None, "--limit", "-n", panel=DATA, help=help)
+
+
+def out_option(help: str, default: Any = None) -> Any:
+    """Where a result is written."""
+    return option(default, "--out", "-o", panel=RESULT, help=help)
+
+
+def length_option(default: int | None, help: str = "") -> Any:
+    """How long texts may be."""
+    return option(default, "--max-length", panel=DATA, help="Truncate texts to this many tokens." + help)
+
+
+def norm_option(default: str | None, help: str = "") -> Any:
+    """What happens to states before they are measured."""
+    said = "Apply the final norm at every layer (applied), at none (raw) or at the last only (hf)."
+    return option(default, "--final-norm", panel=METRICS, help=said + help)
+
+
+def seed_option(help: str, panel: str = METRICS) -> Any:
+    """Where randomness begins."""
+    return option(0, "--seed", panel=panel, help=help)
 
 
 MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file.")
 DEVICE = option(None, "--device", panel=MODELS, help="cpu, cuda or mps. (default: cuda if available)")
 DEVICE_MAP = option(None, "--device-map", panel=MODELS, help="auto: distribute a large model over several GPUs.")
-DTYPE = option("float32", "--dtype", panel=MODELS, help="float32, bfloat16, float16, or auto (the checkpoint's own).")
+DTYPE = option(None, "--dtype", panel=MODELS, help="float32 (default), bfloat16, float16, or auto (the checkpoint's own).")
 REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub model.")
 FAMILY = option(None, "--family", panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
 BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
@@ -96,8 +134,6 @@ WORKERS = option(
     None, "--workers", panel=ENGINES, help="Number of Ray workers; each loads the model. (default: one per GPU, or per core)"
 )
 GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)")
-MAX_LENGTH_HELP = "Truncate texts to this many tokens."
-FINAL_NORM_HELP = "Apply the final norm at every layer (applied), at none (raw) or at the last only (hf)."
 DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
 
@@ -118,11 +154,15 @@ class CommandOptions:
         for name, value in values.items():
             setattr(self, name, value)
 
+    def given(self) -> dict[str, Any]:
+        """The options that were given or have a default, by name."""
+        return {name: value for name in self.fields if (value := getattr(self, name)) is not None}
+
 
 class Loading(CommandOptions):
     """How a model is loaded."""
 
-    dtype: str = DTYPE
+    dtype: str | None = DTYPE
     device: str | None = DEVICE
     device_map: str | None = DEVICE_MAP
     revision: str | None = REVISION
@@ -130,55 +170,47 @@ class Loading(CommandOptions):
     bidirectional: bool = BIDIRECTIONAL
     adapter: list[str] = ADAPTER
 
-    def as_dict(self) -> dict[str, Any]:
-        """The options as `layerscope.load` takes them."""
-        values = {name: getattr(self, name) for name in self.fields}
-        return {**{k: v for k, v in values.items() if k != "adapter"}, "adapters": tuple(values["adapter"])}
-
-
-class SafeLoading(Loading):
-    """How a model is loaded, with what a checkpoint may be allowed to do."""
-
     trust_remote_code: bool = option(
         False, "--trust-remote-code", panel=MODELS, help="Allow the model to run its own Python code."
     )
     allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Allow weights in pickle format.")
 
+    def as_dict(self) -> dict[str, Any]:
+        """What was given, as `layerscope.load` takes it."""
+        return {"adapters" if name == "adapter" else name: value for name, value in self.given().items() if value}
 
-class Cluster(CommandOptions):
-    """Where work runs."""
+
+class Running(CommandOptions):
+    """Where the model runs, how many items it reads at once, and how much of a GPU's memory it may use."""
 
     engine: str = ENGINE
     address: str | None = ADDRESS
     workers: int | None = WORKERS
     gpus_per_worker: float | None = GPUS_PER_WORKER
     offline: bool = OFFLINE
-
-    def open(self) -> Any:
-        """The engine, as a context manager."""
-        from layerscope.engines import open_engine
-
-        return open_engine(self.engine, self.address, self.workers, self.gpus_per_worker)
-
-
-class Running(Cluster):
-    """Where the model runs, how many items it reads at once, and how much of a GPU's memory it may use."""
-
     batch_size: int | None = BATCH_SIZE
     memory: str | None = MEMORY
 
+    def as_dict(self) -> dict[str, Any]:
+        """What was given, as the functions of the library take it."""
+        return {"engine": {name: value for name, value in self.given().items() if name != "offline"}, "offline": self.offline}
 
-class Output(CommandOptions):
-    """What is printed, and whether an earlier result may be replaced."""
 
-    overwrite: bool = OVERWRITE
+class Listing(CommandOptions):
+    """How a result is printed."""
+
     as_json: bool = AS_JSON
-    quiet: bool = QUIET
+    quiet = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether nobody reads tables and hints: nothing but a result is printed."""
+        return self.quiet or self.as_json
 
     @property
     def progress(self) -> bool | None:
         """Whether a progress bar is shown; None: where a person looks."""
-        return False if self.quiet or self.as_json else None
+        return False if self.silent else None
 
     def show(self, value: Any, printer: Callable[[], Any], written: str = "", then: str = "") -> None:
         """A result as JSON or as tables, then where it is and what comes next (both on stderr)."""
@@ -189,6 +221,35 @@ class Output(CommandOptions):
             if written:
                 print(one_line(f"Written to {written}"), file=sys.stderr)
             next_step(then)
+
+
+class Printing(Listing):
+    """How a result is printed, or that it is not."""
+
+    quiet: bool = QUIET
+
+
+class Output(Printing):
+    """What is printed, and whether an earlier result may be replaced."""
+
+    overwrite: bool = OVERWRITE
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the functions of the library take it."""
+        return {"overwrite": self.overwrite, "progress": self.progress}
+
+    def show_run(self, run: Any, then: str, also: str = "") -> None:
+        """A finished run: its summary, its files (and those that are there `also`), and what comes next."""
+        from layerscope.core.runs import view
+
+        tables = [f"{name}.{end}" for name in run.files for end in ("csv", "parquet") if (run.path / f"{name}.{end}").is_file()]
+        files = ", ".join([*tables, *([also] if also else []), "manifest.json"])
+        self.show(run.summary(), lambda: view(run.kind, "print")(run), f"{run.path}: {files}", then)
+
+
+def as_arguments(loading: Loading, running: Running, output: Output) -> dict[str, Any]:
+    """How models are loaded, where they run and what is shown, as every function of the library takes it."""
+    return {"model_options": loading.as_dict(), **running.as_dict(), **output.as_dict()}
 
 
 def expand(function: Callable[..., None]) -> Callable[..., None]:

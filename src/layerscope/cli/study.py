@@ -9,8 +9,18 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, RESULT, default_folder, option
+from layerscope.cli.shared import DATA, METRICS, default_folder, option
 from layerscope.errors import LayerscopeError
+
+
+class StudySettings(shared.CommandOptions):
+    """What every study takes, under the names that `layerscope.study` has for it."""
+
+    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts, if the file has several.")
+    limit: int | None = shared.limit_option("Use the first N usable texts.")
+    max_length: int = shared.length_option(256)
+    final_norm: str = shared.norm_option("raw")
+    seed: int = shared.seed_option("Seed of random draws and of the intervals.")
 
 
 @command("study", "layerscope study extreme smollm2-135m --data lee --limit 20 --out runs/extreme")
@@ -18,32 +28,25 @@ def study_command(
     loading: shared.Loading,
     running: shared.Running,
     output: shared.Output,
+    settings: StudySettings,
     name: str = typer.Argument(..., help="Name of a study; `list` shows all of them, `list NAME` the options of one."),
     models: list[str] = typer.Argument(
         None, help="Catalogue names, hub ids or folders; MODEL?dtype=bfloat16 sets an option of one model."
     ),
-    data: str = typer.Option("lee", "--data", "-d", rich_help_panel=DATA, help=shared.DATA_HELP),
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts, if the file has several."),
-    limit: int | None = typer.Option(None, "--limit", "-n", rich_help_panel=DATA, help="Use the first N usable texts."),
-    max_length: int = option(256, "--max-length", panel=DATA, help=shared.MAX_LENGTH_HELP),
-    final_norm: str = option("raw", "--final-norm", panel=METRICS, help=shared.FINAL_NORM_HELP),
-    settings: list[str] = typer.Option(
+    data: str = shared.data_option("lee", shared.DATA_HELP),
+    options: list[str] = option(
         [],
         "--set",
         "-s",
-        rich_help_panel=METRICS,
+        panel=METRICS,
         help="Option of the study as NAME=VALUE (`study list STUDY` shows them); repeatable.",
     ),
-    seed: int = option(0, "--seed", panel=METRICS, help="Seed of random draws and of the intervals."),
-    out: Path | None = typer.Option(
-        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the study. (default: runs/NAME--MODELS--DATA)"
-    ),
+    out: Path | None = shared.out_option("Folder of the study. (default: runs/NAME--MODELS--DATA)"),
 ) -> None:
     """Run one of the paper's experiments: a table, a figure, and the answer in plain words.
 
     The paper is Layer by Layer (Skean et al., ICML 2025).
     """
-    from layerscope.core.runs import view
     from layerscope.studies.base import get_study
     from layerscope.studies.terminal import print_options, print_studies, studies_as_dict
 
@@ -59,31 +62,10 @@ def study_command(
 
     chosen = get_study(name)
     parts = [name, *(each.partition("?")[0] for each in given[:3]), *([data] if chosen.texts else [])]
-    folder = out or default_folder(*parts, limit=limit if chosen.texts else None)
-    with running.open() as engine:
-        run = study(
-            name,
-            *given,
-            data=data,
-            out=folder,
-            column=column,
-            limit=limit,
-            max_length=max_length,
-            final_norm=final_norm,
-            seed=seed,
-            offline=running.offline,
-            engine=engine,
-            overwrite=output.overwrite,
-            progress=output.progress,
-            model_options={name: value for name, value in loading.as_dict().items() if name != "revision" or value},
-            **read_settings(settings),
-        )
-    output.show(
-        run.summary(),
-        lambda: view("study", "print")(run),
-        f"{folder}: study.csv, study.parquet, figure.png, figure.svg, manifest.json",
-        f"layerscope report {shared.shown(folder)}",
-    )
+    folder = out or default_folder(*parts, limit=settings.limit if chosen.texts else None)
+    ways = shared.as_arguments(loading, running, output)
+    run = study(name, *given, data=data, out=folder, **settings.given(), **ways, **read_settings(options))
+    output.show_run(run, f"layerscope report {shared.shown(folder)}", also="figure.png, figure.svg")
 
 
 def _call(study: Any) -> str:

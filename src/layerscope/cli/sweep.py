@@ -9,44 +9,28 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, RESULT, option, parse_list
+from layerscope.cli.shared import DATA, option, parse_list
 
 
 @command("sweep", "layerscope sweep sweep.yaml --dry-run")
 def sweep_command(
-    running: shared.Cluster,
+    loading: shared.Loading,
+    running: shared.Running,
     output: shared.Output,
     file: Path = typer.Argument(..., help="YAML file with models, corpora, settings and steps (see docs/clusters.md)."),
-    out: Path | None = typer.Option(
-        None, "--out", "-o", rich_help_panel=RESULT, help="Folder of the sweep. (default: the file's, or runs/FILE)"
-    ),
+    out: Path | None = shared.out_option("Folder of the sweep. (default: the file's, or runs/FILE)"),
     dry_run: bool = option(False, "--dry-run", panel=DATA, help="List the steps, and which are finished, and stop."),
 ) -> None:
     """Profile (and score) many models on many corpora.
 
-    Run the same command again to resume.
+    Model options are for every model of the file that does not set its own. Run the same command again to resume.
     """
-    from layerscope.core.runs import view
     from layerscope.sweeps.run import sweep
     from layerscope.sweeps.terminal import print_plan
 
-    with running.open() as engine:
-        done = sweep(
-            file,
-            out=out,
-            engine=engine,
-            dry_run=dry_run,
-            offline=running.offline,
-            overwrite=output.overwrite,
-            progress=output.progress,
-        )
+    done = sweep(file, out=out, dry_run=dry_run, **shared.as_arguments(loading, running, output))
     if output.as_json or not dry_run:
-        output.show(
-            done.summary(),
-            lambda: view("sweep", "print")(done),
-            f"{done.path}: sweep.csv, sweep.parquet, manifest.json and a folder per step",
-            f"layerscope report {shared.shown(done.path)}",
-        )
+        output.show_run(done, f"layerscope report {shared.shown(done.path)}", also="a folder per step")
     elif not output.quiet:
         print_plan(done)
         shared.next_step(f"layerscope sweep {shared.shown(file)}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 SEVERAL = "several"  # norm modules, one for each model of a run
+LAYER = "layer k is the state after k blocks; layer 0 is the input of the first block"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Every command takes them whole (`model_options=ModelOptions(dtype="bfloat16")`),
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -133,17 +132,3 @@ T = TypeVar("T", bound=OptionGroup)
 def take_options(kind: type[T], given: Any, keywords: dict[str, Any]) -> T:
     """Options of one kind from what was given whole and the flat `keywords`, from which they are removed."""
     return kind.of(given, **{name: keywords.pop(name) for name in kind.names() if name in keywords})
-
-
-def take_renamed(keywords: dict[str, Any], new: str, old: Sequence[str], value: Any, default: Any = None) -> Any:
-    """The value of a parameter that had other names: `old` ones still work for one release, with a warning."""
-    for name in old:
-        if keywords.get(name) is None:
-            keywords.pop(name, None)
-            continue
-        given = keywords.pop(name)
-        if value is not default and not (isinstance(value, str) and value == default):
-            raise LayerscopeError(f"give either {new} or {name}, not both: {name} is the old name of {new}.")
-        warnings.warn(f"{name}= is now called {new}=; the old name goes with the next release.", DeprecationWarning, stacklevel=3)
-        value = given
-    return value

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layerscope.errors import LayerscopeError
+
 if TYPE_CHECKING:  # torch and numpy are enough for those who need only the names
     import pandas as pd
 
@@ -34,6 +36,22 @@ class Site:
     def in_stream(self) -> bool:
         """Whether this is a state of the residual stream, to which a final norm can apply (not a branch or a norm)."""
         return self.part in (None, "mid")
+
+
+def pick_layers(layers: Iterable[int] | None, blocks: int, model: str) -> list[int]:
+    """The wanted layers of a model of so many blocks, in order; None: all of them, -1: the last.
+
+    >>> pick_layers([-1, 0], 12, "gpt2")
+    [0, 12]
+    """
+    if layers is None:
+        return list(range(blocks + 1))
+    given = list(layers)
+    wrong = [layer for layer in given if not -blocks - 1 <= layer <= blocks]
+    if wrong or not given:
+        what = f"layer {wrong[0]} does not exist" if wrong else "no layer is given"
+        raise LayerscopeError(f"{what}: {model} has layers 0 to {blocks} (or -1 for the last).")
+    return sorted({layer if layer >= 0 else blocks + 1 + layer for layer in given})
 
 
 def site_of(layer: int) -> str:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import ModelIdentity
-from layerscope.core.options import take_renamed
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
@@ -194,7 +193,6 @@ def correlate(
     bootstrap: int = 2000,
     seed: int = 0,
     within: bool = True,
-    **renamed: Any,
 ) -> Correlations:
     """Correlate each metric with the scores across layers.
 
@@ -211,10 +209,6 @@ def correlate(
     tasks, and by Benjamini and Hochberg's over all metrics and tasks, within tasks. The report and the atlas use the same null
     and the same numbers.
     """
-    renamed.pop("task_permutations", None)
-    surrogates = take_renamed(renamed, "surrogates", ("permutations",), surrogates, maths.SURROGATES)
-    if renamed:
-        raise TypeError(f"correlate() got an unexpected keyword argument {next(iter(renamed))!r}")
     facts: dict[str, Any] = {}
     if not isinstance(metrics, pd.DataFrame) or not isinstance(scores, pd.DataFrame):
         tables = from_runs(*_runs(metrics, scores), readout, sink)

@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 import time
-import warnings as python_warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -16,13 +15,11 @@ from typing import Any
 import torch
 
 from layerscope.cache import cache_dir
-from layerscope.core.options import EngineOptions, ModelOptions, take_options
+from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import kinds_of, parse_readouts
-from layerscope.core.runs import read_back
 from layerscope.core.templates import get_template
-from layerscope.data.hub import pinned
-from layerscope.engines import Engine, LocalEngine, engine_in_use, open_engine
-from layerscope.engines.base import ModelRecipe, driver_options, make_recipe
+from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
 from layerscope.evaluation.plan import EvaluationPlan, Screening, failures, needs_screening, screening_plan, warnings
@@ -39,8 +36,8 @@ from layerscope.evaluation.scoring import (
     task_files,
 )
 from layerscope.evaluation.tasks import resolve_tasks
-from layerscope.models import LoadedModel, open_model
-from layerscope.progress import Progress, progress_bar
+from layerscope.models import LoadedModel
+from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DEFAULT_BUDGET, DTYPES, EmbeddingStore, Space, text_key
 from layerscope.store.folder import Session, config_key
@@ -92,23 +89,16 @@ def evaluate(
         run = layerscope.evaluate("smollm2-135m", "small", readouts="all", limit=200, dtype="bfloat16")
         run.best(); run.scores
     """
-    loading = take_options(ModelOptions, model_options, options).given()
-    where = take_options(EngineOptions, engine, options)
-    if options:
-        raise UnknownNameError("option of evaluate", next(iter(options)), [*ModelOptions.names(), *EngineOptions.names()])
-    if where.workers is not None and where.engine in (None, "local"):  # what `workers` meant before, for one release
-        notice = "evaluate(workers=…) is now called scoring_workers=…; workers= are those of a cluster's engine."
-        python_warnings.warn(notice, FutureWarning, stacklevel=2)
-        scoring_workers, where = where.workers, replace(where, workers=None)
-    open_engine(where)  # connects to nothing yet
+    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    command = Command("evaluate", options, **ways)
     if store_dtype not in DTYPES:
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
     specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
     folder = None if out is None else RunFolder(out)
-    with pinned(), engine_in_use(where) as used:
-        loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
+    with command:
+        loaded = command.load(model, tokenizer)
         plan = EvaluationPlan.make(
             loaded,
             specs,
@@ -119,12 +109,12 @@ def evaluate(
             unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
             store_dtype=store_dtype,
         )
-        recipe = make_recipe(model, loaded, offline, loading) if used.remote else None
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
         vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
         temporary = tempfile.TemporaryDirectory(prefix="layerscope-") if folder is None else nullcontext("")
-        with temporary as scratch, progress_bar(progress) as bar:
-            job = EvaluationJob(plan, vectors, count, where.batch_size, bar, used if recipe else LocalEngine(), recipe)
+        with temporary as scratch:
+            running = command.engine if command.recipe else LocalEngine()
+            job = EvaluationJob(plan, vectors, count, command.where.batch_size, command.bar, running, command.recipe)
             if folder is not None:
                 return job.run_in(folder, overwrite)
             return job.run_in(RunFolder(Path(scratch) / "run")).in_memory()
@@ -154,10 +144,7 @@ class EvaluationJob:
             return screened is None or (self.store.budget is not None and self.store.budget <= screened["budget"])
 
         settings: dict[str, Any] = {"overwrite": overwrite, "owned": _OWNED, "finished": finished, "task_files": files}
-        with folder.session("evaluation", self.plan.config, **settings) as session:
-            if session.finished:
-                return read_back(Evaluation.kind, Evaluation.load, folder.path)
-            return self._run(session)
+        return run_in(folder, Evaluation, self.plan.config, self._run, **settings)
 
     def _run(self, session: Session) -> Evaluation:
         folder, clock = session.folder, time.perf_counter()
@@ -180,27 +167,21 @@ class EvaluationJob:
         by_place = {(job.task.name, job.readout, job.layer): job for job in jobs}
         gains = gain_table(scores, lambda place, *part: read_items(context, by_place[place], *part), plan.seed)
         del spaces  # until here they could not be pruned
-        folder.write_table("scores", scores)
-        folder.write_table("gains", gains)
-        manifest = session.complete(
-            {
-                "model": plan.model.identity,
-                "conventions": plan.conventions(),
-                "tasks": facts,
-                "counts": counts,
-                "undefined": [f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
-                "failed": failed + failures(results),
-                "screened": None if screening is None else screening.as_dict(),
-                "warnings": warnings(plan, screening, counts, facts),
-                "seconds": {
-                    "collect": collected - clock,
-                    "encode": encoded - collected,
-                    "score": time.perf_counter() - encoded,
-                },
-                "engine": self.engine.facts(),
-            }
+        manifest = make_manifest(
+            Evaluation.kind,
+            model=plan.model.identity,
+            conventions=plan.conventions(),
+            tasks=facts,
+            counts=counts,
+            undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
+            failed=failed + failures(results),
+            screened=None if screening is None else screening.as_dict(),
+            warnings=warnings(plan, screening, counts, facts),
+            environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
+            seconds={"collect": collected - clock, "encode": encoded - collected, "score": time.perf_counter() - encoded},
+            engine=self.engine.facts(),
         )
-        return Evaluation(scores, gains, manifest, folder.path)
+        return Evaluation(scores, gains, manifest)
 
     def _screen(self, session: Session, texts: dict[str, list[str]], items: dict[str, int]) -> Screening | None:
         """Where the store cannot hold all readouts: score them on a part of each task, and keep the best.

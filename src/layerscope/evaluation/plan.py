@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 
 from layerscope.capture import Site, expand_sites
-from layerscope.core.conventions import Reading
+from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.readout import READOUT_COLUMNS, Readout, kinds_of
-from layerscope.errors import LayerscopeError
+from layerscope.core.sites import pick_layers, site_of
 from layerscope.evaluation.tasks import TaskSpec
 from layerscope.models import LoadedModel
 from layerscope.version import VERSION
@@ -57,7 +57,8 @@ class EvaluationPlan:
     ) -> EvaluationPlan:
         """A plan for a loaded model: its layers are looked up, and its own limit of tokens counts."""
         length = max_length if model.max_length is None else min(max_length, model.max_length)
-        return cls(model, tuple(specs), tuple(readouts), _sites(model, layers), length, **settings)
+        sites = expand_sites([site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy)
+        return cls(model, tuple(specs), tuple(readouts), tuple(sites), length, **settings)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class EvaluationPlan:
     def conventions(self) -> dict[str, Any]:
         """The conventions of the scores."""
         return {
-            "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+            "layer": LAYER,
             **Reading(None, self.max_length, self.model.anatomy.final_norm_name).as_conventions(),  # readouts name the norm
             "unit_length": self.unit_length,
             "centering": "the mean over all distinct texts of the task is subtracted",
@@ -109,18 +110,6 @@ def task_config(spec: TaskSpec) -> dict[str, Any]:
 
 def _distinct(texts: Texts) -> int:
     return len({text for some in texts.values() for text in some})
-
-
-def _sites(model: LoadedModel, layers: Sequence[int] | None) -> tuple[Site, ...]:
-    every = expand_sites(None, model.anatomy)
-    if layers is None:
-        return tuple(every)
-    count = model.n_blocks
-    wanted = {layer if layer >= 0 else count + 1 + layer for layer in layers}
-    wrong = sorted(layer for layer in wanted if not 0 <= layer <= count)
-    if wrong:
-        raise LayerscopeError(f"layer {wrong[0]} does not exist: {model.name} has layers 0 to {count} (or -1 for the last).")
-    return tuple(site for site in every if site.layer in wanted)
 
 
 def needs_screening(plan: EvaluationPlan, texts: Texts, budget: int | None) -> bool:

@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
-from layerscope.core.runs import finished_manifest, view
 from layerscope.core.statistics import INTERVAL, Interval, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
-from layerscope.store import RunFolder, checked
+from layerscope.store import RunFolder, StoredRun, checked
 
 RESAMPLES = 500
 _AT_ONCE = 2**19  # drawn items: their ranks take a few dozen bytes each
@@ -194,13 +193,14 @@ ItemTable = dict[TaskPart, dict[tuple[str, int], ItemScores]]
 
 
 @dataclass
-class Evaluation(WideTable):
+class Evaluation(WideTable, StoredRun):
     """What `layerscope.evaluate` returns. `scores` is tidy; `gains` compares each layer with the last on the same items.
 
     `path` is the run's folder, or None for a run in memory.
     """
 
     kind: ClassVar[str] = "evaluation"
+    files: ClassVar[dict[str, str]] = {"scores": "scores", "gains": "gains"}
 
     scores: pd.DataFrame
     gains: pd.DataFrame
@@ -209,21 +209,10 @@ class Evaluation(WideTable):
     _items: ItemTable | None = field(default=None, repr=False)
 
     @classmethod
-    def load(cls, path: str | Path) -> Evaluation:
-        """Read a run's folder."""
-        manifest = finished_manifest(path, cls.kind)
-        folder = RunFolder(path)
-        scores, gained = (rename_old_columns(folder.read_table(name)) for name in ("scores", "gains"))
-        return cls(scores, gained.reindex(columns=GAIN_COLUMNS), manifest, Path(path))
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.manifest["model"]["name"])
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of the run's folder."""
-        return {"scores": self.scores, "gains": self.gains}
+    def read(cls, folder: RunFolder) -> dict[str, Any]:
+        """The tables, in the columns of this version."""
+        found = {name: rename_old_columns(table) for name, table in super().read(folder).items()}
+        return {**found, "gains": found["gains"].reindex(columns=GAIN_COLUMNS)}
 
     @property
     def failed(self) -> list[dict[str, str]]:
@@ -277,10 +266,6 @@ class Evaluation(WideTable):
             return pivot(rows[rows["readout"] == readout], "task", value="points").rename_axis(columns=None)
         return pivot(rows, ["task", "readout"], value="points")
 
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        return view(self.kind, "html")(self)
-
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
         return {
@@ -288,8 +273,7 @@ class Evaluation(WideTable):
             "tasks": self.best().to_dict(orient="records"),
             "undefined": self.manifest["undefined"],
             "failed": self.failed,
-            "warnings": self.manifest["warnings"],
-            "run": None if self.path is None else str(self.path),
+            **super().summary(),
         }
 
 

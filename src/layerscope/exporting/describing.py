@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.conventions import LAYER
 from layerscope.core.formatting import describe_size
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MARKER
@@ -38,7 +39,7 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "base": {**identity, "name": clean_name(model.name), "title": title_of(model)},
         "quantization": identity.get("quantization"),
         "layer": draft.layer,
-        "layer_convention": "layer k is the state after k blocks; layer 0 is the input of the first block",
+        "layer_convention": LAYER,
         "readout": readout.name,
         "final_norm": readout.final_norm if has_norm else "none",
         "blocks": {"kept": route.kept, "filler": route.filler, "of": model.n_blocks},

@@ -15,16 +15,15 @@ import pandas as pd
 import torch
 
 from layerscope.cache import cache_dir
+from layerscope.command import Command
 from layerscope.core.formatting import format_duration
 from layerscope.core.identity import only_known
-from layerscope.core.options import EngineOptions, ModelOptions, take_options
+from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.core.templates import BLEND
-from layerscope.data.hub import pinned
-from layerscope.engines import Engine, engine_in_use, open_engine
-from layerscope.engines.base import driver_options, make_recipe
-from layerscope.errors import LayerscopeError, NonFiniteStatesError, UnknownNameError
+from layerscope.engines import Engine
+from layerscope.errors import LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
@@ -36,7 +35,7 @@ from layerscope.improving.record import VERSION_KEY, Settings, choice_of, eviden
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import announce, stages
-from layerscope.models import LoadedModel, open_model
+from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
 from layerscope.models.source import resolve
@@ -102,12 +101,9 @@ def improve(
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
     """
-    loading = take_options(ModelOptions, model_options, options).given()
-    where = take_options(EngineOptions, engine, options)
-    if options:
-        raise UnknownNameError("option of improve", next(iter(options)), [*ModelOptions.names(), *EngineOptions.names()])
+    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    command = Command("improve", options, **ways, show=stages)
     check_budget(budget, None)
-    open_engine(where)  # connects to nothing yet
     if sample < 1:
         raise LayerscopeError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
@@ -119,17 +115,17 @@ def improve(
         check_free(place, overwrite)
     labeled = None if labels is None else read_labels(labels)
     alone = nullcontext(None) if place is None else working_folder(place)
-    with pinned(), alone as work, engine_in_use(where) as used, stages(progress) as bar:
+    with alone as work, command:
         drawn = draw_sample(data, column=column, size=sample, seed=seed, offline=offline)
-        loaded = open_model(model, tokenizer, offline, driver_options(model, loading) if used.remote else loading)
+        loaded = command.load(model, tokenizer)
         _check_readable(loaded)
-        recipe = make_recipe(model, loaded, offline, loading) if used.remote else None
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
-        reader = Reader(loaded, held, max_length, batch_size=where.batch_size, engine=used, recipe=recipe)
+        running: dict[str, Any] = {"engine": command.engine, "recipe": command.recipe}
+        reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         asked = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
         settings = Settings(names, blended, budget, max_cost, seed, sample, asked, labels, max_length, center_on, own)
-        job = ImproveJob(loaded, model, drawn, labeled, reader, settings, bar, offline, work)
+        job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work)
         try:
             return job.run(judge, place, overwrite)
         except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.core.conventions import Reading
+from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
@@ -204,7 +204,7 @@ def manifest_of(
         "evidence": evidence,
         "choice": choice.as_dict(),
         "conventions": {
-            "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+            "layer": LAYER,
             "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
             "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
             "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",

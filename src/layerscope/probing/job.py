@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import platform
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from layerscope.capture import FINAL_NORMS, FinalNorm, Site, expand_sites
-from layerscope.core.conventions import Reading
+from layerscope.capture import FINAL_NORMS, FinalNorm, expand_sites
+from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
-from layerscope.core.options import EngineOptions, ModelOptions, take_options, take_renamed
-from layerscope.core.runs import read_back
+from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
-from layerscope.data.hub import pinned
-from layerscope.engines import Engine, engine_in_use, open_engine
-from layerscope.engines.base import ModelRecipe, make_recipe
+from layerscope.engines import Engine, ModelRecipe
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
-from layerscope.models import LoadedModel, kind_read_by, open_model
+from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
 from layerscope.probing.frozen import (
     DEFAULT_MAX_LENGTH,
@@ -37,10 +34,10 @@ from layerscope.probing.frozen import (
     read_by_workers,
 )
 from layerscope.probing.heads import NEIGHBORS
-from layerscope.probing.run import KIND, Predictions, ProbeRun, item_table, probe_table
+from layerscope.probing.run import Predictions, ProbeRun, item_table, probe_table
 from layerscope.probing.states import StateCache, default_budget, plan_storage
 from layerscope.probing.training import ProbeRecipe, fit, head_count, pooling_of, probes
-from layerscope.progress import Progress, progress_bar
+from layerscope.progress import Progress
 from layerscope.store import RunFolder, checked
 from layerscope.version import VERSION
 
@@ -94,14 +91,8 @@ def probe(
         run = layerscope.probe("vision-ar", "digits", heads=["attention", "knn"])
         run.table; run.plot()
     """
-    # the old names also said what the data are
-    known_as = next((kind for name, kind in (("images", "images"), ("task", "task")) if options.get(name) is not None), None)
-    data = take_renamed(options, "data", ("texts", "images", "task"), data)
-    heads = _old_name(options, heads)
-    loading = take_options(ModelOptions, model_options, options).given()
-    where = take_options(EngineOptions, engine, options)
-    if options:
-        raise UnknownNameError("option of probe", next(iter(options)), [*ModelOptions.names(), *EngineOptions.names()])
+    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    command = Command("probe", options, **ways)
     kinds = [heads] if isinstance(heads, str) else list(heads)
     for kind in kinds:
         if kind not in probes():
@@ -112,31 +103,21 @@ def probe(
         raise LayerscopeError(f"train_batch must be at least 1, not {train_batch}.")
     recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, train_batch or 0, seed=seed)
     recipe.check()
-    open_engine(where)  # connects to nothing yet
     folder = None if out is None else RunFolder(out)
-    named = isinstance(data, (str, Path))
     refuse_missing(data)
-    with pinned():
-        kind = known_as or (kind_read_by(model, offline, loading) if named else "")
+    with command, ExitStack() as opened:
+        kind = kind_read_by(model, offline, command.loading) if isinstance(data, (str, Path)) else ""
         examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
-        loaded = open_model(model, tokenizer, offline, loading)
-    source = _source(loaded, examples, max_length)
-    try:
-        kinds = list(dict.fromkeys(kinds))
-        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, where.batch_size)
-        with engine_in_use(where) as used, progress_bar(progress) as bar:
-            if used.remote:
-                job.remote = _workers(used, job, make_recipe(model, loaded, offline, loading), max_length)
-            return job.run(bar) if folder is None else job.run_in(folder, bar, overwrite)
-    finally:
-        source.close()
-
-
-def _old_name(given: dict[str, Any], heads: Any) -> Any:
-    """`heads`, which was called `probe` until this release."""
-    if "probe" in given:
-        warnings.warn("probe(probe=…) is now probe(heads=…); the old name goes with the next release.", FutureWarning, 3)
-    return given.pop("probe", heads)
+        loaded = command.load(model, tokenizer, here=True)
+        source = _source(loaded, examples, max_length)
+        opened.callback(source.close)
+        kinds, batch_size = list(dict.fromkeys(kinds)), command.where.batch_size
+        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, batch_size)
+        if command.recipe is not None:
+            job.remote = _workers(command.engine, job, command.recipe, max_length)
+        if folder is None:
+            return job.run(command.bar)
+        return run_in(folder, ProbeRun, job.config, lambda session: job.run(command.bar, folder.scratch), overwrite=overwrite)
 
 
 def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:
@@ -177,7 +158,7 @@ class ProbeJob:
         self.model, self.examples, self.source, self.kinds = model, examples, source, kinds
         self.remote: Parts | None = None
         self.final_norm, self.batch_size = final_norm, batch_size
-        self.sites = _sites(model, layers)
+        self.sites = expand_sites([site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy)
         own = examples.parts
         split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, limit)
         self.split = split.shuffled(recipe.seed)
@@ -199,17 +180,6 @@ class ProbeJob:
             "keep": self.plan.how,
             "layerscope": VERSION,
         }
-
-    def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool = False) -> ProbeRun:
-        """Run in a folder: return what is finished, continue what was started."""
-        with folder.session(KIND, self.config, overwrite=overwrite) as session:
-            if session.finished:
-                return read_back(ProbeRun.kind, ProbeRun.load, folder.path)
-            run = self.run(bar, folder.scratch)
-            run.manifest = {**session.start, **run.manifest}
-            run.save(folder.path)
-            folder.finish()
-            return run
 
     def run(self, bar: Progress, scratch: Path | None = None) -> ProbeRun:
         """Compute the states, train, judge. With a `scratch` folder what is finished survives a stop."""
@@ -234,7 +204,7 @@ class ProbeJob:
         table = probe_table(answers, self.sites, self.model.n_blocks, judged, classes, self.recipe.seed)
         items = item_table(answers, self.sites, self.split.test, judged)
         seconds = {"states": read, **{kind: answer.seconds for kind, answer in answers.items()}}
-        return ProbeRun(table, items, {"kind": KIND, **make_manifest(self, table, seconds)})
+        return ProbeRun(table, items, describe_run(self, table, seconds))
 
     def _fit(self, kind: str, states: Any, labels: torch.Tensor, split: Any, bar: Progress, scratch: Path | None) -> Predictions:
         bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
@@ -267,28 +237,13 @@ def _finished(file: Path | None) -> Predictions | None:
     return None if stored is None else Predictions(**{**stored, "seconds": float(stored["seconds"])})
 
 
-def _sites(model: LoadedModel, layers: Sequence[int] | None) -> list[Site]:
-    """The residual stream after each of the wanted numbers of blocks, the last block included."""
-    every = expand_sites(None, model.anatomy)
-    if layers is None:
-        return every
-    count = model.n_blocks
-    wanted = {layer if layer >= 0 else count + 1 + layer for layer in layers}
-    wrong = sorted(layer for layer in wanted if not 0 <= layer <= count)
-    if wrong or not wanted:
-        raise LayerscopeError(f"layers run from 0 to {count} (or -1 for the last) in {model.name}; given: {list(layers)}.")
-    return [site for site in every if site.layer in wanted]
-
-
-def make_manifest(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, Any]:
-    """Model, data, conventions, counts, warnings, environment and times."""
+def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) -> dict[str, Any]:
+    """The manifest of a probe."""
     examples, anatomy, recipe = job.examples, job.model.anatomy, job.recipe
-    return {
-        "status": "complete",
-        "layerscope": VERSION,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "model": job.model.identity,
-        "data": {
+    return make_manifest(
+        ProbeRun.kind,
+        model=job.model.identity,
+        data={
             "name": examples.name,
             "kind": examples.kind,
             "fingerprint": examples.fingerprint,
@@ -296,8 +251,8 @@ def make_manifest(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float])
             "own_parts": sorted(examples.parts),
             **examples.facts,
         },
-        "conventions": {
-            "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+        conventions={
+            "layer": LAYER,
             **Reading(job.final_norm, job.source.facts().get("max_length"), anatomy.final_norm_name).as_conventions(),
             "probes": {kind: probes()[kind] for kind in job.kinds},
             "reads": {kind: pooling_of(kind) for kind in job.kinds},
@@ -319,17 +274,11 @@ def make_manifest(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float])
             "seed": recipe.seed,
             **{f"reading_{key}": value for key, value in job.source.facts().items()},
         },
-        "counts": {**job.split.sizes(), "classes": len(examples.classes)},
-        "warnings": _warnings(job, table),
-        "environment": {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "device": str(job.model.device),
-            "threads": torch.get_num_threads(),
-            **{name: _version(name) for name in ("torch", "numpy", "transformers", "pandas")},
-        },
-        "seconds": seconds,
-    }
+        counts={**job.split.sizes(), "classes": len(examples.classes)},
+        warnings=_warnings(job, table),
+        environment=environment(device=str(job.model.device), threads=torch.get_num_threads()),
+        seconds=seconds,
+    )
 
 
 def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
@@ -364,10 +313,3 @@ def _warnings(job: ProbeJob, table: pd.DataFrame) -> list[str]:
     if job.model.anatomy.final_norm is None and job.final_norm != "raw":
         out.append(f"this model has no final norm: final_norm={job.final_norm} is the same as raw here.")
     return out
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -13,11 +13,11 @@ import pandas as pd
 
 from layerscope.capture import Site
 from layerscope.core.columns import VALUE, names
-from layerscope.core.runs import finished_manifest, view
+from layerscope.core.runs import view
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
-from layerscope.store import RunFolder
+from layerscope.store import StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,44 +114,18 @@ def item_table(answers: dict[str, Predictions], sites: Sequence[Site], items: np
     return pd.concat(parts, ignore_index=True)
 
 
-KIND = "probe"
-
-
 @dataclass
-class ProbeRun(WideTable):
+class ProbeRun(WideTable, StoredRun):
     """What `layerscope.probe` returns. `table` has a row per probe, metric and layer; `items` a row per test item as well."""
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = "probe"
+    files: ClassVar[dict[str, str]] = {"probe": "table", "items": "items"}
+    without_csv: ClassVar[tuple[str, ...]] = ("items",)
 
     table: pd.DataFrame
     items: pd.DataFrame
     manifest: dict[str, Any]
     path: Path | None = None
-
-    @classmethod
-    def load(cls, path: str | Path) -> ProbeRun:
-        """Read a run's folder."""
-        manifest = finished_manifest(path, cls.kind)
-        folder = RunFolder(path)
-        return cls(folder.read_table("probe"), folder.read_table("items"), manifest, Path(path))
-
-    def save(self, path: str | Path) -> ProbeRun:
-        """Write the run's folder: probe.parquet, probe.csv, items.parquet, manifest.json."""
-        folder = RunFolder(path)
-        folder.write_table("items", self.items, csv=False)
-        folder.write_table("probe", self.table)
-        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
-        self.path = Path(path)
-        return self
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.manifest["model"]["name"])
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of the run's folder."""
-        return {"probe": self.table, "items": self.items}
 
     @property
     def probes(self) -> list[str]:
@@ -198,8 +172,7 @@ class ProbeRun(WideTable):
             "data": self.manifest["data"]["name"],
             "items": self.manifest["counts"],
             "probes": by_probe,
-            "warnings": self.manifest["warnings"],
-            "run": None if self.path is None else str(self.path),
+            **super().summary(),
         }
 
     def plot(self, metric: str = "top1") -> Figure:
@@ -210,10 +183,6 @@ class ProbeRun(WideTable):
         """A table with a row per layer and a column per probe."""
         self.curve(metric=metric)  # an unknown name gets its own error
         return pivot(self.table[self.table["metric"] == metric], "probe").rename_axis(columns=None)
-
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        return view(self.kind, "html")(self)
 
     def __repr__(self) -> str:
         count = self.table["layer"].nunique()

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from layerscope import command
 from layerscope.capture.reduce import compute_dtype
-from layerscope.core.conventions import Reading
+from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
-from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options, take_renamed
+from layerscope.core.options import DataOptions, EngineOptions, ModelOptions, take_options
 from layerscope.core.runs import read_back, view
 from layerscope.data.corpus import refuse_missing
-from layerscope.data.hub import pinned
-from layerscope.data.items import Items, is_items
+from layerscope.data.items import is_items
 from layerscope.data.kinds import open_items
-from layerscope.engines import Engine, driver_options, engine_in_use, make_recipe, open_engine
+from layerscope.engines import Engine
 from layerscope.errors import LayerscopeError
 from layerscope.forward import Plan, choose_shard_size, make_plan
 from layerscope.metrics import Options
 from layerscope.metrics.registry import MetricName
-from layerscope.models import LoadedModel, kind_read_by, open_model
+from layerscope.models import LoadedModel, kind_read_by
 from layerscope.models.load import identify_files
-from layerscope.profiling.config import ProfileConfig, make_config
+from layerscope.profiling.config import make_config
 from layerscope.profiling.encode import MemoryStore, ProfileTask, compile_kernels, encode, encode_in_memory
 from layerscope.profiling.run import Profile
 from layerscope.profiling.tables import PromptNumbers, PromptTable, TableBuilder
-from layerscope.progress import Progress, progress_bar
+from layerscope.progress import Progress
 from layerscope.spectra import solvers_used
 from layerscope.store import RunFolder, Shard, ShardStore, atomic
-from layerscope.store.folder import config_key
+from layerscope.store.folder import Session, config_key
 from layerscope.version import VERSION
 
 
@@ -60,15 +57,12 @@ def make_manifest(
     }
     engine = facts.get("engine") or {"name": task.engine.name}
     devices = engine.get("devices") or [str(task.device)]  # workers say where their models were
-    return {
-        "kind": "profile",
-        "status": "complete",
-        "layerscope": VERSION,
-        "finished": now(),
-        "model": task.model.identity,
-        "corpus": {"name": task.items.name, "fingerprint": task.items.fingerprint, **task.items.source},
-        "conventions": {
-            "layer": "layer k is the state after k blocks; layer 0 is the input of the first block",
+    return command.make_manifest(
+        Profile.kind,
+        model=task.model.identity,
+        corpus={"name": task.items.name, "fingerprint": task.items.fingerprint, **task.items.source},
+        conventions={
+            "layer": LAYER,
             **Reading(config.final_norm, plan.max_length, anatomy.final_norm_name).as_conventions(),
             "pooling": "mean over all tokens the tokenizer gives, special tokens included",
             "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
@@ -85,19 +79,16 @@ def make_manifest(
             "residual_error": facts["residual_error"],
             **task.reader.conventions(config.view_settings),
         },
-        "counts": counts,
-        "warnings": _warnings(task, plan, builder),
-        "environment": {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "device": ", ".join(devices),
-            "threads": torch.get_num_threads(),
-            "engine": engine,
-            "eigenvalues": solvers_used(task.metrics_device),
-            **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
-        },
-        "seconds": {**seconds, "resumed_prompts": facts["resumed_prompts"]},
-    }
+        counts=counts,
+        warnings=_warnings(task, plan, builder),
+        environment=command.environment(
+            device=", ".join(devices),
+            threads=torch.get_num_threads(),
+            engine=engine,
+            eigenvalues=solvers_used(task.metrics_device),
+        ),
+        seconds={**seconds, "resumed_prompts": facts["resumed_prompts"]},
+    )
 
 
 def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]:
@@ -131,19 +122,6 @@ def _precision(devices: Sequence[str], options: Options) -> str:
             "other spectra in float64"
         )
     return f"states as the model gives them; {reduced}; pooled vectors in float32"
-
-
-@cache  # looking it up on the disk takes a while
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def now() -> str:
-    """The time, for a manifest."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 DEFAULT_DATA = "lee"
@@ -201,27 +179,24 @@ def profile(
         run.table; run.plot()
     """
     # everything that can be wrong with the request is found out before a model is loaded
-    as_images = options.get("images") is not None
-    data = take_renamed(options, "data", ("texts", "images"), data, DEFAULT_DATA)
-    loading = take_options(ModelOptions, model_options, options)
+    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    asked = command.Command("profile", options, **ways, takes_more=True)
     reading = take_options(DataOptions, data_options, options)
-    where = take_options(EngineOptions, engine, options)
     if live and out is None:
         raise LayerscopeError("live writes a page into the run's folder: give `out` too.")
-    open_engine(where)  # connects to nothing yet
     settings = dict(
         metrics=metrics, sites=sites, final_norm=final_norm, max_length=max_length, views=views, seed=seed, preset=preset,
         **options,
     )  # fmt: skip
     config = make_config(**settings)
     refuse_missing(data)
-    with pinned(), engine_in_use(where) as used:
-        kind = "images" if as_images else _kind_of(model, data, loading, offline)
+    with asked:
+        kind = _kind_of(model, data, asked.loading, offline)
         if kind != "texts":
             config = make_config(**settings, kind=kind)
         folder = None if out is None else RunFolder(out)
         observer = None if folder is None or live is False else view("profile", "live")(folder.path) if live is True else live
-        source = resolve_early(model, offline, loading.given())
+        source = resolve_early(model, offline, asked.loading)
         items = open_items(data, kind, reading, offline)
         request = {"model": source, "corpus": items.fingerprint, "profile": config.as_dict(), "layerscope": VERSION}
         if folder is not None and source is not None and not overwrite:
@@ -229,41 +204,26 @@ def profile(
             same = there is not None and there.get("status") == "complete" and there.get("request_key") == config_key(request)
             if same and folder.is_whole():
                 return _finished(read_back(Profile.kind, Profile.load, folder.path), observer)
-        job = _open_job(model, tokenizer, items, config, used, offline, loading.given())
-        job.batch_size, job.observer = where.batch_size, observer
-        with progress_bar(progress) as bar, job.reader:
+        job = Job(asked.load(model, tokenizer), items, config, engine=asked.engine, recipe=asked.recipe)
+        job.batch_size, job.observer = asked.where.batch_size, observer
+        with job.reader:
             if folder is None:
                 if job.fits_on_device:
-                    return job.run(MemoryStore(), bar)
+                    return job.run(MemoryStore(), asked.bar)
                 with tempfile.TemporaryDirectory(prefix="layerscope-") as scratch:
-                    run = job.run(ShardStore(Path(scratch)), bar)
+                    run = job.run(ShardStore(Path(scratch)), asked.bar)
                     _ = run.prompts  # read while the scratch folder is there
                     return run
-            return _finished(job.run_in(folder, bar, overwrite, config_key(request) if source else None), observer)
+            return _finished(job.run_in(folder, asked.bar, overwrite, config_key(request) if source else None), observer)
 
 
-def _kind_of(model: Any, data: Any, options: ModelOptions, offline: bool) -> str:
+def _kind_of(model: Any, data: Any, options: dict[str, Any], offline: bool) -> str:
     """What the data are: items say it themselves; names mean what the model reads."""
     if is_items(data):
         return str(data.kind)
     if isinstance(data, str) and data == DEFAULT_DATA:
         return "texts"
-    return kind_read_by(model, offline, options.given())
-
-
-def _open_job(
-    model: Any,
-    tokenizer: Any,
-    items: Items,
-    config: ProfileConfig,
-    engine: Engine,
-    offline: bool,
-    options: dict[str, Any],
-) -> Job:
-    if not engine.remote:
-        return Job(open_model(model, tokenizer, offline, options), items, config, engine=engine)
-    loaded = open_model(model, tokenizer, offline, driver_options(model, options))
-    return Job(loaded, items, config, engine=engine, recipe=make_recipe(model, loaded, offline, options))
+    return kind_read_by(model, offline, options)
 
 
 def _finished(run: Profile, observer: Observer | None) -> Profile:
@@ -302,16 +262,13 @@ class Job(ProfileTask):
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Profile:
         """Run in a folder: return what is finished, resume what was stopped."""
-        with folder.session("profile", self.identity, overwrite=overwrite, request_key=request_key, started=now()) as session:
-            if session.finished:
-                return read_back(Profile.kind, Profile.load, folder.path)
+
+        def compute(session: Session) -> Profile:
             size = session.start.get("shard_size") or self._shard_size()
             session.note(shard_size=size)
-            run = self.run(ShardStore(folder.scratch), bar, size)
-            run.manifest = {**session.start, **run.manifest}
-            run.save(folder.path)
-            folder.finish()
-            return run
+            return self.run(ShardStore(folder.scratch), bar, size)
+
+        return command.run_in(folder, Profile, self.identity, compute, overwrite=overwrite, request_key=request_key)
 
     def run(self, store: ShardStore | MemoryStore, bar: Progress, shard_size: int | None = None) -> Profile:
         """Run with shards in a store; those already there are kept."""

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.columns import PROFILE, names, with_added
-from layerscope.core.runs import finished_manifest, view
+from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
@@ -19,7 +19,7 @@ from layerscope.core.valley import find_valley
 from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.profiling.tables import PromptTable, in_order
-from layerscope.store import RunFolder
+from layerscope.store import RunFolder, StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,10 +101,11 @@ def entropy_valley(table: pd.DataFrame) -> EntropyValley | None:
 
 
 @dataclass
-class Profile(WideTable):
+class Profile(WideTable, StoredRun):
     """What `layerscope.profile` returns. `table` is tidy: one row per site, metric, normalization and sink setting."""
 
     kind: ClassVar[str] = "profile"
+    files: ClassVar[dict[str, str]] = {"profile": "table", "prompts": "prompts"}
 
     table: pd.DataFrame
     manifest: dict[str, Any]
@@ -122,32 +123,18 @@ class Profile(WideTable):
         return self._prompts
 
     @classmethod
-    def load(cls, path: str | Path) -> Profile:
-        """Read a run's folder."""
-        manifest = finished_manifest(path, cls.kind)
-        return cls(with_added(RunFolder(path).read_table("profile"), PROFILE), manifest, None, Path(path))
+    def read(cls, folder: RunFolder) -> dict[str, Any]:
+        """The table; values of prompts are read when somebody asks for them."""
+        return {"table": with_added(folder.read_table("profile"), PROFILE), "_prompts": None}
 
-    def save(self, path: str | Path) -> Profile:
-        """Write the run's folder: profile.parquet, profile.csv, prompts.parquet, manifest.json."""
-        folder = RunFolder(path)
+    def write(self, folder: RunFolder) -> None:
+        """Both tables; that of the prompts straight from the numbers where they are not a table yet."""
         if isinstance(self._prompts, PromptTable):
             self._prompts.write(folder)
             self._prompts = None
         else:
             folder.write_table("prompts", self.prompts, csv=False)
         folder.write_table("profile", self.table)
-        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
-        self.path = Path(path)
-        return self
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return str(self.manifest["model"]["name"])
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of the run's folder."""
-        return {"profile": self.table, "prompts": self.prompts}
 
     def curve(self, metric: str, normalization: str = "raw", sink: str = "keep") -> pd.DataFrame:
         """One metric over the sites: where (layer, depth, site), the value, its interval and what else there is of it."""
@@ -185,8 +172,7 @@ class Profile(WideTable):
             "valley": None if valley is None else valley.as_dict(),
             "metrics": extremes,
             "undefined": self.manifest["counts"]["undefined"],
-            "warnings": self.manifest["warnings"],
-            "run": None if self.path is None else str(self.path),
+            **super().summary(),
         }
 
     def wide(self, metrics: Sequence[str] | None = None, *, normalization: str = "raw") -> pd.DataFrame:
@@ -215,10 +201,6 @@ class Profile(WideTable):
             else:
                 raise LayerscopeError(f"plot takes runs or their folders, not {type(other).__name__}.")
         return view(self.kind, "plot")(runs, None if metrics is None else list(metrics), **options)
-
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        return view(self.kind, "html")(self)
 
     def __repr__(self) -> str:
         return (

@@ -2,5 +2,6 @@
 
 from layerscope.store.folder import RunFolder
 from layerscope.store.shards import Shard, ShardStore, StoredVectors
+from layerscope.store.stored import StoredRun
 
-__all__ = ["RunFolder", "Shard", "ShardStore", "StoredVectors"]
+__all__ = ["RunFolder", "Shard", "ShardStore", "StoredRun", "StoredVectors"]

@@ -67,11 +67,14 @@ class Session:
         self.start.update(facts)
         self.folder.write_manifest({**self.start, "status": "running"})
 
+    def completed(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The manifest of the finished run, with what was noted when it started."""
+        owned = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
+        return {**self.start, **manifest, "status": "complete", "owned": owned}
+
     def complete(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Write the manifest of the finished run, and return it as written."""
-        whole = {**self.start, **manifest, "status": "complete"}
-        whole["owned"] = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
-        return self.folder.write_manifest(whole)
+        return self.folder.write_manifest(self.completed(manifest))
 
 
 class RunFolder:

@@ -215,6 +215,7 @@ def _measure(request: Request, model: LoadedModel, label: str, edit: str, sink: 
                 max_length=request.max_length,
                 seed=request.seed,
                 store=own.work / "vectors",  # never the common one: these vectors are not the model's own
+                batch_size=request.batch_size,
                 offline=request.offline,
                 progress=False,
             )

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from layerscope.capture import FINAL_NORMS
+from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.conventions import SEVERAL, Reading
-from layerscope.core.options import take_renamed
-from layerscope.core.runs import finished_manifest, read_back, view
+from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.hub import pinned
+from layerscope.engines import Engine
 from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.source import check_name
-from layerscope.progress import Progress, progress_bar
-from layerscope.store import RunFolder, atomic
+from layerscope.progress import Progress
+from layerscope.store import RunFolder, StoredRun, atomic
+from layerscope.store.folder import Session
 from layerscope.studies.base import Result, Study, get_study
 from layerscope.studies.shared.models import Request, Spec, read_spec
 from layerscope.version import VERSION
@@ -38,20 +38,15 @@ DEFAULT_DATA = "lee"
 
 
 @dataclass
-class StudyRun:
+class StudyRun(StoredRun):
     """What `layerscope.study` returns. `table` is tidy; `verdict` is the answer in plain sentences."""
 
     kind: ClassVar[str] = "study"
+    files: ClassVar[dict[str, str]] = {"study": "table"}
 
     table: pd.DataFrame
     manifest: dict[str, Any]
     path: Path | None = None
-
-    @classmethod
-    def load(cls, path: str | Path) -> StudyRun:
-        """Read a study's folder."""
-        manifest = finished_manifest(path, cls.kind)
-        return cls(RunFolder(path).read_table("study"), manifest, Path(path))
 
     @property
     def name(self) -> str:
@@ -63,18 +58,13 @@ class StudyRun:
         """The answer first, then the sentences with its numbers and intervals."""
         return list(self.manifest["verdict"])
 
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables of the study's folder."""
-        return {"study": self.table}
-
     def plot(self) -> Figure:
         """The study's figure."""
         return get_study(self.name).draw(self.table, self.manifest)
 
-    def save(self, path: str | Path) -> StudyRun:
-        """Write the folder: study.parquet, study.csv, figure.png, figure.svg, manifest.json."""
-        folder = RunFolder(path)
-        folder.write_table("study", self.table)
+    def write(self, folder: RunFolder) -> None:
+        """The table, and the figure as figure.png and figure.svg."""
+        super().write(folder)
         try:
             figure = self.plot()
             for kind in ("png", "svg"):
@@ -83,19 +73,11 @@ class StudyRun:
             # not the command that installs it, which names a folder of this machine: others will read this
             told = f"no figure was drawn: that needs the extra `{error.extra}`"
             self.manifest["warnings"] = [*self.manifest["warnings"], told]
-        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
-        self.path = Path(path)
-        return self
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
-        keep = ("study", "title", "paper", "verdict", "options", "warnings")
-        facts = {name: self.manifest[name] for name in keep}
-        return {**facts, "rows": len(self.table), "run": None if self.path is None else str(self.path)}
-
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        return view(self.kind, "html")(self)
+        facts = {name: self.manifest[name] for name in ("study", "title", "paper", "verdict", "options")}
+        return {**facts, "rows": len(self.table), **super().summary()}
 
     def __repr__(self) -> str:
         return f"<StudyRun {self.name}: {len(self.table)} rows. {self.verdict[0] if self.verdict else ''}>"
@@ -112,11 +94,11 @@ def study(
     seed: int = 0,
     final_norm: str = "raw",
     max_length: int = DEFAULT_LENGTH,
-    model_options: dict[str, Any] | None = None,
-    engine: Any = None,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
     **options: Any,
 ) -> StudyRun:
     """Run one study; `layerscope study list` names them.
@@ -127,11 +109,18 @@ def study(
     - `out`: a folder, which is resumed if it holds this very study.
     - `options`: the study's own options.
 
+    Options of the models (dtype, device, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size) can be
+    given as plain keywords, or together as `model_options` and `engine`, as for `layerscope.profile`. They are for all models;
+    what is written with a model itself comes first.
+
         run = layerscope.study("extreme", "smollm2-135m", limit=40, max_length=128, levels=[0, 0.5, 1])
         run.verdict; run.table; run.plot()
     """
-    data = take_renamed(options, "data", ("texts",), data, DEFAULT_DATA)
     chosen = get_study(name)
+    own = {option.name for option in chosen.options}
+    shared = {key: options.pop(key) for key in (*ModelOptions.names(), *EngineOptions.names()) if key in {*options} - own}
+    ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
+    command = Command("study", shared, **ways)
     filled = chosen.fill(options)
     chosen.check_models(len(models))
     if final_norm not in FINAL_NORMS:
@@ -146,15 +135,15 @@ def study(
         if isinstance(spec.model, (str, Path)):
             check_name(spec.model)
     corpus = None if chosen.models[0] == 0 and not given else _read_texts(chosen, data, column, limit, offline)
-    request = Request(
-        given, corpus, filled, seed, dict(model_options or {}), final_norm, max_length, Path(), engine=engine, offline=offline
-    )
-    with pinned(), progress_bar(progress) as bar:
+    request = Request(given, corpus, filled, seed, command.loading, final_norm, max_length, Path(), offline=offline)
+    request.batch_size = command.where.batch_size
+    with command:
+        request.engine = command.engine
         if folder is None:
             with tempfile.TemporaryDirectory(prefix="layerscope-study-") as scratch:
                 request.work = Path(scratch)
-                return _finished(chosen, request, bar)
-        return _run_in(folder, chosen, request, bar, overwrite)
+                return _finished(chosen, request, command.bar)
+        return _run_in(folder, chosen, request, command.bar, overwrite)
 
 
 def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool) -> Corpus | None:
@@ -182,18 +171,15 @@ def identify(chosen: Study, request: Request) -> dict[str, Any]:
 
 
 def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, overwrite: bool) -> StudyRun:
-    identity = identify(chosen, request)
-    facts: dict[str, Any] = {"study": chosen.name, "started": _now()}
-    with folder.session("study", identity, overwrite=overwrite, owned=[WORK], **facts) as session:
-        if session.finished:
-            return read_back(StudyRun.kind, StudyRun.load, folder.path)
+    def compute(session: Session) -> StudyRun:
         request.work = folder.path / WORK
         request.work.mkdir(parents=True, exist_ok=True)
         commits = (session.earlier or {}).get("commits")
         known = commits if isinstance(commits, dict) else {}
-        run = _finished(chosen, request, bar, known, lambda now: session.note(commits=now))
-        run.manifest = {**run.manifest, **{name: session.start[name] for name in ("key", "config", "owned")}}
-        return run.save(folder.path)
+        return _finished(chosen, request, bar, known, lambda now: session.note(commits=now))
+
+    settings: dict[str, Any] = {"overwrite": overwrite, "owned": [WORK], "study": chosen.name}
+    return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
 
 
 def _finished(
@@ -218,35 +204,17 @@ def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -
         "seed": request.seed,
         "intervals": "95 %, over prompts",
     }
-    return {
-        "kind": "study",
-        "study": chosen.name,
-        "title": chosen.title,
-        "paper": chosen.paper,
-        "status": "complete",
-        "layerscope": VERSION,
-        "finished": _now(),
-        "options": atomic.plain(request.options),
-        "corpus": None if corpus is None else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
-        "texts": None if corpus is None else len(corpus),
-        "conventions": {**(common if chosen.texts else {"seed": request.seed}), **result.conventions},
-        "verdict": result.verdict,
-        "warnings": result.warnings,
-        "environment": {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            **{name: _version(name) for name in ("torch", "numpy", "transformers", "tokenizers", "pandas")},
-        },
-        "seconds": round(seconds, 3),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return make_manifest(
+        StudyRun.kind,
+        study=chosen.name,
+        title=chosen.title,
+        paper=chosen.paper,
+        options=atomic.plain(request.options),
+        corpus=None if corpus is None else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
+        texts=None if corpus is None else len(corpus),
+        conventions={**(common if chosen.texts else {"seed": request.seed}), **result.conventions},
+        verdict=result.verdict,
+        warnings=result.warnings,
+        environment=environment(),
+        seconds=round(seconds, 3),
+    )

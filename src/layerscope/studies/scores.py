@@ -187,6 +187,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
         limit=limit,
         max_length=request.max_length,
         seed=request.seed,
+        batch_size=request.batch_size,
         offline=request.offline,
         progress=False,
     )

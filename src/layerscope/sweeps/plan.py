@@ -31,14 +31,14 @@ _TOP = ("name", "about", "out", "offline", "defaults", "models", "corpora", "pro
 _MODEL = ("name", "revisions", "checkpoints")
 _CORPUS = ("data", "column", "limit", "text_filter", "name")
 _DEFAULTS: dict[str, Any] = {
-    "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": "raw", "dtype": "float32", "seed": 0,
+    "data": "lee", "limit": None, "column": None, "max_length": 256, "final_norm": "raw", "dtype": None, "seed": 0,
 }  # fmt: skip
 _STEP = ("name", "about", "study", "profile", "evaluate", "probe", "models", "options", *_DEFAULTS)
 _RECIPES = "layerscope.sweeps.recipes"
 # What a plan sets itself, or what belongs to a single run
 _MOST_BYTES, _MOST_VALUES = 2**20, 100_000
 _SET_HERE = {"model", "tokenizer", "out", "offline", "overwrite", "progress", "engine", "address", "model_options"}
-_WITHOUT = {"profile": {*_SET_HERE, "texts", "live", "options", "limit", "column", "text_filter"}}
+_WITHOUT = {"profile": {*_SET_HERE, "live", "data_options"}}
 
 
 class PlanError(LayerscopeError):
@@ -64,10 +64,10 @@ class SweepPlan:
                 raise UnknownNameError(f"step of {self.name}", name, known)
         return replace(self, steps=[step for step in self.steps if step.name in wanted]) if wanted else self
 
-    def set(self, *, offline: bool = False, overwrite: bool = False, device: str | None = None) -> SweepPlan:
-        """The same plan with settings of the command that runs it."""
+    def set(self, *, offline: bool = False, **settings: Any) -> SweepPlan:
+        """The same plan with settings of the command that runs it (see `Step`)."""
         offline = offline or self.offline
-        steps = [replace(step, offline=offline, overwrite=overwrite, device=device) for step in self.steps]
+        steps = [replace(step, offline=offline, **settings) for step in self.steps]
         return replace(self, steps=steps, offline=offline)
 
 
@@ -163,6 +163,8 @@ def _grid(content: dict[str, Any], corpora: list[PlannedCorpus], base: Path) -> 
     """Every model on every corpus, then on tasks and probes; a model's steps lie together, since its files are then at hand."""
     models = [spec for i, one in enumerate(_entries(content["models"], "models")) for spec in _models(one, f"models[{i}]", base)]
     settings = {kind: _run_settings(content[kind], kind, kind) for kind in ("profile", "evaluate", "probe") if kind in content}
+    if "data" in settings.get("profile", {}):
+        raise PlanError("profile has `data`: name what all models read under `corpora`, or give the profile under `steps`.")
     steps: list[Step] = []
     taken: set[str] = set()
     for spec in models:
@@ -254,7 +256,7 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         specs = [_located_spec(spec, base) for spec in read_specs(list(texts))]
         return [_study(raw, specs, corpus, settings, where, about, taken)]
     own = _run_settings(raw[kind], kind, f"{where}.{kind}")
-    reads_texts = kind == "profile" and "images" not in own  # images are read when the step runs
+    reads_texts = kind == "profile" and "data" not in own  # data of its own, such as images, are read when the step runs
     if kind == "profile":
         limit = "max_length" if reads_texts else "limit"
         own = {"final_norm": settings["final_norm"], "seed": settings["seed"], limit: settings[limit], **own}
@@ -262,7 +264,8 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
     names = set(taken)
     for text in _entries(texts, f"{where}.models"):
         spec = _spec(text, base)
-        spec = replace(spec, options={"dtype": settings["dtype"], **spec.options})
+        if settings["dtype"] is not None:
+            spec = replace(spec, options={"dtype": settings["dtype"], **spec.options})
         if raw.get("name") and len(texts) == 1:
             name = _name(str(raw["name"]), where, names)
         else:
@@ -324,13 +327,8 @@ def _located(name: str, base: Path) -> str:
 def _run_settings(given: Any, kind: str, where: str) -> dict[str, Any]:
     function = {"profile": profile, "evaluate": evaluate, "probe": probe}[kind]
     valid = _parameters(function, _WITHOUT.get(kind, _SET_HERE))
-    # flat keywords of option groups, and names of the release before this one
-    more = {
-        "profile": [*Options.__dataclass_fields__, "batch_size", "images", "tokens", "image_pooling"],
-        "evaluate": ["batch_size", "workers"],
-        "probe": ["batch_size", "texts", "images", "task"],
-    }
-    return _settings(given, where, sorted({*valid, *more[kind]}))
+    more = [*Options.__dataclass_fields__, "tokens", "image_pooling"] if kind == "profile" else []  # given as flat keywords
+    return _settings(given, where, sorted({*valid, *more, "batch_size"}))
 
 
 def _settings(given: Any, where: str, valid: list[str]) -> dict[str, Any]:

@@ -12,30 +12,32 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from layerscope.cache import cache_dir
+from layerscope.command import Command, make_manifest
 from layerscope.core.formatting import format_duration
-from layerscope.core.runs import finished_manifest, folder_name, view
+from layerscope.core.options import EngineOptions, ModelOptions
+from layerscope.core.runs import finished_manifest, folder_name
 from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
 from layerscope.data.hub import Pins, hub_offline, pinned
-from layerscope.engines import Engine, engine_in_use, open_engine
+from layerscope.engines import Engine
 from layerscope.engines.base import Advance, Work, nothing
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.models.source import pin_branches
-from layerscope.progress import Progress, progress_bar
-from layerscope.store import RunFolder, atomic
+from layerscope.progress import Progress
+from layerscope.store import RunFolder, StoredRun, atomic
 from layerscope.sweeps.plan import SweepPlan, read_plan
 from layerscope.sweeps.steps import COLUMNS, PlannedCorpus, Step, profile_config
-from layerscope.version import VERSION
 
 _OLD_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
 _MARK = ".sweep"
 
 
 @dataclass
-class Sweep:
+class Sweep(StoredRun):
     """What `layerscope.sweep` returns: how each step ended (`jobs`), and one tidy table of all values (`table`)."""
 
     kind: ClassVar[str] = "sweep"
+    files: ClassVar[dict[str, str]] = {"sweep": "table"}
 
     path: Path
     jobs: pd.DataFrame
@@ -48,7 +50,7 @@ class Sweep:
         manifest = finished_manifest(path, cls.kind)
         if "jobs" not in manifest:  # an earlier version wrote them to a file of their own
             manifest["jobs"] = read_json(Path(path) / _OLD_STATE, error=RunFolderError).get("jobs", [])
-        return cls(Path(path), pd.DataFrame(manifest["jobs"]), RunFolder(path).read_table("sweep"), manifest=manifest)
+        return cls(Path(path), pd.DataFrame(manifest["jobs"]), **cls.read(RunFolder(path)), manifest=manifest)
 
     @property
     def name(self) -> str:
@@ -62,12 +64,12 @@ class Sweep:
         return [{"job": str(row["job"]), "reason": str(row["reason"])} for row in rows.to_dict(orient="records")]
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table of the run."""
-        return {"sweep": self.table, "jobs": self.jobs}
+        """The table of all values, and how each step ended."""
+        return {**super().tables(), "jobs": self.jobs}
 
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        return view(self.kind, "html")(self)
+    def write(self, folder: RunFolder) -> None:
+        """The table; the manifest has the jobs."""
+        folder.write_table("sweep", self.table)
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
@@ -90,14 +92,14 @@ def sweep(
     *,
     out: str | Path | None = None,
     only: Sequence[str] | None = None,
-    device: str | None = None,
-    engine: str | Engine = "local",
-    address: str | None = None,
     dry_run: bool = False,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | None = None,
     on_step: Callable[[dict[str, Any]], None] | None = None,
+    model_options: ModelOptions | Mapping[str, Any] | None = None,
+    engine: str | Engine | EngineOptions | Mapping[str, Any] = "local",
+    **options: Any,
 ) -> Sweep:
     """Run every step of a plan: a YAML file, a recipe of the package (`paper`), or a dict of the same shape.
 
@@ -109,12 +111,17 @@ def sweep(
     - `dry_run`: run nothing; `jobs` lists the steps, and says which are finished.
     - `on_step` is called with the step's row of `jobs` when it ends.
 
+    Options of the models (dtype, device, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size) can be
+    given as plain keywords, or together as `model_options` and `engine`, as for `layerscope.profile`. They are for all steps;
+    what the plan itself says of a model comes first.
+
         done = layerscope.sweep("sweep.yaml")
         done.jobs; done.table; done.failed
     """
-    plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, device=device)
+    command = Command("sweep", options, model_options=model_options, engine=engine, offline=offline, progress=progress)
+    given: dict[str, Any] = {"model_options": command.loading, "batch_size": command.where.batch_size}
+    plan = read_plan(source).only(only).set(offline=offline, overwrite=overwrite, **given)
     with hub_offline(plan.offline):  # whatever library a step uses, it asks nobody
-        open_engine(engine, address)  # connects to nothing yet
         stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
         folder = Path(out or plan.out or Path("runs") / folder_name(stem))
         if folder.exists() and not folder.is_dir():
@@ -127,13 +134,11 @@ def sweep(
                 finished = {s.name: StepResult("complete", 0.0) for s in plan.steps if s.is_complete(folder / s.name)}
                 manifest = _manifest(plan, finished, "running", pins)
                 return Sweep(folder, _state(plan.steps, finished), _table([], folder), manifest)
-            with place.lock(), engine_in_use(engine, address) as used, progress_bar(progress) as bar:
-                results = _run(plan, corpora, folder, used, bar, on_step, pins)
+            with place.lock(), command:
+                results = _run(plan, corpora, folder, command, on_step, pins)
                 table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
-                place.write_table("sweep", table)
-                # last: it says that the rest is there
-                manifest = place.write_manifest(_manifest(plan, results, "complete", pins))
-        return Sweep(folder, _state(plan.steps, results), table, manifest)
+                manifest = _manifest(plan, results, "complete", pins)
+                return Sweep(folder, _state(plan.steps, results), table, manifest).save(folder)
 
 
 def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
@@ -151,11 +156,11 @@ def _run(
     plan: SweepPlan,
     corpora: Mapping[PlannedCorpus, Corpus],
     folder: Path,
-    engine: Engine,
-    bar: Progress,
+    command: Command,
     on_step: Callable[[dict[str, Any]], None] | None,
     pins: Pins,
 ) -> dict[str, StepResult]:
+    engine, bar = command.engine, command.bar
     memory = max((step.memory for step in plan.steps), default=0)
     work = StepWork(folder, corpora, memory, alone=not engine.remote)
     order, advance = list(plan.steps), nothing
@@ -280,14 +285,8 @@ def _table(steps: Sequence[Step], out: Path) -> pd.DataFrame:
 
 def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str, pins: Pins) -> dict[str, Any]:
     jobs = [_row(step, results.get(step.name)) for step in plan.steps]
-    facts = {"kind": Sweep.kind, "status": status, "layerscope": VERSION, "name": plan.name, "about": plan.about}
-    return {
-        **facts,
-        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "warnings": [],
-        "commits": pins.commits,
-        "jobs": jobs,
-    }
+    facts = {"status": status, "name": plan.name, "about": plan.about}
+    return make_manifest(Sweep.kind, **facts, warnings=[], commits=pins.commits, jobs=jobs)
 
 
 def _state(steps: Sequence[Step], results: Mapping[str, StepResult]) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from layerscope.studies.shared.models import Spec
 
 _OWN = ["job", "model", "revision", "corpus", "task", "readout", "setting"]
 COLUMNS = [*_OWN, *names(PROFILE)]
-_NO_CONFIG = ("batch_size", "images", "limit")  # settings of a profile that say what it reads, and how fast
+_NO_CONFIG = ("batch_size", "data", "limit")  # settings of a profile that say what it reads, and how fast
 _EMPTY = dict.fromkeys(_OWN) | {column.name: column.empty for column in PROFILE}
 
 
@@ -63,7 +63,9 @@ class Step:
     about: str = ""
     offline: bool = False
     overwrite: bool = False
-    device: str | None = None
+    model_options: dict[str, Any] = field(default_factory=dict)
+    """Of the command that runs the plan, for all of its models."""
+    batch_size: int | None = None
 
     @property
     def revision(self) -> str | None:
@@ -85,12 +87,20 @@ class Step:
 
     def options_of(self, spec: Spec) -> dict[str, Any]:
         """The settings that a model is loaded with."""
-        options = {**spec.options, "adapters": tuple(spec.options.get("adapters") or ())}
-        return options if self.device is None else {"device": self.device, **options}
+        options = {**self.common_options, **spec.options}
+        return {**options, "adapters": tuple(options.get("adapters") or ())}
+
+    @property
+    def common_options(self) -> dict[str, Any]:
+        """The settings that all of its models are loaded with: a study has one precision for those that name none."""
+        dtype = self.settings.get("dtype")
+        return self.model_options if dtype is None else {**self.model_options, "dtype": dtype}
 
     def run(self, folder: Path, corpora: Mapping[PlannedCorpus, Corpus], *, alone: bool = True, progress: Any = False) -> Any:
         """Run it; a finished folder is returned as it is. One that is not `alone` on its machine starts no scoring processes."""
         common: dict[str, Any] = {"out": folder, "offline": self.offline, "overwrite": self.overwrite, "progress": progress}
+        if "batch_size" not in self.settings:
+            common["batch_size"] = self.batch_size
         if self.kind == "study":
             return self._run_study(common, corpora)
         spec = self.models[0]
@@ -104,8 +114,8 @@ class Step:
         return profile(spec.model, **common, **self.settings)
 
     def _run_study(self, common: dict[str, Any], corpora: Mapping[PlannedCorpus, Corpus]) -> StudyRun:
-        settings = dict(self.settings)
-        common["model_options"] = {"dtype": settings.pop("dtype"), "device": self.device}
+        settings = {name: value for name, value in self.settings.items() if name != "dtype"}
+        common["model_options"] = self.common_options
         if self.corpus is not None:
             common["data"] = self._texts(corpora)
         return study(self.study, *self.models, **common, **settings, **self.options)

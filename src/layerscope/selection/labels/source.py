@@ -13,7 +13,7 @@ import numpy as np
 from layerscope.capture import Site
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout, all_readouts, kinds_of, parse_readouts
-from layerscope.core.sites import site_of
+from layerscope.core.sites import pick_layers, site_of
 from layerscope.core.templates import get_template
 from layerscope.errors import LayerscopeError, ModelError, RunFolderError
 from layerscope.evaluation.encode import EncodePass, open_space, readout_vectors, space_description
@@ -153,14 +153,7 @@ class Opened:
 
     def layers(self, given: Sequence[int] | None) -> list[int]:
         """The layers to compare, the last one always among them."""
-        count = self.n_blocks
-        if given is None:
-            return list(range(count + 1))
-        wanted = {layer if layer >= 0 else count + 1 + layer for layer in given} | {count}
-        wrong = sorted(layer for layer in wanted if not 0 <= layer <= count)
-        if wrong:
-            raise LayerscopeError(f"layer {wrong[0]} does not exist: {self.name} has layers 0 to {count} (or -1 for the last).")
-        return sorted(wanted)
+        return sorted({*pick_layers(given, self.n_blocks, self.name), self.n_blocks})
 
     def stored(
         self, store: EmbeddingStore, texts: Sequence[str], readouts: Sequence[Readout], layers: Sequence[int]

@@ -25,6 +25,7 @@ from layerscope.core.identity import model_key
 from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
+from layerscope.engines import Engine
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel, catalogue, load, open_model
@@ -52,7 +53,8 @@ class Request:
     final_norm: str
     max_length: int
     work: Path
-    engine: Any = None
+    engine: Engine | None = None
+    batch_size: int | None = None
     offline: bool = False
 
 
@@ -81,7 +83,8 @@ class Spec:
             return {"name": self.model.name, **model_key(self.model.identity), "label": self.label}
         settings = {**request.model_options, **self.options}
         adapters = settings.pop("adapters", ())
-        plain = {k: str(v) for k, v in settings.items() if k not in ("device", "device_map") and v not in (None, False)}
+        chosen = {k: str(v) for k, v in settings.items() if k not in ("device", "device_map") and v not in (None, False)}
+        plain = {"dtype": "float32", **chosen}  # the default is part of the key whether it was spelled out or not
         known = {"label": self.label, "options": plain}
         if self.on_hub:
             return {**known, "hub": str(self.model), "adapters": [str(a) for a in adapters]}
@@ -174,6 +177,7 @@ def profile_of(
         max_length=request.max_length,
         seed=request.seed,
         progress=bar,  # type: ignore[arg-type]
+        batch_size=request.batch_size,
         **({**where, "engine": request.engine} if remote else {}),
         **settings,
     )
@@ -205,8 +209,7 @@ def read_prompts(
 
 def runs_elsewhere(request: Request) -> bool:
     """Whether other processes than this one run the models, each loading its own."""
-    engine = request.engine
-    return engine not in (None, "local") and bool(getattr(engine, "remote", True))
+    return request.engine is not None and request.engine.remote
 
 
 def token_fingerprint(request: Request, spec: Spec) -> str | None:

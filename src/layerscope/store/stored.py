@@ -1,0 +1,68 @@
+"""`StoredRun`: what all kinds of finished runs share. A kind states its tables, and what it says first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from layerscope.core.runs import finished_manifest, view
+from layerscope.store.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class StoredRun:
+    """A finished run: tables and a manifest, in a folder (`path`) or in memory (None).
+
+    A subclass is a dataclass with `manifest`, `path` and a field for each table. `files` has the tables' files and, for each,
+    the name of its field; `without_csv` those that are too long to be written for people as well.
+    """
+
+    kind: ClassVar[str]
+    files: ClassVar[dict[str, str]]
+    without_csv: ClassVar[tuple[str, ...]] = ()
+
+    manifest: dict[str, Any]
+    path: Path | None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a run's folder."""
+        manifest = finished_manifest(path, cls.kind)
+        return cls(**cls.read(RunFolder(path)), manifest=manifest, path=Path(path))  # type: ignore[call-arg]
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> dict[str, Any]:
+        """The tables in a folder, by the names of their fields."""
+        return {field: folder.read_table(file) for file, field in cls.files.items()}
+
+    def save(self, path: str | Path) -> Self:
+        """Write the run's folder: each table as .parquet and .csv, and manifest.json."""
+        folder = RunFolder(path)
+        self.write(folder)
+        self.manifest = folder.write_manifest(self.manifest)  # last: it says that the rest is there
+        self.path = Path(path)
+        return self
+
+    def write(self, folder: RunFolder) -> None:
+        """Everything but the manifest, into a folder."""
+        for file, table in self.tables().items():
+            folder.write_table(file, table, csv=file not in self.without_csv)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table of the run, under the name of its file."""
+        return {file: getattr(self, field) for file, field in self.files.items()}
+
+    @property
+    def name(self) -> str:
+        """What the run is about: by default its model."""
+        return str(self.manifest["model"]["name"])
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader wants first, as plain values."""
+        return {"warnings": self.manifest["warnings"], "run": None if self.path is None else str(self.path)}
+
+    def _repr_html_(self) -> str:
+        """For notebooks; text is escaped."""
+        return view(self.kind, "html")(self)
