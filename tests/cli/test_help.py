@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 import pytest
+import torch
 import typer
 
 import layerscope
@@ -25,6 +26,7 @@ from layerscope.cli.app import EXAMPLES, STORY, app, load_commands
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.core.runs import load_run
 from layerscope.profiling.config import ProfileConfig
+from layerscope.spectra import faster
 from tests.cli.support import Cli
 from tests.forking import run_python
 
@@ -194,6 +196,18 @@ def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
         names = {re.split(r"[><=\[]", requirement)[0] for requirement in declared[extra]} - {"layerscope"}
         assert {modules.get(name, name) for name in names} == set(looked_for), extra
     assert "accelerate" in doctor.EXTRAS["gguf"][0]  # transformers reads no GGUF file without it
+
+
+def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = torch.randn
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "randn", lambda *shape, device: made(*shape))  # there is no GPU here
+    monkeypatch.setattr(faster, "on", lambda device: None)
+    found = doctor._solver()
+    assert (found.status, found.text.endswith("; faster with layerscope-gpu")) == ("note", True)
+    assert re.match(r"pip install .*layerscope-gpu", found.mend)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert doctor._solver().status == "ok"
 
 
 def test_an_extra_that_does_not_import_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

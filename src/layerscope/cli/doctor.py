@@ -25,7 +25,7 @@ from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.formatting import describe_size
 from layerscope.errors import LayerscopeError
-from layerscope.version import VERSION, install_command
+from layerscope.version import VERSION, install_command, install_package
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 _SIGNS = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", PROBLEM: "[red]problem[/]"}
@@ -219,7 +219,7 @@ def _device() -> Finding:
 def _solver() -> Finding:
     import torch
 
-    from layerscope.spectra.solve import eigvalsh, usable_solvers
+    from layerscope.spectra import eigvalsh, faster, usable_solvers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = torch.randn(8, 96, 96, device=device)
@@ -230,7 +230,11 @@ def _solver() -> Finding:
     took = time.perf_counter() - started
     error = float((values.sum(-1) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)).abs().max() / values.sum(-1).max())
     text = f"{usable_solvers(device)} on {device}: 8 matrices of 96 in {1000 * took:.1f} ms, relative error {error:.0e}"
-    return Finding("eigen-solver", OK if error < 1e-4 else PROBLEM, text, "" if error < 1e-4 else "pip install --upgrade torch")
+    if error >= 1e-4:
+        return Finding("eigen-solver", PROBLEM, text, "pip install --upgrade torch")
+    if device == "cuda" and faster.on(torch.device(device)) is None:
+        return Finding("eigen-solver", NOTE, f"{text}; faster with layerscope-gpu", install_package("layerscope-gpu"))
+    return Finding("eigen-solver", OK, text)
 
 
 def _caches() -> Iterator[Finding]:
