@@ -38,8 +38,9 @@ from layerscope.improving.grid import by_template, make_grid, prompts_among
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
 from layerscope.selection import choose
+from layerscope.selection.judges import ScoredCandidates
 from layerscope.selection.judges.agreement import Agreement
-from layerscope.selection.judges.base import TEXTS, Judgment
+from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.judges.consistency import SelfConsistency, added_ranks, consistency_items, make_views
 from layerscope.selection.judges.few_labels import FewLabels
 from layerscope.selection.judges.rivals import AlphaReQ, DatasetEntropy, FixedDepth, Loes, LowestTwoNN, RankMe
@@ -175,7 +176,7 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, Tensor], args: ar
     clock.append(time.perf_counter())
     # a judge sees a sample, and centers on it
     sampled = InMemory(stored, grid, layers, {n: places(t) for n, t in views.items()}, prompts, places(sample))
-    judged: dict[str, Judgment] = {}
+    judged: dict[str, ScoredCandidates] = {}
     who = {name: Agreement(vectors[torch.tensor(picked, device=DEVICE)], name) for name, vectors in judges.items()}
     for name, judge in who.items():
         judged[name] = judge.judge(sampled, seed=args.seed)
@@ -215,7 +216,7 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, Tensor], args: ar
     return out
 
 
-def _pack(name: str, judgments: Sequence[Judgment]) -> dict[str, np.ndarray]:
+def _pack(name: str, judgments: Sequence[ScoredCandidates]) -> dict[str, np.ndarray]:
     """Scores (judges, readouts, layers) and how the resamples deviate from them, in half precision."""
     score = np.stack([judgment.score for judgment in judgments])
     draws = np.stack([judgment.draws[..., :DRAWS] for judgment in judgments if judgment.draws is not None])

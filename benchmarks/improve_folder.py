@@ -23,7 +23,7 @@ import layerscope
 from layerscope.demo import few_shot_accuracy
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 from layerscope.improving.judging import Panel
-from layerscope.selection.judges.base import Judgment
+from layerscope.selection.judges import ScoredCandidates
 
 TASK = "TrecQuestions"
 ALLOWED = 0.05  # points
@@ -33,11 +33,11 @@ def prefer(template: str) -> None:
     """Let the judge like one template best, whatever it says: the folder of that template is to be looked at."""
     asked = Panel.judge
 
-    def judge(self: Panel, reader: Any, readouts: Any, *given: Any) -> Judgment:
+    def judge(self: Panel, reader: Any, readouts: Any, *given: Any) -> ScoredCandidates:
         found = asked(self, reader, readouts, *given)
         ahead = np.array([2.0 * (readout.template == template) for readout in readouts])[:, None]
         draws = None if found.draws is None else found.draws + ahead[..., None]
-        return Judgment(found.judge, found.score + ahead, draws, found.facts)
+        return ScoredCandidates(found.score + ahead, draws, judge=found.judge, facts=found.facts)
 
     Panel.judge = judge  # type: ignore[method-assign]
 

@@ -26,7 +26,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import BLEND, names_of
 from layerscope.improving.choose import decide, relative_costs
 from layerscope.improving.judging import Panel, goes_by_words
-from layerscope.selection.judges.base import Judgment, combined
+from layerscope.selection.judges import ScoredCandidates, combined
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 
 CONSISTENCY = "self-consistency"
@@ -52,13 +52,14 @@ class Measured:
         self.costs = relative_costs(self.arrays["tokens"].tolist(), self.layers, self.layers[-1])
         self.names = self.arrays["judges"].tolist()
 
-    def judgment(self, name: str) -> Judgment:
+    def judgment(self, name: str) -> ScoredCandidates:
         """What a judge said, with its resamples."""
         at = self.names.index(name)
         score = self.arrays["judge_scores"][at].astype(np.float64)
-        return Judgment(name, score, score[..., None] + self.arrays["judge_draws"][at].astype(np.float64))
+        draws = score[..., None] + self.arrays["judge_draws"][at].astype(np.float64)
+        return ScoredCandidates(score, draws, judge=name)
 
-    def row(self, judgment: Judgment, which: Sequence[int]) -> dict[str, float | str]:
+    def row(self, judgment: ScoredCandidates, which: Sequence[int]) -> dict[str, float | str]:
         """The judge's favorite among some readouts, and what the product's rule makes of it."""
         part, scores = judgment.only(which), self.scores[list(which)]
         readouts = [self.readouts[i] for i in which]
@@ -112,15 +113,15 @@ def read(folder: Path) -> tuple[str, list[Measured]]:
     return json.loads((folder / "settings.json").read_text())["name"], tasks
 
 
-def judges_of(tasks: Sequence[Measured]) -> dict[str, Callable[[Measured], Judgment | None]]:
+def judges_of(tasks: Sequence[Measured]) -> dict[str, Callable[[Measured], ScoredCandidates | None]]:
     """The rows of the tables: every judge, and labels with a judge."""
     names = list(dict.fromkeys(name for task in tasks for name in task.names))
 
-    def single(name: str) -> Callable[[Measured], Judgment | None]:
+    def single(name: str) -> Callable[[Measured], ScoredCandidates | None]:
         return lambda task: task.judgment(name) if name in task.names else None
 
-    def both(name: str) -> Callable[[Measured], Judgment | None]:
-        def judge(task: Measured) -> Judgment | None:
+    def both(name: str) -> Callable[[Measured], ScoredCandidates | None]:
+        def judge(task: Measured) -> ScoredCandidates | None:
             if name not in task.names:
                 return None
             return combined([task.judgment(name), task.judgment("judge")], [LABELS_SHARE, 1.0])

@@ -1,4 +1,4 @@
-"""Scores from items against scipy and scikit-learn, paired gains, and the layers that tie for best."""
+"""Scores from items against scipy and scikit-learn, their draws and paired gains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 
-from layerscope.evaluation.run import ItemScores, gains, resampled, same_items, tied_best
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.core.statistics import bootstrap_rows
+from layerscope.evaluation.run import ItemScores, resampled, same_items, score_candidates
 
 
 def some_pairs(seed: int, count: int, ties: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -42,40 +44,41 @@ def test_what_has_no_score_has_none() -> None:
     assert math.isnan(ItemScores("ap", np.arange(4.0), np.zeros(4)).score())
 
 
-def layers_of(noise: dict[int, float], count: int = 300, seed: int = 0) -> dict[int, ItemScores]:
+def layers_of(noise: list[float], count: int = 300, seed: int = 0) -> list[ItemScores]:
     """Layers that share most of their errors, as layers of one model do, and differ in a little more noise each."""
     rng = np.random.default_rng(seed)
     gold = rng.normal(size=count)
     shared = gold + rng.normal(size=count)
-    return {layer: ItemScores("spearman", shared + size * rng.normal(size=count), gold) for layer, size in noise.items()}
+    return [ItemScores("spearman", shared + size * rng.normal(size=count), gold) for size in noise]
 
 
-def scored(items: dict[int, ItemScores]) -> dict[int, float]:
-    return {layer: item.score() for layer, item in items.items()}
-
-
-def test_a_layer_against_itself_has_no_width() -> None:
-    items = layers_of({0: 0.5, 1: 0.1, 2: 0.1})
-    found = gains(scored(items), resampled(items), 2)
-    assert (found[2].value, found[2].low, found[2].high) == (0.0, 0.0, 0.0)
-    assert found[0].low <= found[0].value <= found[0].high
+def scored(items: list[ItemScores]) -> ScoredCandidates:
+    return score_candidates([item.score() for item in items], items)
 
 
 def test_gains_are_paired() -> None:
-    items = layers_of({0: 0.1, 1: 0.12})
-    paired = gains(scored(items), resampled(items), 1)[0]
-    first, second = resampled({0: items[0]}, seed=1)[0], resampled({1: items[1]}, seed=2)[1]
-    low, high = np.quantile(first - second, [0.025, 0.975])
-    assert paired.high - paired.low < (high - low) / 4
+    items = layers_of([0.1, 0.12])
+    _, low, high = scored(items).gains((1,))
+    first, second = resampled(items[:1], seed=1)[0], resampled(items[1:], seed=2)[0]
+    apart = np.quantile(first - second, [0.025, 0.975])
+    assert high[0] - low[0] < (apart[1] - apart[0]) / 4
+
+
+@pytest.mark.parametrize("rule", ["mean", "spearman", "ap"])
+def test_draws_are_the_scores_of_the_drawn_items(rule: str) -> None:
+    values, gold = some_pairs(0, 40, ties=True)
+    items = [ItemScores(rule, one, None if rule == "mean" else (gold > 2).astype(float)) for one in (values, -values)]  # type: ignore[arg-type]
+    rows = bootstrap_rows(40, 20, [3, 40])
+    expected = [[item.score(row) for row in rows] for item in items]
+    np.testing.assert_allclose(resampled(items, seed=3, draws=20), expected, atol=1e-12)
 
 
 def test_the_draws_are_the_same_for_every_layer_and_follow_the_seed() -> None:
-    items = layers_of({0: 0.3, 1: 0.3})
-    same = resampled({0: items[0], 1: items[0]}, seed=3, resamples=20)
+    items = layers_of([0.3, 0.3])
+    same = resampled([items[0], items[0]], seed=3, draws=20)
     np.testing.assert_array_equal(same[0], same[1])
-    assert len(same[0]) == 20
-    np.testing.assert_array_equal(same[0], resampled({0: items[0]}, seed=3, resamples=20)[0])
-    assert not np.array_equal(same[0], resampled({0: items[0]}, seed=4, resamples=20)[0])
+    np.testing.assert_array_equal(same[:1], resampled(items[:1], seed=3, draws=20))
+    assert not np.array_equal(same[:1], resampled(items[:1], seed=4, draws=20))
 
 
 def test_an_interval_covers_the_truth() -> None:
@@ -84,22 +87,21 @@ def test_an_interval_covers_the_truth() -> None:
     for seed in range(60):
         rng = np.random.default_rng(seed)
         base = rng.normal(size=120)
-        items = {0: ItemScores("mean", base + 0.1 + rng.normal(size=120) * 0.4), 1: ItemScores("mean", base)}
-        gain = gains(scored(items), resampled(items, resamples=200), 1)[0]
-        held += gain.low <= 0.1 <= gain.high
+        items = [ItemScores("mean", base + 0.1 + rng.normal(size=120) * 0.4), ItemScores("mean", base)]
+        _, low, high = scored(items).gains((1,))
+        held += low[0] <= 0.1 <= high[0]
     assert 51 <= held <= 60
 
 
-def test_ties_hold_the_best_and_what_noise_cannot_tell_from_it() -> None:
-    items = layers_of({0: 3.0, 1: 0.2, 2: 0.2, 3: 0.2, 4: 1.5})
-    scores = scored(items)
-    drawn = resampled(items)
-    tied = tied_best(scores, drawn)
-    assert max(scores, key=lambda layer: scores[layer]) in tied
-    assert set(tied) == {1, 2, 3}
-    assert tied_best({**scores, 1: math.nan}, drawn) == [2, 3]
-    assert tied_best({}, {}) == []
-    assert tied_best(scores, {4: drawn[4]}) == [4]
+def test_layers_without_items_have_no_interval_and_are_never_tied() -> None:
+    items = layers_of([3.0, 0.2, 0.2, 0.2, 1.5])
+    scores = [item.score() for item in items]
+    assert scored(items).tied().tolist() == [False, True, True, True, False]
+    some = score_candidates(scores, [None, *items[1:]])
+    assert np.isnan(some.gains((1,))[1]).tolist() == [True, False, False, False, False]
+    none = score_candidates(scores, [None] * 5)
+    assert none.draws is None
+    assert none.tied().sum() == 1
 
 
 def test_only_the_same_items_are_paired() -> None:

@@ -13,7 +13,7 @@ from layerscope.exporting import verifying
 from layerscope.improving import Improved
 from layerscope.improving.judging import Panel
 from layerscope.models.sealed import seal
-from layerscope.selection.judges import Judgment
+from layerscope.selection.judges import ScoredCandidates
 from tests.exporting.conftest import reload_here
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
@@ -29,7 +29,7 @@ def prefer(monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     def judge(self, reader, readouts, *given):
         found = asked(self, reader, readouts, *given)
         ahead = np.array([2.0 * (readout.template == template) for readout in readouts])[:, None]
-        return Judgment(found.judge, found.score + ahead, found.draws + ahead[..., None])
+        return ScoredCandidates(found.score + ahead, found.draws + ahead[..., None], judge=found.judge)
 
     monkeypatch.setattr(Panel, "judge", judge)
 

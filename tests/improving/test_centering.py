@@ -13,7 +13,7 @@ from layerscope.improving import centering
 from layerscope.improving.centering import texts_to_center_on
 from layerscope.improving.judging import Panel
 from layerscope.improving.sample import draw_sample
-from layerscope.selection.judges import Judgment
+from layerscope.selection.judges import ScoredCandidates
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
@@ -35,7 +35,7 @@ def centered_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ahead = np.zeros_like(found.score)
         for i, readout in enumerate(readouts):
             ahead[i, 2] = 2.0 * (readout.name == "one-word/last/raw/keep/corpus")
-        return Judgment(found.judge, found.score + ahead, found.draws + ahead[..., None])
+        return ScoredCandidates(found.score + ahead, found.draws + ahead[..., None], judge=found.judge)
 
     monkeypatch.setattr(Panel, "judge", prefer)
 

@@ -15,7 +15,7 @@ import layerscope
 from layerscope.core.plugins import PluginError
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.improving.judging import find_judge
-from layerscope.selection.judges import JUDGES, Judgment
+from layerscope.selection.judges import JUDGES, ScoredCandidates
 from layerscope.selection.judges.rivals import RankMe
 from tests.cli.support import run_main
 from tests.tiny import tiny_model
@@ -23,7 +23,7 @@ from tests.tiny import tiny_model
 MODULE = '''
 import numpy as np
 
-from layerscope.selection.judges import Judgment
+from layerscope.selection.judges import ScoredCandidates
 
 
 class FirstBlock:
@@ -35,14 +35,14 @@ class FirstBlock:
         for readout in candidates.readouts:
             assert candidates.vectors(readout, "dropped").shape == candidates.vectors(readout).shape
         score = np.array([[(r.template == "one-word") + (k == 1) for k in candidates.layers] for r in candidates.readouts])
-        return Judgment(self.name, score.astype(float))
+        return ScoredCandidates(score.astype(float))
 
 
 class Transposed(FirstBlock):
     name = "transposed"
 
     def judge(self, candidates, *, seed=0):
-        return Judgment(self.name, super().judge(candidates).score.T)
+        return ScoredCandidates(super().judge(candidates).score.T)
 
 
 class Failing(FirstBlock):
@@ -118,7 +118,7 @@ def test_beside_labels_it_counts_as_an_encoder_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("judge", "says"),
     [
-        ("transposed", r"'transposed' must return a Judgment with a score per readout and layer, of shape \(16, 4\)"),
+        ("transposed", r"'transposed' must return ScoredCandidates with a score per readout and layer, of shape \(16, 4\)"),
         ("failing", "the judge 'failing' failed: KeyError: 'no such thing'"),
         ("broken-judge", "the judge 'broken-judge' of outside-judge 1.0 cannot be used"),
     ],
@@ -162,8 +162,8 @@ class NeedsMore:
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    def judge(self, candidates: Any, *, seed: int = 0) -> Judgment:
-        return Judgment(self.name, np.zeros((len(candidates.readouts), len(candidates.layers))))
+    def judge(self, candidates: Any, *, seed: int = 0) -> ScoredCandidates:
+        return ScoredCandidates(np.zeros((len(candidates.readouts), len(candidates.layers))))
 
 
 def test_one_that_must_be_given_something_is_given_as_an_object(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerscope.probing.run import Z, paired_gains, resampled, tied_with_best, wilson
+from layerscope.core.statistics import Z95
+from layerscope.probing.run import score_layers, wilson
 
 
 @settings(max_examples=60, deadline=None)
@@ -18,7 +19,7 @@ def test_wilson_bounds_solve_its_equation(n: int, share: float) -> None:
     p = hits / n
     for bound in wilson(hits, n):
         assert 0 <= bound <= 1
-        assert (p - bound) ** 2 == pytest.approx(Z**2 * bound * (1 - bound) / n, abs=1e-12)
+        assert (p - bound) ** 2 == pytest.approx(Z95**2 * bound * (1 - bound) / n, abs=1e-12)
 
 
 def test_wilson_equals_scipys() -> None:
@@ -34,13 +35,14 @@ def test_paired_gains_know_that_the_items_are_the_same() -> None:
     last = rng.random(400) < 0.7
     better = last | (rng.random(400) < 0.1)  # right wherever the last layer is, and a little more often
     correct = np.stack([better, last])
-    drawn = resampled(correct)
-    gain, low, high = paired_gains(correct, 1, drawn)
+    scored = score_layers(correct)
+    gain, low, high = scored.gains((1,))
     assert gain[1] == low[1] == high[1] == 0
     assert 0 < low[0] < gain[0] < high[0]
     assert wilson(int(better.sum()), 400)[0] < last.mean(), "unpaired intervals overlap here"
-    assert tied_with_best(correct, drawn).tolist() == [True, False]
+    assert scored.tied().tolist() == [True, False]
     # the standard error of a paired difference, by its formula
     difference = better.astype(float) - last
     expected = difference.std() / np.sqrt(400)
-    assert (drawn[:, 0] - drawn[:, 1]).std() == pytest.approx(expected, rel=0.15)
+    assert scored.draws is not None
+    assert (scored.draws[0] - scored.draws[1]).std() == pytest.approx(expected, rel=0.15)

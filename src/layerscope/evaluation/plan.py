@@ -97,7 +97,8 @@ class EvaluationPlan:
             "sink": "the token with the largest norm, found per text and layer on states without the final norm",
             "readouts": [readout.name for readout in self.readouts],
             "score": "mteb's main score, 0 to 1",
-            "intervals": "95 %: bootstrap over the task's items, the same for every layer; tied: not told from the best",
+            "intervals": "95 %: bootstrap over the task's items, the same for every layer",
+            "tied": "not told from the best by that bootstrap, 95 % for all layers at once",
             "store_dtype": self.store_dtype,
             "seed": self.seed,
         }

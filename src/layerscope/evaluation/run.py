@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 
+from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.readout import READOUT_COLUMNS, Readout, readout_names, rename_old_columns
-from layerscope.core.statistics import INTERVAL, Interval, average_precision, bootstrap_rows, spearman
+from layerscope.core.statistics import INTERVAL, average_precision, bootstrap_rows, spearman
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import RunFolder, StoredRun, checked
 
-RESAMPLES = 500
 _AT_ONCE = 2**19  # drawn items: their ranks take a few dozen bytes each
 
 # how items make a score: a mean of per-item values, Spearman's ρ against a gold value, average precision of a ranking
@@ -41,20 +41,6 @@ class ItemScores:
         gold = self.gold[chosen]
         return float(spearman(values, gold) if self.rule == "spearman" else average_precision(values, gold))
 
-    def scores(self, draws: np.ndarray) -> np.ndarray:
-        """`score` of each row of `draws` (resamples, items)."""
-        if self.rule == "mean":
-            return np.concatenate([self.values[part].mean(1) for part in _parts(draws)])
-        assert self.gold is not None
-        found = []
-        for part in _parts(draws):  # items are sorted once, and counted in each resample
-            counts = np.stack([np.bincount(draw, minlength=len(self.values)) for draw in part]).astype(np.float64)
-            if self.rule == "spearman":
-                found.append(spearman(self.values, self.gold, counts)[0])
-            else:
-                found.append(average_precision(self.values, self.gold, counts))
-        return np.concatenate(found)
-
     def save(self, file: Path) -> None:
         """Write the items as float32."""
         arrays = {"values": self.values.astype(np.float32), "rule": np.array(self.rule)}
@@ -70,33 +56,40 @@ class ItemScores:
         return cls(str(arrays["rule"]), arrays["values"].astype(np.float64), gold)  # type: ignore[arg-type]
 
 
-def _parts(draws: np.ndarray) -> list[np.ndarray]:
-    return np.array_split(draws, max(1, min(len(draws), draws.size // _AT_ONCE)))
-
-
-def resampled(items: Mapping[int, ItemScores], seed: int = 0, resamples: int = RESAMPLES) -> dict[int, np.ndarray]:
-    """Scores of every layer on the same resamples of items: {layer: (resamples,)}."""
-    count = len(next(iter(items.values())).values)
-    draws = bootstrap_rows(count, resamples, [seed, count])
-    return {layer: item.scores(draws) for layer, item in items.items()}
-
-
-def gains(scores: Mapping[int, float], drawn: Mapping[int, np.ndarray], reference: int) -> dict[int, Interval]:
-    """Gain of every layer over a reference layer, with its 95 % interval over the items."""
-    out = {}
-    for layer, draws in drawn.items():
-        low, high = np.nanquantile(draws - drawn[reference], [0.025, 0.975])
-        out[layer] = Interval(scores[layer] - scores[reference], float(low), float(high))
+def resampled(items: Sequence[ItemScores], seed: int = 0, draws: int = DRAWS) -> np.ndarray:
+    """Scores (len(items), draws) on the same resamples of items: of every layer, or of every candidate of a task."""
+    count = len(items[0].values)
+    rows = bootstrap_rows(count, draws, [seed, count])
+    out = np.empty((len(items), draws))
+    gold: dict[bytes, list[int]] = {}  # items against the same gold values are ranked against them once
+    for i, item in enumerate(items):
+        gold.setdefault(item.rule.encode() + (b"" if item.gold is None else item.gold.tobytes()), []).append(i)
+    start = 0
+    for part in np.array_split(rows, max(1, min(draws, rows.size // _AT_ONCE))):
+        end = start + len(part)
+        counts = np.stack([np.bincount(row, minlength=count) for row in part]).astype(np.float64)  # items are ranked once
+        for same in gold.values():
+            values, first = np.stack([items[i].values for i in same]), items[same[0]]
+            if first.rule == "mean":
+                out[same, start:end] = [row[part].mean(1) for row in values]
+            elif first.rule == "spearman":
+                out[same, start:end] = spearman(values, first.gold, counts)  # type: ignore[arg-type]
+            else:
+                assert first.gold is not None
+                out[same, start:end] = [average_precision(row, first.gold, counts) for row in values]
+        start = end
     return out
 
 
-def tied_best(scores: Mapping[int, float], drawn: Mapping[int, np.ndarray]) -> list[int]:
-    """The layers that cannot be told from the best one on these items."""
-    known = {layer: score for layer, score in scores.items() if math.isfinite(score) and layer in drawn}
-    if not known:
-        return []
-    best = max(known, key=lambda layer: known[layer])
-    return sorted(layer for layer in known if np.nanquantile(drawn[best] - drawn[layer], 0.025) <= 0)
+def score_candidates(scores: Sequence[float], items: Sequence[ItemScores | None], seed: int = 0) -> ScoredCandidates:
+    """Scores of layers on one task with their resamples, for those whose items are known and the same."""
+    score = np.asarray(scores, dtype=np.float64)
+    known = [i for i, some in enumerate(items) if some is not None and np.isfinite(score[i])]
+    if not known or not same_items([some for some in items if some is not None]):
+        return ScoredCandidates(score)
+    draws = np.full((len(score), DRAWS), np.nan)
+    draws[known] = resampled([items[i] for i in known], seed)  # type: ignore[misc]
+    return ScoredCandidates(score, draws)
 
 
 def same_items(items: Sequence[ItemScores]) -> bool:
@@ -333,21 +326,19 @@ def gain_table(
         default = None
         groups = {Readout(*map(str, key)): group for key, group in of_task.groupby(READOUT_COLUMNS, sort=False)}
         for readout, group in sorted(groups.items(), key=lambda item: item[0] != Readout()):  # the default first
-            by_layer = dict(zip(group["layer"], group["score"], strict=True))
-            of_layer = {layer: items_of((str(task), readout, layer), str(split), str(subset)) for layer in by_layer}
-            items = {layer: some for layer, some in of_layer.items() if some is not None}
-            last = max(by_layer)
-            draws = resampled(items, seed) if last in items and same_items(list(items.values())) else {}
+            layers, scored_at = group["layer"].tolist(), group["score"].tolist()
+            items = [items_of((str(task), readout, layer), str(split), str(subset)) for layer in layers]
+            last = (layers.index(max(layers)),)
+            scored = score_candidates(scored_at, items if items[last[0]] is not None else [None] * len(layers), seed)
             if readout == Readout():
-                default = (by_layer[last], draws.get(last))
-            gained = gains(by_layer, draws, last) if draws else {}
-            tied = set(tied_best(by_layer, draws)) if draws else {max(by_layer, key=lambda k: by_layer[k])}
-            for layer, site in zip(group["layer"], group["site"], strict=True):
-                gain = gained.get(layer)
-                low, high = (gain.low, gain.high) if gain else (math.nan, math.nan)
-                values = [by_layer[layer], by_layer[layer] - by_layer[last], low, high, layer in tied]
-                over = _over_default(by_layer[layer], draws.get(layer), default)
-                rows.append([task, split, subset, *readout.columns.values(), layer, site, *values, *over])
+                default = (scored.score[last], None if scored.draws is None else scored.draws[last])
+            gained = np.column_stack(scored.gains(last))
+            tied = scored.tied(None if scored.draws is None else np.isfinite(scored.draws).any(-1))
+            for i, (layer, site) in enumerate(zip(layers, group["site"], strict=True)):
+                draws = None if scored.draws is None or items[i] is None else scored.draws[i]
+                over = _over_default(scored.score[i], draws, default)
+                place = [task, split, subset, *readout.columns.values(), layer, site]
+                rows.append([*place, scored.score[i], *gained[i], bool(tied[i]), *over])
     return pd.DataFrame(rows, columns=GAIN_COLUMNS).sort_values(
         ["task", "split", "subset", *READOUT_COLUMNS, "layer"], ignore_index=True
     )

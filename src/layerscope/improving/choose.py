@@ -1,4 +1,4 @@
-"""Choosing among judged candidates: the cheapest of those that tie with the best, or today's where the evidence is weak.
+"""Choosing among judged candidates: the cheapest of those practically as good as the best, or today's where evidence is weak.
 
 The judge chooses the template. Within it a second opinion counts a little: how well texts are recognized by their parts, which
 tells layers apart that an encoder cannot. It never decides whether there is a gain at all: that is the judge's to show.
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from layerscope.core.candidates import Place, ScoredCandidates
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.selection.budget import allowed_blocks
-from layerscope.selection.judges.base import Judgment, with_second_opinion
+from layerscope.selection.judges.base import with_second_opinion
 
-Place = tuple[int, int]
-
-TIE = 0.025
-"""Candidates within so many standard errors of the best, compared on the same resampled texts, tie with it."""
+CHEAPER_WITHIN = 0.025
+"""Of candidates within so many standard errors of the best the cheapest is chosen. This is a preference, tuned on benchmarks, for
+what costs less at practically the same score; what cannot be told from the best is far more (`ScoredCandidates.tied`)."""
 
 SECOND = 0.25
 """What the second opinion counts, next to the judge."""
@@ -38,13 +38,15 @@ class Decision:
     """Places (readout, layer) of the choice, of the best and of the default; what the judge says of the choice.
 
     `gain` is the judge's score of the choice minus the default's, with a 95 % interval; `template_gain` and `layer_gain` split
-    it: first the readout changes at the default's layer, then the layer. `weak` says why the default was kept, if so.
+    it: first the readout changes at the default's layer, then the layer. `tied` marks what cannot be told from the best, `near`
+    what scores practically the same. `weak` says why the default was kept, if so.
     """
 
     chosen: Place
     best: Place
     reference: Place
     tied: np.ndarray
+    near: np.ndarray
     gain: float
     low: float
     high: float
@@ -63,14 +65,14 @@ def relative_costs(tokens: Sequence[float], layers: Sequence[int], n_blocks: int
 
 
 def decide(
-    judgment: Judgment,
+    judgment: ScoredCandidates,
     readouts: Sequence[Readout],
     layers: Sequence[int],
     costs: np.ndarray,
     budget: float | None = None,
     *,
     eligible: Sequence[bool] | None = None,
-    second: Judgment | None = None,
+    second: ScoredCandidates | None = None,
 ) -> Decision:
     """Choose. `budget` is the largest share of the blocks to run; `eligible` says which readouts may be chosen."""
     reference = (list(readouts).index(Readout()), len(layers) - 1)
@@ -87,40 +89,36 @@ def decide(
         opinion = with_second_opinion(judgment, second, allowed & own[:, None], SECOND)
         allowed = opinion.defined
         best = opinion.best()
-    tied = _tied(opinion, best, allowed)
-    chosen = min(zip(*np.nonzero(tied), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
+    tied, near = opinion.tied(allowed), _near(opinion, best, allowed)
+    chosen = min(zip(*np.nonzero(near), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
     chosen = (int(chosen[0]), int(chosen[1]))
-    gain, drawn = judgment.difference(chosen, reference)
-    low, high = (gain, gain) if drawn is None else (float(q) for q in np.quantile(drawn, [0.025, 0.975]))
+    gain = judgment.gain(chosen, reference)
     middle = judgment.score[chosen[0], reference[1]]
     split = (float(middle - judgment.score[reference]), float(judgment.score[chosen] - middle))
     weak = ""
-    if best != reference and within[0, reference[1]] and not low > 0:
+    if best != reference and within[0, reference[1]] and not gain.low > 0:
         weak = "the texts do not show that it is better than what you have"
-    decided = Decision(chosen, best, reference, tied, gain, low, high, *split, weak=weak)
-    return keep_default(decided, weak) if weak else decided
+    if weak:  # the default stays
+        return Decision(reference, best, reference, tied, near, 0.0, 0.0, 0.0, 0.0, 0.0, weak)
+    return Decision(chosen, best, reference, tied, near, gain.value, gain.low, gain.high, *split)
 
 
-def keep_default(decision: Decision, why: str) -> Decision:
-    """The same evidence, but the default stays."""
-    return Decision(decision.reference, decision.best, decision.reference, decision.tied, 0.0, 0.0, 0.0, 0.0, 0.0, why)
-
-
-def _tied(judgment: Judgment, best: Place, allowed: np.ndarray) -> np.ndarray:
-    tied = np.zeros_like(allowed)
-    tied[best] = True
+def _near(judgment: ScoredCandidates, best: Place, allowed: np.ndarray) -> np.ndarray:
+    """Which candidates score practically the same as the best."""
+    near = np.zeros_like(allowed)
+    near[best] = True
     if judgment.draws is not None:
         behind = judgment.score[best] - judgment.score
         error = (judgment.draws[best] - judgment.draws).std(-1)
-        tied |= allowed & (behind <= TIE * error)
-    return tied
+        near |= allowed & (behind <= CHEAPER_WITHIN * error)
+    return near
 
 
 COLUMNS = ["readout", "layer", "site", "score", "ci_low", "ci_high", "tied", "chosen", "cost"]
 
 
 def candidate_table(
-    readouts: Sequence[Readout], layers: Sequence[int], judgment: Judgment, decision: Decision, costs: np.ndarray
+    readouts: Sequence[Readout], layers: Sequence[int], judgment: ScoredCandidates, decision: Decision, costs: np.ndarray
 ) -> pd.DataFrame:
     """One row per candidate, the best first."""
     low, high = judgment.interval()

@@ -16,6 +16,7 @@ import torch
 
 from layerscope.cache import cache_dir
 from layerscope.command import Command
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.formatting import format_duration
 from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions
@@ -42,7 +43,7 @@ from layerscope.models.source import resolve
 from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
-from layerscope.selection.judges.base import TEXTS, Judgment
+from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
@@ -208,7 +209,7 @@ class ImproveJob:
         return self._result(panel, readouts, judgment, decision, costs, out, overwrite)
 
     def _tell_blend(
-        self, panel: Panel, readouts: Sequence[Readout], judgment: Judgment, decision: Decision, costs: np.ndarray
+        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, decision: Decision, costs: np.ndarray
     ) -> None:
         """A mean over templates takes code of its own: say so, and name the best that takes none."""
         single = [i for i, readout in enumerate(readouts) if readout.template != BLEND]
@@ -288,7 +289,7 @@ class ImproveJob:
         """The templates that are read."""
         return list(self.prompts) if readout.template == BLEND else [readout.template]
 
-    def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: Judgment, costs: np.ndarray) -> Decision:
+    def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Decision:
         """The judge's choice; of its template's layers, with a second opinion. A judge that seems weak is named."""
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
@@ -311,7 +312,7 @@ class ImproveJob:
         self,
         panel: Panel,
         readouts: Sequence[Readout],
-        judgment: Judgment,
+        judgment: ScoredCandidates,
         decision: Decision,
         costs: np.ndarray,
         out: Path | None,

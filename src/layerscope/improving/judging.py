@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.plugins import PluginError
 from layerscope.core.readout import Readout
@@ -20,7 +21,7 @@ from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
 from layerscope.selection.judges.agreement import Agreement
-from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, Judgment, combined
+from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, combined
 from layerscope.selection.judges.consistency import VIEWS, SelfConsistency, added_ranks, consistency_items, make_views
 from layerscope.selection.judges.few_labels import LABELS_SHARE, FewLabels
 from layerscope.selection.labels.read import Labeled
@@ -170,7 +171,7 @@ class Panel:
     def judge(
         self, reader: Reader, readouts: Sequence[Readout], sample: Sequence[str], prompts: Sequence[str],
         seed: int, bar: Progress, label: str,
-    ) -> Judgment:  # fmt: skip
+    ) -> ScoredCandidates:  # fmt: skip
         """Read what is missing, and score every candidate."""
         wanted = by_template(readouts, prompts)
         views = self.texts(sample, seed)
@@ -179,7 +180,7 @@ class Panel:
             every += self.labels.texts
         reader.read(wanted, list(dict.fromkeys(every)), bar, label)
 
-        def asked(judge: Judge, views: Mapping[str, Sequence[str]], doing: str = "judging") -> Judgment:
+        def asked(judge: Judge, views: Mapping[str, Sequence[str]], doing: str = "judging") -> ScoredCandidates:
             bar.begin(f"{doing}|readouts", len(readouts))
             candidates = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts, bar.advance)
             return ask(judge, candidates, seed)
@@ -196,7 +197,7 @@ class Panel:
         return combined(found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found])
 
 
-def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> Judgment:
+def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> ScoredCandidates:
     """What a judge says; an error that names the judge where it fails or answers with something else than scores."""
     try:
         said = judge.judge(candidates, seed=seed)
@@ -209,12 +210,13 @@ def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> Judgment:
     draws: Any = getattr(said, "draws", None)
     if np.shape(score) != shape or (draws is not None and np.shape(draws)[:-1] != shape):
         raise PluginError(
-            f"the judge {judge.name!r} must return a Judgment with a score per readout and layer, of shape {shape}, and draws of "
-            f"that shape with one more axis or none at all; it returned {type(said).__name__} with shapes {np.shape(score)} and "
-            f"{np.shape(draws)}."
+            f"the judge {judge.name!r} must return ScoredCandidates with a score per readout and layer, of shape {shape}, "
+            f"and draws of that shape with one more axis or none at all; it returned {type(said).__name__} with shapes "
+            f"{np.shape(score)} and {np.shape(draws)}."
         )
     candidates.finish()
-    return said
+    names = [readout.name for readout in candidates.readouts]
+    return replace(said, judge=said.judge or judge.name, readouts=names, layers=list(candidates.layers))
 
 
 def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, texts: Sequence[str], offline: bool) -> Panel:
@@ -258,7 +260,7 @@ def parts_of(count: int) -> int:
 def second_opinion(
     reader: Reader, readouts: Sequence[Readout], template: str, sample: Sequence[str], prompts: Sequence[str],
     seed: int, bar: Progress,
-) -> Judgment:  # fmt: skip
+) -> ScoredCandidates:  # fmt: skip
     """How well the readouts of one template recognize some of the texts by their parts; undefined for all others."""
     texts = list(sample[: parts_of(len(sample))])
     views = {TEXTS: texts, **make_views(texts, seed)}
@@ -271,10 +273,10 @@ def second_opinion(
     score = np.full((len(readouts), len(reader.layers)), np.nan)
     draws = np.full((*score.shape, judgment.draws.shape[-1]), np.nan)
     score[own], draws[own] = judgment.score, judgment.draws
-    return Judgment(judgment.judge, score, draws, judgment.facts)
+    return replace(judgment, score=score, draws=draws)
 
 
-def goes_by_words(judgment: Judgment, readouts: Sequence[Readout]) -> bool:
+def goes_by_words(judgment: ScoredCandidates, readouts: Sequence[Readout]) -> bool:
     """Whether the judge likes the plain text better than every prompt: most weak judges do, good ones hardly ever."""
     tops = [
         max((float(np.nanmax(judgment.score[i])) for i in rows if judgment.defined[i].any()), default=np.nan)

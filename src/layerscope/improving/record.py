@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
 from layerscope.core.templates import BLEND
 from layerscope.improving.centering import Centered
-from layerscope.improving.choose import KEPT, SCREEN, SECOND, TIE, Decision
+from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND, Decision
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges import agreement, consistency
-from layerscope.selection.judges.base import Judgment
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 from layerscope.store.folder import config_key
 from layerscope.version import VERSION
@@ -69,7 +69,7 @@ class Settings:
     def rule(self) -> dict[str, float]:
         """The settings of the rule that chooses, as far as they concern this run. No options: versions may differ in them."""
         told: dict[str, float] = {
-            "tie margin": TIE, "texts to screen on": SCREEN, "templates after screening": KEPT,
+            "cheaper within": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
             "neighbors compared": agreement.NEIGHBORS, "neighbors ranked": agreement.NEAR,
         }  # fmt: skip
         if self.labels is not None:
@@ -102,8 +102,8 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
 
 
 def evidence_of(
-    panel: Panel, readouts: Sequence[Readout], layers: Sequence[int], judgment: Judgment, decision: Decision, costs: np.ndarray,
-    passes: int,
+    panel: Panel, readouts: Sequence[Readout], layers: Sequence[int], judgment: ScoredCandidates, decision: Decision,
+    costs: np.ndarray, passes: int,
 ) -> dict[str, Any]:  # fmt: skip
     """What the judge says of the choice and of what the user has today, and what the choice costs."""
     readout, relative = readouts[decision.chosen[0]], float(costs[decision.chosen])
@@ -122,6 +122,7 @@ def evidence_of(
         "relative_cost": relative,
         "candidates": int(judgment.defined.sum()),
         "tied": int(decision.tied.sum()),
+        "near": int(decision.near.sum()),
         "kept_default": decision.chosen == decision.reference,
         "best": {"readout": readouts[decision.best[0]].name, "layer": layers[decision.best[1]]},
     }
@@ -136,12 +137,12 @@ def choice_of(
         why = decision.weak or "it is already the best that was found"
         reason = f"{why}. Last layer, {Readout().name}."
     else:
-        ties = f" It is the cheapest of {evidence['tied']} that tie." if evidence["tied"] > 1 else ""
+        near = f" It is the cheapest of {evidence['near']} that score practically the same." if evidence["near"] > 1 else ""
         score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "
         reason = (
             f"Chosen from {evidence['candidates']} layers and readouts by {evidence['judge']}: {score}"
             f"{evidence['before']:.3f} → {evidence['after']:.3f} (readout {evidence['readout_gain']:+.3f}, layer "
-            f"{evidence['layer_gain']:+.3f}).{ties}"
+            f"{evidence['layer_gain']:+.3f}).{near}"
         )
     tied = {reader.layers[k] for k in np.flatnonzero(decision.tied[decision.chosen[0]])} | {layer}
     return Choice(
@@ -208,7 +209,8 @@ def manifest_of(
             "agreement": "mean of the overlap of the 10 nearest neighbors and the rank correlation over the 50 nearest",
             "interval": "95 %, texts resampled; a text counts as one that asks and as a neighbor",
             "choice": f"the judge chooses the template; among its layers, recognizing texts by their parts counts {SECOND}",
-            "tied": f"within {TIE} standard errors of the best, on the same resampled texts",
+            "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
+            "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
             **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
             "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
             **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm

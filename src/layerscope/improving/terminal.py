@@ -64,8 +64,10 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
     if 0 < undefined < len(result.table):  # such as layer 0 at a template's last token, which is the same for every text
         judged += f"; {undefined} more cannot be scored"
     lines.append(("judged", judged))
-    if evidence["tied"] > 1 and not evidence["kept_default"]:
-        lines.append(("tied", f"{evidence['tied']} candidates score practically the same; this is the cheapest of them"))
+    if not evidence["kept_default"]:
+        if evidence.get("near", 1) > 1:
+            lines.append(("near", f"{evidence['near']} candidates score practically the same; this is the cheapest of them"))
+        lines.append(("tied", f"{evidence['tied']} of them cannot be told from the best on these texts"))
     return lines
 
 

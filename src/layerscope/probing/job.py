@@ -14,6 +14,7 @@ import torch
 
 from layerscope.capture import FINAL_NORMS, FinalNorm, expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
+from layerscope.core.candidates import DRAWS
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.options import EngineOptions, ModelOptions
@@ -267,9 +268,9 @@ def describe_run(job: ProbeJob, table: pd.DataFrame, seconds: dict[str, float]) 
             },
             "start": "every layer and learning rate begins at the same values and sees the same batches",
             "chosen_on": "the validation part: learning rate and epoch by accuracy, then loss; the test part is read at the end",
-            "intervals": "95 %: Wilson for accuracies; gains: 1000 bootstrap draws of test items, the same for every layer",
+            "intervals": f"95 %: Wilson for accuracies; gains: {DRAWS} bootstrap draws of test items, the same for every layer",
             "chosen_layer": "best on the validation part; its gain over the last layer is judged on the test part",
-            "tied_best": "not told from the best layer by that bootstrap",
+            "tied_best": "not told from the best layer by that bootstrap, 95 % for all layers at once",
             "kept": {**job.plan.facts(), "budget": job.budget},
             "seed": recipe.seed,
             **{f"reading_{key}": value for key, value in job.source.facts().items()},

@@ -12,17 +12,16 @@ import numpy as np
 import pandas as pd
 
 from layerscope.capture import Site
+from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.columns import VALUE, names
 from layerscope.core.runs import view
-from layerscope.core.statistics import INTERVAL
+from layerscope.core.statistics import INTERVAL, Z95, bootstrap_weights
 from layerscope.core.tables import WideTable, pivot
 from layerscope.errors import UnknownNameError
 from layerscope.store import StoredRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Z = 1.959963984540054  # 95 %
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
@@ -34,31 +33,18 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     if n == 0:
         return math.nan, math.nan
     share = hits / n
-    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    middle = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+    half = Z95 / (1 + Z95**2 / n) * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def resampled(correct: np.ndarray, seed: int = 0, resamples: int = 1000) -> np.ndarray:
-    """Accuracies (resamples, layers) of layers (layers, n) on the same draws of items with repetition."""
+def score_layers(correct: np.ndarray, seed: int = 0, draws: int = DRAWS) -> ScoredCandidates:
+    """Accuracies of layers, from which items each got right (layers, n), and those on the same draws of items."""
     n = correct.shape[1]
-    rng = np.random.default_rng([seed, n])
     # how often each item is drawn is all that matters: one product instead of a gather per draw
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float32)
-    return (counts @ correct.T.astype(np.float32)).astype(np.float64) / n
-
-
-def paired_gains(correct: np.ndarray, reference: int, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Accuracy minus the reference layer's on the same items, with 95 % bounds from the draws."""
-    gain = correct.mean(axis=1) - correct[reference].mean()
-    low, high = np.quantile(drawn - drawn[:, [reference]], [0.025, 0.975], axis=0)
-    return gain, low, high
-
-
-def tied_with_best(correct: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Whether each layer cannot be told from the best one on these items."""
-    best = int(correct.mean(axis=1).argmax())
-    return np.quantile(drawn[:, [best]] - drawn, 0.025, axis=0) <= 0
+    counts = bootstrap_weights(n, draws, [seed, n]).astype(np.float32)
+    drawn = (correct.astype(np.float32) @ counts.T).astype(np.float64) / n
+    return ScoredCandidates(correct.mean(axis=1), drawn)
 
 
 COLUMNS = ["probe", "metric", "layer", "depth", "site", *names(VALUE)]
@@ -88,9 +74,9 @@ def probe_table(
             if top >= classes:
                 continue  # always right
             correct = (said.ranks[:, :, :top] == labels[None, :, None]).any(-1)
-            drawn = resampled(correct, seed)
-            gain, low, high = paired_gains(correct, last, drawn)
-            tied = tied_with_best(correct, drawn)
+            scored = score_layers(correct, seed)
+            gain, low, high = scored.gains((last,))
+            tied = scored.tied()
             for i, site in enumerate(sites):
                 bounds = wilson(int(correct[i].sum()), correct.shape[1])
                 where = [probe, metric, site.layer, site.layer / blocks, site.name]

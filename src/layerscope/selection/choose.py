@@ -33,10 +33,10 @@ from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.selection import budget as budgets
-from layerscope.selection.choice import NOTHING, Choice
+from layerscope.selection.choice import MOST_RISK, NOTHING, Choice
 from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
 from layerscope.selection.measured import WhyNot, choose_measured
-from layerscope.selection.prior import MOST_RISK, Forecast
+from layerscope.selection.prior import Forecast
 from layerscope.selection.rules import get_rule
 
 if TYPE_CHECKING:

@@ -6,66 +6,35 @@ many on the same items is worth is taken off its gain, and weak evidence keeps t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.sites import site_of
-from layerscope.core.statistics import Z95, Interval
+from layerscope.core.statistics import Z95
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import ItemScores, resampled, same_items
 from layerscope.selection import budget as budgets
-from layerscope.selection.choice import NOTHING, Choice
+from layerscope.selection.choice import MOST_LOSSES, Choice
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
 
-MOST_RISK = 0.2
-RESAMPLES = 200
-Candidate = tuple[str, int]  # readout, layer
 Entry = tuple[str, str, str]  # task, split, subset
 WhyNot = Callable[[Readout], str | None]
 """Why a readout cannot be used; None where it can."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Mean scores (points) of the candidates over the tasks, and deviations of those means on resampled items."""
+def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int = 0) -> ScoredCandidates:
+    """Means over tasks in points, each task with equal weight, for the candidates that every task has.
 
-    candidates: list[Candidate]
-    score: np.ndarray
-    draws: np.ndarray  # resamples × candidates
-    paired: bool
-    tasks: list[str]
-    left_out: int
-
-    def among(self, wanted: list[int]) -> Measured:
-        """Only some of the candidates."""
-        names = [self.candidates[i] for i in wanted]
-        return Measured(names, self.score[wanted], self.draws[:, wanted], self.paired, self.tasks, self.left_out)
-
-    def last(self, readout: str) -> int | None:
-        """The candidate at the last layer under a readout."""
-        layers = [(layer, i) for i, (name, layer) in enumerate(self.candidates) if name == readout]
-        return max(layers)[1] if layers else None
-
-    def gain(self, one: int, other: int, price: float = 0.0) -> Interval:
-        """One candidate minus another, less a price, with its 95 % interval over the items."""
-        if one == other:
-            return NOTHING
-        value = float(self.score[one] - self.score[other]) - price
-        low, high = np.quantile(self.draws[:, one] - self.draws[:, other] + value, [0.025, 0.975])
-        return Interval(value, float(low), float(high))
-
-
-def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int = 0) -> Measured:
-    """Means over tasks, each task with equal weight, for the candidates that every task has."""
+    `facts` has the `tasks`, whether all candidates are `paired` (scored on the same items), and how many were `left_out`.
+    """
     table = with_readout(evaluation.gains.dropna(subset=["score"]))
     if readouts is not None:
         table = table[table["readout"].isin(readouts)]
@@ -75,53 +44,56 @@ def measure(evaluation: Evaluation, readouts: set[str] | None = None, seed: int 
     entries = list(table.groupby(["task", "split", "subset"], sort=True))
     counts = table.groupby(["readout", "layer"]).size()
     complete = counts[counts == len(entries)].index.to_list()
-    everywhere: list[Candidate] = sorted((str(name), int(layer)) for name, layer in complete)
+    everywhere = sorted((str(name), int(layer)) for name, layer in complete)
     if not everywhere:
         raise LayerscopeError("no layer was scored on every task of the evaluation, so layers cannot be compared.")
     items = evaluation.items()
     weight = {task: 1 / sum(str(key[0]) == task for key, _ in entries) for task in {str(key[0]) for key, _ in entries}}
-    score = np.zeros(len(everywhere))
-    draws: Any = 0.0
+    names, layers = sorted({name for name, _ in everywhere}), sorted({layer for _, layer in everywhere})
+    at = tuple(np.array([(names.index(name), layers.index(layer)) for name, layer in everywhere]).T)
+    score, draws = np.full((len(names), len(layers)), np.nan), np.full((len(names), len(layers), DRAWS), np.nan)
+    score[at], draws[at] = 0.0, 0.0
     paired = True
-    for key, rows in entries:
+    for number, (key, rows) in enumerate(entries):
         entry = (str(key[0]), str(key[1]), str(key[2]))
-        by = rows.set_index(["readout", "layer"])["score"]
+        by = rows.set_index(["readout", "layer"])
         share = 100 * weight[entry[0]] / len(weight)
-        score += share * np.array([float(by[c]) for c in everywhere])
-        moved, in_pairs = task_draws(entry, rows, everywhere, items.get(entry, {}), seed)
+        own = np.array([float(by["score"][candidate]) for candidate in everywhere])
+        moved, in_pairs = task_draws(entry, by, everywhere, items.get(entry, {}), seed)
         # each task's items are its own, so its resamples must not follow another task's order
-        order = np.random.default_rng([seed, len(draws) if isinstance(draws, np.ndarray) else 0]).permutation(len(moved))
-        draws = draws + share * moved[order]
+        order = np.random.default_rng([seed, number]).permutation(DRAWS)
+        score[at] += share * own
+        draws[at] += share * (own[:, None] + moved[:, order])
         paired &= in_pairs
-    return Measured(everywhere, score, draws, paired, sorted(weight), len(counts) - len(everywhere))
+    facts = {"paired": paired, "tasks": sorted(weight), "left_out": len(counts) - len(everywhere)}
+    return ScoredCandidates(score, draws, names, layers, "evaluation", facts)
 
 
-def tied_with(measured: Measured, best: int) -> list[int]:
-    """Candidates that cannot be told from the best, at 95 % for all comparisons at once."""
-    lead = measured.score[best] - measured.score
-    moves = measured.draws[:, [best]] - measured.draws
-    error = moves.std(axis=0, ddof=1)
-    moving = error > 1e-12
-    if not moving.any():
-        return [int(i) for i in np.flatnonzero(lead <= 1e-12)]
-    most = np.max(moves[:, moving] / error[moving], axis=1)
-    limit = float(np.quantile(most, 0.95))
-    return [int(i) for i in np.flatnonzero(lead <= limit * error + 1e-12)]
+def last_of(scored: ScoredCandidates, row: int) -> Place:
+    """The last layer under a readout."""
+    return row, int(np.flatnonzero(scored.defined[row])[-1])
 
 
-def optimism(measured: Measured) -> float:
+def _winners(scored: ScoredCandidates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The candidates (rows, columns) that win in every draw, and their score there."""
+    assert scored.draws is not None
+    drawn = np.where(scored.defined[..., None], scored.draws, -np.inf)
+    rows, columns = np.unravel_index(drawn.reshape(-1, drawn.shape[-1]).argmax(axis=0), scored.score.shape)
+    return rows, columns, drawn[rows, columns, np.arange(drawn.shape[-1])]
+
+
+def optimism(scored: ScoredCandidates) -> float:
     """How much better than itself the best candidate looks for having been picked on the same items."""
-    resampled_scores = measured.score + measured.draws
-    winners = resampled_scores.argmax(axis=1)
-    rows = np.arange(len(winners))
-    return max(0.0, float((resampled_scores[rows, winners] - measured.score[winners]).mean()))
+    rows, columns, drawn = _winners(scored)
+    return max(0.0, float((drawn - scored.score[rows, columns]).mean()))
 
 
-def _optimism_of_readout(measured: Measured, whole: float) -> float:
+def _optimism_of_readout(scored: ScoredCandidates, whole: float) -> float:
     """The part of the optimism that picking the readout makes: how the last layer under each winner's readout moves."""
-    winners = (measured.score + measured.draws).argmax(axis=1)
-    lasts = {name: measured.last(name) for name in {candidate[0] for candidate in measured.candidates}}
-    moved = [measured.draws[row, lasts[measured.candidates[winner][0]]] for row, winner in enumerate(winners)]
+    assert scored.draws is not None
+    rows, _, _ = _winners(scored)
+    lasts = {int(row): last_of(scored, int(row)) for row in set(rows)}
+    moved = [scored.draws[(*lasts[int(row)], draw)] - scored.score[lasts[int(row)]] for draw, row in enumerate(rows)]
     return float(np.clip(np.mean(moved), 0.0, whole))
 
 
@@ -150,53 +122,49 @@ def choose_measured(
         )
         raise LayerscopeError(f"the evaluation in {evaluation.path} {asked}")
     every = measure(evaluation, None if readouts is None else wanted | ({DEFAULT_READOUT} & set(known)), seed)
-    fitting = [i for i, (name, at) in enumerate(every.candidates) if name in wanted and layer in (None, at)]
-    if not fitting:
-        layers = sorted({at for name, at in every.candidates if name in wanted})
-        raise LayerscopeError(f"the evaluation in {evaluation.path} did not measure layer {layer}; it measured {layers}.")
-    open_to = [i for i in fitting if every.candidates[i][0] not in refused]
-    if not open_to:
-        name = every.candidates[fitting[0]][0]
+    names, layers = list(every.readouts), list(every.layers)
+    fitting = every.defined & np.isin(names, list(wanted))[:, None] & np.array([layer in (None, at) for at in layers])
+    if not fitting.any():
+        there = sorted({layers[k] for r, k in np.argwhere(every.defined) if names[r] in wanted})
+        raise LayerscopeError(f"the evaluation in {evaluation.path} did not measure layer {layer}; it measured {there}.")
+    open_to = fitting & ~np.isin(names, list(refused))[:, None]
+    if not open_to.any():
+        name = names[int(np.argwhere(fitting)[0][0])]
         raise LayerscopeError(f"no readout of the evaluation in {evaluation.path} can be used: {name}: {refused[name]}.")
-    measured = every.among(open_to)
-    picked = int(measured.score.argmax())
-    tied = tied_with(measured, picked)
-    chosen, warning = _shallower(measured, picked, tied, blocks, budget, tolerance)
+    measured = every.where(open_to)
+    picked, tied = measured.best(), measured.tied()
+    at, warning = _shallower(measured, picked, tied, blocks, budget, tolerance)
     warnings = [warning] if warning else []
-    own = measured.candidates[chosen][0]
-    at, same_last = open_to[chosen], every.last(own)
-    assert same_last is not None, "the chosen readout has a last layer"
-    default_last = every.last(DEFAULT_READOUT)
-    reference = same_last if default_last is None else default_last
-    price = optimism(measured) if at != reference and len(open_to) > 1 else 0.0
-    gains = _split(every, measured, at, same_last, reference, price)
+    same_last = last_of(every, at[0])
+    reference = last_of(every, names.index(DEFAULT_READOUT)) if DEFAULT_READOUT in names else same_last
+    price = optimism(measured) if at != reference and open_to.sum() > 1 else 0.0
+    # the price of picking is split as the picking was
+    by_readout = price if at == same_last else 0.0 if same_last == reference else _optimism_of_readout(measured, price)
     fallback = reference if DEFAULT_READOUT in wanted - set(refused) else same_last
-    risk = _risk(every, at, reference, gains[0].value) if at != reference else 0.0
-    risk_kept = risk if fallback == reference else _risk(every, at, fallback, gains[2].value) if at != fallback else 0.0
-    if not every.paired:
+    risk = _risk(every, at, fallback, price if fallback == reference else price - by_readout)
+    if not every.facts["paired"]:
         warnings.append(
             "items are not stored for every task: layers were compared as if scored on different items, which is careful."
         )
-    if every.left_out:
-        warnings.append(f"{every.left_out} layers or readouts lack a score on some task and were left out.")
-    abstained = bool(at != fallback and risk_kept > MOST_RISK and budget is None and layer is None)
-    names = f"{len(every.tasks)} task{'s' if len(every.tasks) != 1 else ''}"
-    many = f"best of {len(measured.candidates)} on {names}; {price:.2f} points were taken off for picking it on the same items"
+    if every.facts["left_out"]:
+        warnings.append(f"{every.facts['left_out']} layers or readouts lack a score on some task and were left out.")
+    tasks, candidates = every.facts["tasks"], int(open_to.sum())
+    abstained = risk > MOST_LOSSES and budget is None and layer is None
+    on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
+    many = f"best of {candidates} on {on}; {price:.2f} points were taken off for picking it on the same items"
     if abstained:
         reason = (
-            f"layer {every.candidates[at][1]} is {many}, and would lose to the last in {risk_kept:.0%} of resamples: "
-            "the last layer is kept."
+            f"layer {layers[at[1]]} is {many}, and would lose to the last in {risk:.0%} of resamples: the last layer is kept."
         )
-        at = fallback
-        gains = _split(every, measured, at, at, reference, 0.0)
-        risk = _risk(every, at, reference, gains[0].value) if at != reference else 0.0
+        at = same_last = fallback
+        price = by_readout = 0.0
     elif layer is not None:
-        reason = f"layer {layer} was asked for; its gain was measured on {names}."
+        reason = f"layer {layer} was asked for; its gain was measured on {on}."
     else:
-        reason = f"{many}." if chosen == picked else f"earliest layer near the {many}."
-    name, number = every.candidates[at]
+        reason = f"{many}." if at == picked else f"earliest layer near the {many}."
+    name, number = names[at[0]], layers[at[1]]
+    whole = every.gain(at, reference, price)
     conventions = evaluation.manifest.get("conventions", {})
-    whole, by_readout, by_layer = gains
     return Choice(
         layer=number,
         site=site_of(number),
@@ -204,18 +172,18 @@ def choose_measured(
         expected_gain=whole.value,
         ci_low=whole.low,
         ci_high=whole.high,
-        risk_of_loss=risk,
-        tied=tuple(sorted({measured.candidates[i][1] for i in tied if measured.candidates[i][0] == name} | {number})),
+        risk_of_loss=_risk(every, at, reference, price),
+        tied=tuple(sorted({layers[k] for k in np.flatnonzero(tied[at[0]])} | {number})),
         rule="measured",
         blocks_saved=blocks - number,
-        gain_readout=by_readout,
-        gain_layer=by_layer,
+        gain_readout=every.gain(same_last, reference, by_readout),
+        gain_layer=every.gain(at, same_last, price - by_readout),
         layers=blocks,
         model=str(evaluation.manifest["model"]["name"]),
         reason=reason,
         warnings=tuple(warnings),
         abstained=abstained,
-        metric=f"mean score over {names}",
+        metric=f"mean score over {on}",
         before=float(every.score[reference]),
         after=float(every.score[at]),
         identity=dict(evaluation.manifest["model"]),
@@ -225,56 +193,47 @@ def choose_measured(
         center_on=str(evaluation.path) if known[name].centering != "none" else None,
         passed_over=_passed_over(every, fitting, at, refused),
         extra={
-            "reference": "/".join((every.candidates[reference][0], f"layer {every.candidates[reference][1]}")),
+            "reference": f"{names[reference[0]]}/layer {layers[reference[1]]}",
             "score": float(every.score[at]),
             "reference_score": float(every.score[reference]),
             "gain_same_readout": float(every.score[at] - every.score[same_last]),
             "optimism": price,
-            "tasks": every.tasks,
-            "candidates": len(measured.candidates),
-            "tied_candidates": [{"readout": measured.candidates[i][0], "layer": measured.candidates[i][1]} for i in tied],
+            "tasks": tasks,
+            "candidates": candidates,
+            "tied_candidates": [{"readout": names[r], "layer": layers[k]} for r, k in np.argwhere(tied)],
         },
     )
 
 
-def _split(
-    every: Measured, measured: Measured, at: int, same_last: int, reference: int, price: float
-) -> tuple[Interval, Interval, Interval]:
-    """The whole gain, the readout's part and the layer's part; the price of picking is split as the picking was."""
-    by_readout = price if at == same_last else 0.0 if same_last == reference else _optimism_of_readout(measured, price)
-    readout = every.gain(same_last, reference, by_readout)
-    layer = every.gain(at, same_last, price - by_readout)
-    return every.gain(at, reference, price), readout, layer
-
-
-def _risk(every: Measured, one: int, other: int, gain: float) -> float:
-    moves = every.draws[:, one] - every.draws[:, other] + gain
+def _risk(every: ScoredCandidates, one: Place, other: Place, price: float) -> float:
+    """The share of draws in which one candidate, less a price, is below another."""
+    if one == other:
+        return 0.0
+    assert every.draws is not None
+    moves = every.draws[one] - every.draws[other] - price
     return float((np.sum(moves < 0) + 0.5) / (len(moves) + 1))
 
 
-def _passed_over(every: Measured, fitting: list[int], at: int, refused: dict[str, str]) -> tuple[str, ...]:
+def _passed_over(every: ScoredCandidates, fitting: np.ndarray, at: Place, refused: dict[str, str]) -> tuple[str, ...]:
     """The best candidate that cannot be used, if it scored higher than the choice."""
-    better = [i for i in fitting if every.candidates[i][0] in refused and every.score[i] > every.score[at]]
-    if not better:
+    best = every.best(fitting)
+    name = every.readouts[best[0]]
+    if name not in refused or every.score[best] <= every.score[at]:
         return ()
-    best = max(better, key=lambda i: every.score[i])
-    name, layer = every.candidates[best]
     scores = f"{every.score[best]:.2f} against {every.score[at]:.2f}"
-    return (f"{name} at layer {layer} scored higher ({scores}), but cannot be used: {refused[name]}.",)
+    return (f"{name} at layer {every.layers[best[1]]} scored higher ({scores}), but cannot be used: {refused[name]}.",)
 
 
 def _shallower(
-    measured: Measured, best: int, tied: list[int], blocks: int, budget: float | None, tolerance: float | None
-) -> tuple[int, str | None]:
+    measured: ScoredCandidates, best: Place, tied: np.ndarray, blocks: int, budget: float | None, tolerance: float | None
+) -> tuple[Place, str | None]:
     """A budget's layer, under the best candidate's readout."""
-    own = measured.candidates[best][0]
-    where = {layer: i for i, (readout, layer) in enumerate(measured.candidates) if readout == own}
+    row, layers = best[0], list(measured.layers)
     gain = np.full(blocks + 1, -np.inf)
-    for layer, i in where.items():
-        gain[layer] = measured.score[i]
-    near = tuple(measured.candidates[i][1] for i in tied if measured.candidates[i][0] == own)
-    layer, warning = budgets.earliest(gain, measured.candidates[best][1], near, budget, tolerance)
-    return where[layer], warning
+    gain[layers] = np.where(measured.defined[row], measured.score[row], -np.inf)
+    near = tuple(layers[k] for k in np.flatnonzero(tied[row]))
+    layer, warning = budgets.earliest(gain, layers[best[1]], near, budget, tolerance)
+    return (row, layers.index(layer)), warning
 
 
 def _readouts(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
@@ -292,20 +251,16 @@ def with_readout(gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_draws(
-    entry: Entry, rows: pd.DataFrame, candidates: list[Candidate], items: dict[Candidate, ItemScores], seed: int
+    entry: Entry, rows: pd.DataFrame, candidates: list[tuple[str, int]], items: Mapping[tuple[str, int], ItemScores], seed: int
 ) -> tuple[np.ndarray, bool]:
-    """Deviations of each candidate's score from its own value (resamples × candidates), and whether they are paired.
+    """Deviations of each candidate's score from its own value (candidates × draws), and whether they are paired.
 
-    Without stored items they are drawn from the intervals of the gains, each candidate by itself, which is too careful.
+    Without stored items they are drawn from the intervals of the gains, each candidate by itself, which is too careful. `rows`
+    has a row per readout and layer.
     """
-    scores = rows.set_index(["readout", "layer"])["score"]
-    if all(c in items for c in candidates) and same_items([items[c] for c in candidates]):
-        drawn = resampled({i: items[c] for i, c in enumerate(candidates)}, seed, RESAMPLES)
-        table = np.column_stack([drawn[i] for i in range(len(candidates))])
-        point = np.array([items[c].score() for c in candidates])
-        return np.nan_to_num(table - point), True
-    wide = (rows.set_index(["readout", "layer"])["ci_high"] - rows.set_index(["readout", "layer"])["ci_low"]) / (2 * Z95)
-    sd = np.nan_to_num(np.array([float(wide.get(c, math.nan)) for c in candidates]))
-    assert len(scores) >= len(candidates)
-    noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal((RESAMPLES, len(candidates)))
-    return noise * sd, False
+    own = [items[candidate] for candidate in candidates if candidate in items]
+    if len(own) == len(candidates) and same_items(own):
+        return np.nan_to_num(resampled(own, seed) - np.array([[item.score()] for item in own])), True
+    sd = np.nan_to_num(((rows["ci_high"] - rows["ci_low"]) / (2 * Z95)).reindex(candidates).to_numpy(dtype=float))
+    noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal((DRAWS, len(candidates)))
+    return (noise * sd).T, False

@@ -25,7 +25,6 @@ GROUPS = ("valley", "no_valley")
 DEPTHS = np.linspace(0.0, 1.0, 41)
 QUARTILE = 0.25  # the lower quartile of its models stands for a family, so that one lucky checkpoint cannot decide
 CLIP = 1.0  # losses are clipped at the whole headroom, so that one family's failure does not dominate the mean
-MOST_RISK = 1 / 3  # a layer that loses more often than this is not worth it
 WINSOR = 5.0  # points; larger gains and losses are cut to this before a forecast is made
 _SMOOTH = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
 # Families with scores at the last layer and most others, read by mean pooling. A name stands for all models that begin with it.

@@ -16,8 +16,9 @@ import numpy as np
 
 from layerscope.core.plugins import Registry
 from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.selection.choice import MOST_RISK
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, read_valley
-from layerscope.selection.prior import MOST_RISK, Forecast, Prior, best_layer, shipped
+from layerscope.selection.prior import Forecast, Prior, best_layer, shipped
 
 UNSURE = 1.25  # how much wider intervals are where the evidence was not read as in the atlas
 DEFAULT_DEPTH = 0.8

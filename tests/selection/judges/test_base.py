@@ -1,13 +1,14 @@
-"""Judgments: registry, resampling, combining."""
+"""Judges: registry, resampling, combining."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from layerscope.core.candidates import DRAWS
 from layerscope.errors import UnknownNameError
-from layerscope.selection.judges import JUDGES, Judgment, combined, judges
-from layerscope.selection.judges.base import judgment_of_items, resample_weights
+from layerscope.selection.judges import JUDGES, ScoredCandidates, combined, judges
+from layerscope.selection.judges.base import scored_by_items, text_weights
 from layerscope.selection.judges.few_labels import FewLabels
 from layerscope.selection.labels.read import build
 from tests.selection.judges.support import CANDIDATES
@@ -21,17 +22,18 @@ def test_every_judge_is_one_file_and_known_by_name():
 
 
 def test_resamples_are_shares_and_seeded():
-    weights = resample_weights(50, draws=20, seed=1)
+    weights = text_weights(50, seed=1)
+    assert weights.shape == (DRAWS, 50)
     assert np.allclose(weights.sum(1), 1)
-    assert (weights == resample_weights(50, draws=20, seed=1)).all()
+    assert (weights == text_weights(50, seed=1)).all()
 
 
 def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
     items = np.random.default_rng(0).normal(size=(1, 1, 400))
-    judgment = judgment_of_items("test", items, seed=0, sides=1)
+    judgment = scored_by_items("test", items, seed=0, sides=1)
     assert judgment.draws is not None
     assert judgment.draws.std() == pytest.approx(1 / 20, rel=0.15)
-    doubled = judgment_of_items("test", items, seed=0)
+    doubled = scored_by_items("test", items, seed=0)
     assert doubled.draws is not None
     assert doubled.draws.std() == pytest.approx(2 * judgment.draws.std())
 
@@ -39,9 +41,9 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
 def test_a_judge_of_pure_noise_has_no_say():
     rng = np.random.default_rng(0)
     truth = np.linspace(0, 1, 12).reshape(3, 4)
-    sure = Judgment("sure", truth, truth[..., None] + 0.01 * rng.normal(size=(3, 4, 50)))
+    sure = ScoredCandidates(truth, truth[..., None] + 0.01 * rng.normal(size=(3, 4, 50)), judge="sure")
     noise = rng.normal(size=(3, 4))
-    unsure = Judgment("unsure", noise, noise[..., None] + 3 * rng.normal(size=(3, 4, 50)))
+    unsure = ScoredCandidates(noise, noise[..., None] + 3 * rng.normal(size=(3, 4, 50)), judge="unsure")
     both = combined([sure, unsure])
     assert both.facts["weights"]["unsure"] == 0
     assert both.best() == sure.best()
@@ -52,7 +54,9 @@ def test_what_counts_more_decides():
     """Two judges, equally sure of opposite orders."""
     noise = 0.01 * np.random.default_rng(0).normal(size=(3, 4, 50))
     up = np.linspace(0, 1, 12).reshape(3, 4)
-    first, second = (Judgment(name, score, score[..., None] + noise) for name, score in (("up", up), ("down", 1 - up)))
+    first, second = (
+        ScoredCandidates(score, score[..., None] + noise, judge=name) for name, score in (("up", up), ("down", 1 - up))
+    )
     assert combined([first, second], [2.0, 1.0]).best() == first.best()
     assert combined([first, second], [1.0, 2.0]).best() == second.best()
 
@@ -79,7 +83,7 @@ def test_judges_that_resample_differently_often_are_combined() -> None:
     rng = np.random.default_rng(0)
     score = np.linspace(0, 1, 12).reshape(3, 4)
     parts = [
-        Judgment(name, score, score[..., None] + 0.01 * rng.standard_normal((3, 4, n)), {})
+        ScoredCandidates(score, score[..., None] + 0.01 * rng.standard_normal((3, 4, n)), judge=name)
         for name, n in (("a", 300), ("b", 200))
     ]
     both = combined(parts)

@@ -6,6 +6,7 @@ knows what it cannot tell apart. `layerscope.improve` asks them; published rival
 
 from __future__ import annotations
 
-from layerscope.selection.judges.base import JUDGES, Candidates, Judge, Judgment, combined, judges
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.selection.judges.base import JUDGES, Candidates, Judge, combined, judges
 
-__all__ = ["JUDGES", "Candidates", "Judge", "Judgment", "combined", "judges"]
+__all__ = ["JUDGES", "Candidates", "Judge", "ScoredCandidates", "combined", "judges"]

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.selection.judges.base import Candidates, Judgment, judgment_of_items
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.selection.judges.base import Candidates, scored_by_items
 
 NEIGHBORS = 10
 NEAR = 50
@@ -114,7 +115,7 @@ class Agreement:
         given = torch.as_tensor(reference)
         self.reference = Neighborhoods.of(similarities(given))
 
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """The mean agreement over the texts."""
         items = agreement_items(self.reference, candidates)
-        return judgment_of_items(self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count)
+        return scored_by_items(self.name, items, seed, with_encoder=self.who, neighbors=self.reference.count)

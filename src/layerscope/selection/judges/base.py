@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
+from layerscope.core.candidates import DRAWS, ScoredCandidates
 from layerscope.core.plugins import Registry
 from layerscope.core.readout import Readout
-
-DRAWS = 200
-"""Resamples of the texts behind every interval."""
+from layerscope.core.statistics import bootstrap_weights
 
 TEXTS = "texts"
 """The view that every judge may ask for: the texts as they are."""
@@ -33,52 +32,6 @@ class Candidates(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Judgment:
-    """Scores (readouts, layers) of one judge, higher is better, NaN where undefined.
-
-    `draws` (readouts, layers, draws) are the scores on resampled texts; every candidate sees the same resamples, so that
-    differences of two candidates can be resampled as well. None: the judge says nothing about its certainty. `facts` are for
-    the report.
-    """
-
-    judge: str
-    score: np.ndarray
-    draws: np.ndarray | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def defined(self) -> np.ndarray:
-        """(readouts, layers): which candidates have a score."""
-        return np.isfinite(self.score)
-
-    def only(self, readouts: Sequence[int]) -> Judgment:
-        """The same for some of the readouts, by their places."""
-        which = list(readouts)
-        return Judgment(self.judge, self.score[which], None if self.draws is None else self.draws[which], self.facts)
-
-    def best(self, allowed: np.ndarray | None = None) -> tuple[int, int]:
-        """The place (readout, layer) of the highest score; of equals the first."""
-        known = self.defined if allowed is None else self.defined & allowed
-        values = np.where(known, self.score, -np.inf)
-        readout, layer = np.unravel_index(int(values.argmax()), values.shape)
-        return int(readout), int(layer)
-
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bounds (readouts, layers) of the scores; NaN where the judge gives no resamples."""
-        if self.draws is None:
-            unknown = np.full(self.score.shape, np.nan)
-            return unknown, unknown
-        tail = (1 - level) / 2
-        low, high = np.quantile(np.where(self.defined[..., None], self.draws, 0.0), [tail, 1 - tail], axis=-1)
-        return np.where(self.defined, low, np.nan), np.where(self.defined, high, np.nan)
-
-    def difference(self, first: tuple[int, int], second: tuple[int, int]) -> tuple[float, np.ndarray | None]:
-        """How far the first candidate is ahead of the second, and the same on every resample."""
-        gap = float(self.score[first] - self.score[second])
-        return gap, None if self.draws is None else self.draws[first] - self.draws[second]
-
-
 @runtime_checkable
 class Judge(Protocol):
     """One way of telling good candidates. `views` are those it needs besides the texts themselves."""
@@ -87,7 +40,7 @@ class Judge(Protocol):
     summary: str
     views: tuple[str, ...]
 
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """Score every candidate."""
         ...
 
@@ -117,21 +70,20 @@ def judges() -> dict[str, type[Judge]]:
     return JUDGES.all()
 
 
-def resample_weights(count: int, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
+def text_weights(count: int, seed: int = 0) -> np.ndarray:
     """How often each of `count` texts is drawn, as shares (draws, count)."""
-    rng = np.random.default_rng([seed, count, draws])
-    return rng.multinomial(count, np.full(count, 1 / count), size=draws) / count
+    return bootstrap_weights(count, DRAWS, [seed, count, DRAWS]) / count
 
 
-def judgment_of_items(judge: str, items: np.ndarray, seed: int, sides: int = 2, **facts: Any) -> Judgment:
-    """A judgment whose score is the mean of what each text contributes: items (readouts, layers, texts).
+def scored_by_items(judge: str, items: np.ndarray, seed: int, sides: int = 2, **facts: Any) -> ScoredCandidates:
+    """Scores that are the mean of what each text contributes: items (readouts, layers, texts).
 
     A text counts as often as it is asked for its neighbors and as often as it is a neighbor: with two `sides`, deviations of
     the resampled means are doubled, which is their first-order effect.
     """
     score = items.mean(-1, dtype=np.float64)
-    drawn = items.astype(np.float64) @ resample_weights(items.shape[-1], seed=seed).T
-    return Judgment(judge, score, score[..., None] + sides * (drawn - score[..., None]), facts)
+    drawn = items.astype(np.float64) @ text_weights(items.shape[-1], seed).T
+    return ScoredCandidates(score, score[..., None] + sides * (drawn - score[..., None]), judge=judge, facts=facts)
 
 
 def rank_of(values: np.ndarray) -> np.ndarray:
@@ -146,41 +98,37 @@ def rank_of(values: np.ndarray) -> np.ndarray:
     return np.where(known, (order - missing) / np.maximum(known.sum(0) - 1, 1), np.nan)
 
 
-def with_second_opinion(first: Judgment, second: Judgment, among: np.ndarray, weight: float) -> Judgment:
-    """The first judgment plus a share of the second, both standardized over some candidates; undefined for all others."""
+def with_second_opinion(first: ScoredCandidates, second: ScoredCandidates, among: np.ndarray, weight: float) -> ScoredCandidates:
+    """The first scores plus a share of the second, both standardized over some candidates; undefined for all others."""
     known = among & first.defined & second.defined
     if second.draws is None or first.draws is None or known.sum() < 2:
-        return Judgment(first.judge, np.where(among, first.score, np.nan), first.draws, first.facts)
-    count = min(first.draws.shape[-1], second.draws.shape[-1])
-    total, drawn = np.zeros_like(first.score), np.zeros((*first.score.shape, count))
-    for judgment, share in ((first, 1.0), (second, weight)):
-        assert judgment.draws is not None
-        mean, spread = judgment.score[known].mean(), judgment.score[known].std() or 1.0
-        total = total + share * (judgment.score - mean) / spread
-        drawn = drawn + share * (judgment.draws[..., :count] - mean) / spread
-    return Judgment(first.judge, np.where(known, total, np.nan), np.where(known[..., None], drawn, np.nan), first.facts)
+        return first.where(among)
+    return _added([first.where(known), second.where(known)], [1.0, weight])
 
 
-def combined(judgments: Sequence[Judgment], shares: Sequence[float] | None = None) -> Judgment:
-    """Several judgments as one: standardized over the candidates, weighted by how reliable each is, and added.
+def combined(said: Sequence[ScoredCandidates], shares: Sequence[float] | None = None) -> ScoredCandidates:
+    """The scores of several judges as one: standardized over the candidates, weighted by how reliable each is, and added.
 
-    Reliability is the share of a judge's variance over candidates that is not resampling noise. `shares` says what each judge
-    counts besides: by default all the same.
+    Reliability is the share of a judge's variance over candidates that is not resampling noise; a judge without draws is taken
+    at its word. `shares` says what each judge counts besides: by default all the same.
     """
-    if len(judgments) == 1:
-        return judgments[0]
-    total, drawn, weights = 0.0, 0.0, {}
-    # judges resample different things (texts, labels), each as often as it likes: draws are paired as far as both go
-    count = min((judgment.draws.shape[-1] for judgment in judgments if judgment.draws is not None), default=1)
-    for judgment, share in zip(judgments, shares or [1.0] * len(judgments), strict=True):
-        # a judge that says nothing about its certainty is taken at its word
-        draws = judgment.score[..., None] if judgment.draws is None else judgment.draws
-        known = judgment.defined
-        mean, spread = judgment.score[known].mean(), judgment.score[known].std() or 1.0
-        noise = draws[known].var(-1).mean()
-        weight = share * max(0.0, 1 - noise / spread**2)
-        weights[judgment.judge] = weight
-        total = total + weight * (judgment.score - mean) / spread
-        drawn = drawn + weight * (draws[..., :count] - mean) / spread
-    facts = {"weights": weights, "parts": {judgment.judge: judgment.facts for judgment in judgments}}
-    return Judgment("+".join(judgment.judge for judgment in judgments), np.asarray(total), np.asarray(drawn), facts)
+    if len(said) == 1:
+        return said[0]
+    weights = []
+    for one, share in zip(said, shares or [1.0] * len(said), strict=True):
+        noise = 0.0 if one.draws is None else one.draws[one.defined].var(-1).mean()
+        weights.append(share * max(0.0, 1 - noise / (one.score[one.defined].std() or 1.0) ** 2))
+    names = [one.judge for one in said]
+    facts = {"weights": dict(zip(names, weights, strict=True)), "parts": {one.judge: one.facts for one in said}}
+    return replace(_added(said, weights), judge="+".join(names), facts=facts)
+
+
+def _added(said: Sequence[ScoredCandidates], weights: Sequence[float]) -> ScoredCandidates:
+    """The weighted sums of standardized scores and of their draws, as far as every judge has draws."""
+    score, draws = np.zeros(said[0].score.shape), np.zeros((*said[0].score.shape, 1))
+    count = min((one.draws.shape[-1] for one in said if one.draws is not None), default=0)
+    for one, weight in zip(said, weights, strict=True):
+        mean, spread = one.score[one.defined].mean(), one.score[one.defined].std() or 1.0
+        drawn = one.score[..., None] if one.draws is None else one.draws[..., :count]
+        score, draws = score + weight * (one.score - mean) / spread, draws + weight * (drawn - mean) / spread
+    return replace(said[0], score=score, draws=draws if count else None)

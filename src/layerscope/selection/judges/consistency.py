@@ -8,14 +8,16 @@ half of a text find its second half; and how surely (InfoNCE)? Candidates are ra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.readout import Readout
 from layerscope.selection.judges.agreement import Neighborhoods, agreement_items, similarities
-from layerscope.selection.judges.base import Candidates, Judgment, judgment_of_items, rank_of, resample_weights
+from layerscope.selection.judges.base import Candidates, rank_of, scored_by_items, text_weights
 
 VIEWS = DROPPED, FIRST, SECOND = ("dropped", "first-half", "second-half")
 DROP = 0.3
@@ -102,14 +104,15 @@ def _reciprocal_ranks(similarity: Tensor) -> Tensor:
     return 1 / (1 + before)
 
 
-def added_ranks(items: np.ndarray, seed: int = 0) -> Judgment:
+def added_ranks(items: np.ndarray, seed: int = 0) -> ScoredCandidates:
     """The three questions as one score: candidates ranked by each, ranks added; the same on resampled texts."""
     count = items.shape[-1]
-    weights = np.concatenate([np.full((1, count), 1 / count), resample_weights(count, seed=seed)])
+    weights = np.concatenate([np.full((1, count), 1 / count), text_weights(count, seed)])
     means = items.astype(np.float64) @ weights.T  # (3, readouts, layers, draws)
     flat = means.reshape(3, -1, means.shape[-1])
     ranks = np.mean([rank_of(question) for question in flat], axis=0).reshape(means.shape[1:])
-    return Judgment("self-consistency", ranks[..., 0], ranks[..., 1:], {"questions": ["dropped words", "halves", "InfoNCE"]})
+    facts = {"questions": ["dropped words", "halves", "InfoNCE"]}
+    return ScoredCandidates(ranks[..., 0], ranks[..., 1:], judge="self-consistency", facts=facts)
 
 
 class SelfConsistency:
@@ -122,16 +125,16 @@ class SelfConsistency:
     def __init__(self, rounds: int = ROUNDS, best: float = BEST) -> None:
         self.rounds, self.share = rounds, best
 
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """The consensus's agreement with every candidate; without a round of consensus, the added ranks."""
-        judgment = added_ranks(consistency_items(candidates), seed)
-        alone = judgment.score
+        said = added_ranks(consistency_items(candidates), seed)
+        alone = said.score
         for _ in range(self.rounds):
-            leaders = best_candidates(judgment.score, self.share)
+            leaders = best_candidates(said.score, self.share)
             reference = Neighborhoods.of(consensus(candidates, leaders))
             items = agreement_items(reference, candidates)
-            judgment = judgment_of_items(self.name, items, seed, leaders=len(leaders), rounds=self.rounds)
-        return Judgment(self.name, judgment.score, judgment.draws, {**judgment.facts, "alone": alone})
+            said = scored_by_items(self.name, items, seed, leaders=len(leaders), rounds=self.rounds)
+        return replace(said, judge=self.name, facts={**said.facts, "alone": alone})
 
 
 def best_candidates(score: np.ndarray, share: float = BEST) -> list[tuple[int, int]]:

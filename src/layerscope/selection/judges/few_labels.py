@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from layerscope.selection.judges.base import DRAWS, TEXTS, Candidates, Judgment
-from layerscope.selection.labels.decide import gather, weigh
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.selection.judges.base import TEXTS, Candidates
+from layerscope.selection.labels.decide import gather, smooth, weigh
 from layerscope.selection.labels.read import Labeled
 
 LABELS_SHARE = 2.0
@@ -22,13 +25,12 @@ class FewLabels:
     def __init__(self, labeled: Labeled, folds: int = 5, view: str = TEXTS) -> None:
         self.labeled, self.folds, self.view = labeled, folds, view
 
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """Scores smoothed over neighboring layers, from 0 to 1, on the examples and on resamples of them."""
         evidence = gather(
             self.labeled, candidates.readouts, candidates.layers,
             lambda readout: np.asarray(candidates.vectors(readout, self.view)),
             folds=self.folds, seed=seed,
         )  # fmt: skip
-        weighed = weigh(evidence, draws=DRAWS, seed=seed)
         facts = {"metric": evidence.measure.name, "examples": len(self.labeled), "accuracy": evidence.accuracy}
-        return Judgment(self.name, weighed.value, weighed.drawn_value, facts)
+        return replace(smooth(weigh(evidence, seed=seed)), judge=self.name, facts=facts)

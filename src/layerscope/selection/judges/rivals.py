@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.metrics import spectrum_entropy
 from layerscope.metrics.covariance_decay import power_law_exponent
 from layerscope.metrics.intrinsic_dimension import neighbor_ratios
 from layerscope.metrics.rankme import rankme
-from layerscope.selection.judges.base import Candidates, Judgment
+from layerscope.selection.judges.base import Candidates
 
 
 class _PerCandidate(ABC):
@@ -29,13 +30,13 @@ class _PerCandidate(ABC):
     def value(self, vectors: np.ndarray | Tensor) -> float:
         """The score of one candidate."""
 
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """Every candidate's score; these rivals give no intervals."""
         rows = []
         for readout in candidates.readouts:
             layers = candidates.vectors(readout)
             rows.append([self.value(one) if torch.isfinite(torch.as_tensor(one)).all() else np.nan for one in layers])
-        return Judgment(self.name, np.array(rows, dtype=np.float64))
+        return ScoredCandidates(np.array(rows, dtype=np.float64), judge=self.name)
 
 
 def _spectrum(vectors: np.ndarray | Tensor, center: bool) -> Tensor:
@@ -122,8 +123,8 @@ class FixedDepth:
     def __init__(self, depth: float = 0.8) -> None:
         self.depth = depth
 
-    def judge(self, candidates: Candidates, *, seed: int = 0) -> Judgment:
+    def judge(self, candidates: Candidates, *, seed: int = 0) -> ScoredCandidates:
         """Minus the distance to that depth."""
         layers = np.asarray(candidates.layers, dtype=np.float64)
         distance = np.abs(layers / max(layers.max(), 1) - self.depth)
-        return Judgment(self.name, np.tile(-distance, (len(candidates.readouts), 1)))
+        return ScoredCandidates(np.tile(-distance, (len(candidates.readouts), 1)), judge=self.name)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.readout import Readout
 from layerscope.core.statistics import Interval, bootstrap_weights
 from layerscope.errors import LayerscopeError
@@ -114,36 +115,27 @@ def smooth_layers(scores: np.ndarray, width: float) -> np.ndarray:
         return np.where(known, total / weight, np.nan)
 
 
-DRAWS = 300
-
-Place = tuple[int, int]
 Picker = Callable[[np.ndarray], Place]
 """From values (readouts, layers) to the place of the choice."""
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """Scores of all candidates (readouts, layers) on all examples, and on every bootstrap draw (readouts, layers, draws).
-
-    `value` is what the choice follows: the score, smoothed over layers.
-    """
-
-    score: np.ndarray
-    drawn_score: np.ndarray
-    value: np.ndarray
-    drawn_value: np.ndarray
-
-
-def weigh(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> Weighed:
+def weigh(evidence: LabelEvidence, draws: int = DRAWS, seed: int = 0) -> ScoredCandidates:
     """Score every candidate on all examples and on resamples of them."""
     count = evidence.judged.shape[-1]
     every = np.concatenate([np.ones((1, count)), bootstrap_weights(count, draws, [seed, count, draws], evidence.groups)])
     scores = _score(evidence, evidence.judged, every)
-    values = smooth(scores)
-    return Weighed(scores[..., 0], scores[..., 1:], values[..., 0], values[..., 1:])
+    names = [readout.name for readout in evidence.readouts]
+    return ScoredCandidates(scores[..., 0], scores[..., 1:], names, evidence.layers, "labels")
 
 
-def smooth(scores: np.ndarray) -> np.ndarray:
+def smooth(scored: ScoredCandidates) -> ScoredCandidates:
+    """The same scores averaged over neighboring layers, which a choice follows."""
+    assert scored.draws is not None
+    both = _smooth(np.concatenate([scored.score[..., None], scored.draws], axis=-1))
+    return replace(scored, score=both[..., 0], draws=both[..., 1:])
+
+
+def _smooth(scores: np.ndarray) -> np.ndarray:
     """Scores (readouts, layers, draws) averaged over neighboring layers; over fewer of them in models with few layers."""
     return smooth_layers(scores, WIDTH * (scores.shape[1] - 1) / 30)
 
@@ -177,12 +169,12 @@ def _without_tested(evidence: LabelEvidence) -> np.ndarray:
     """Values (readouts, layers, rounds) from the examples that a round does not test."""
     rest = (~evidence.measure.tested).astype(np.float64)
     if evidence.rounds is None:
-        return smooth(_score(evidence, evidence.judged, rest))
+        return _smooth(_score(evidence, evidence.judged, rest))
     each = [
         _score(evidence, np.where(weights > 0, scores, 0.0), weights[None])
         for scores, weights in zip(evidence.rounds, rest, strict=True)
     ]
-    return smooth(np.concatenate(each, axis=-1))
+    return _smooth(np.concatenate(each, axis=-1))
 
 
 def _score(evidence: LabelEvidence, items: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -228,40 +220,42 @@ class LabelDecision:
 
 
 def decide(
-    evidence: LabelEvidence, weighed: Weighed, budget: float | None = None, tolerance: float | None = None
+    evidence: LabelEvidence, scored: ScoredCandidates, budget: float | None = None, tolerance: float | None = None
 ) -> LabelDecision:
     """Choose. `budget` is the largest share of the blocks to run; `tolerance` (a score) takes the earliest within it."""
     budgets.check(budget, None if tolerance is None else 100 * tolerance)
     if budget is not None and tolerance is None:
         tolerance = budgets.TOLERANCE / 100
     allowed = _allowed(evidence, budget)
-    reference = evidence.reference
+    reference, smoothed, drawn = evidence.reference, smooth(scored), scored.draws
+    assert drawn is not None
     pick = partial(_pick, allowed=allowed, tolerance=tolerance)
-    best = pick(weighed.value)
+    best = pick(smoothed.score)
     gains = gains_in_rounds(evidence, pick)
     gain, same = _mean(gains.over_reference), _mean(gains.over_last)
-    draws = gain + _centered(weighed.drawn_score[best] - weighed.drawn_score[reference])
-    above = _mean(gains.over_chance) + _centered(weighed.drawn_score[best])
+    draws = gain + _centered(drawn[best] - drawn[reference])
+    above = _mean(gains.over_chance) + _centered(drawn[best])
     risk, guessing = _share_below(draws), _share_below(above)
-    tied = tied_with_best(weighed, allowed)
+    tied = smoothed.tied(allowed)
     weak: Weak = "chance" if guessing > CHANCE else "loss" if risk >= RISK or gain <= 0 else ""
     if best == reference or not allowed[reference]:
         weak = ""  # nothing is given up, or the reference is not to be had
     if best == reference or weak:
         return LabelDecision(reference, best, weak, _NOTHING, _NOTHING, _NOTHING, 0.0, tied, (gain, risk))
     return LabelDecision(
-        best, best, weak, _interval(gain, draws), *_parts(weighed, best, reference, gain, same), risk, tied, (gain, risk)
+        best, best, weak, _interval(gain, draws), *_parts(scored, best, reference, gain, same), risk, tied, (gain, risk)
     )
 
 
-def _parts(weighed: Weighed, best: Place, reference: Place, gain: float, same: float) -> tuple[Interval, Interval]:
+def _parts(scored: ScoredCandidates, best: Place, reference: Place, gain: float, same: float) -> tuple[Interval, Interval]:
     """What the readout and what the layer gain; all of it is the layer's under the default readout, the readout's at the last."""
-    last = (best[0], weighed.score.shape[1] - 1)
+    last = (best[0], scored.score.shape[1] - 1)
     by_layer = gain if best[0] == reference[0] else 0.0 if best == last else same
-    drawn = weighed.drawn_score
+    drawn = scored.draws
+    assert drawn is not None
     return (
-        _NOTHING if last == reference else _interval(gain - by_layer, drawn[last] - drawn[reference] + gain - by_layer),
-        _NOTHING if best == last else _interval(by_layer, drawn[best] - drawn[last] + by_layer),
+        _NOTHING if last == reference else _interval(gain - by_layer, drawn[last] - drawn[reference]),
+        _NOTHING if best == last else _interval(by_layer, drawn[best] - drawn[last]),
     )
 
 
@@ -296,21 +290,6 @@ def _pick(value: np.ndarray, allowed: np.ndarray, tolerance: float | None) -> tu
         return int(values[:, first].argmax()), first
     readout, layer = np.unravel_index(int(values.argmax()), values.shape)
     return int(readout), int(layer)
-
-
-def tied_with_best(weighed: Weighed, allowed: np.ndarray, level: float = 0.95) -> np.ndarray:
-    """Candidates that cannot be told from the best, all compared at once.
-
-    Every draw moves all scores. A candidate is ruled out if it trails the best by more than, in 95 % of the draws, it trails the
-    candidate that the draw favors most: that is the largest error among hundreds of candidates, not the error of one.
-    """
-    known = allowed & np.isfinite(weighed.value)
-    values, drawn = weighed.value[known], weighed.drawn_value[known]
-    errors = drawn - values[:, None]
-    usual = np.nanquantile(np.nanmax(errors, axis=0) - errors, level, axis=1)
-    tied = np.zeros_like(known)
-    tied[known] = values.max() - values <= usual + 1e-12
-    return tied
 
 
 def _mean(values: np.ndarray) -> float:

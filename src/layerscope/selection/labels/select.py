@@ -13,13 +13,14 @@ import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
+from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.progress import progress_bar
 from layerscope.selection.choice import Choice
 from layerscope.selection.choose import choose
-from layerscope.selection.labels.decide import LabelDecision, LabelEvidence, Weighed, decide, gather, weigh
+from layerscope.selection.labels.decide import LabelDecision, LabelEvidence, decide, gather, smooth, weigh
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.selection.labels.source import LabeledVectors, Opened, encode_texts, open_source, truncated
 from layerscope.store.atomic import plain
@@ -79,7 +80,7 @@ def make_choice(
     labeled: Labeled,
     opened: Opened,
     evidence: LabelEvidence,
-    weighed: Weighed,
+    scored: ScoredCandidates,
     decision: LabelDecision,
     facts: dict[str, Any],
     without: dict[str, Any] | None,
@@ -87,7 +88,7 @@ def make_choice(
     """The choice with everything it rests on."""
     readout_at, layer_at = decision.chosen
     layer, readout = evidence.layers[layer_at], evidence.readouts[readout_at]
-    reference = 100 * float(weighed.score[evidence.reference])
+    reference = 100 * float(scored.score[evidence.reference])
     tied = [evidence.layers[k] for k in np.flatnonzero(decision.tied[readout_at])]
     if layer not in tied:
         tied = sorted([*tied, layer])
@@ -110,8 +111,8 @@ def make_choice(
         warnings=tuple(_notes(labeled, opened, decision, facts)),
         abstained=decision.abstained,
         metric=_METRICS[evidence.measure.name],
-        before=_plain_score(evidence, weighed, evidence.reference),
-        after=_plain_score(evidence, weighed, decision.chosen),
+        before=_plain_score(evidence, scored, evidence.reference),
+        after=_plain_score(evidence, scored, decision.chosen),
         identity=dict(opened.identity),
         source=None if opened.run is None else str(opened.run),
         max_length=opened.max_length,
@@ -126,13 +127,13 @@ def make_choice(
         tied_candidates=int(decision.tied.sum()),
         label_free=without,
         conventions=_conventions(opened, evidence, facts),
-        table=score_rows(evidence, weighed, decision),
+        table=score_rows(evidence, scored, decision),
     )
 
 
-def _plain_score(evidence: LabelEvidence, weighed: Weighed, place: tuple[int, int]) -> float:
+def _plain_score(evidence: LabelEvidence, scored: ScoredCandidates, place: tuple[int, int]) -> float:
     """The user's measure of one candidate, cross-validated on all examples, in points."""
-    return 100 * float(weighed.score[place] if evidence.accuracy is None else evidence.accuracy[place])
+    return 100 * float(scored.score[place] if evidence.accuracy is None else evidence.accuracy[place])
 
 
 def _accuracies(evidence: LabelEvidence, decision: LabelDecision) -> dict[str, Any]:
@@ -143,25 +144,26 @@ def _accuracies(evidence: LabelEvidence, decision: LabelDecision) -> dict[str, A
     return {name: 100 * float(value) for name, value in accuracies.items()}
 
 
-def score_rows(evidence: LabelEvidence, weighed: Weighed, decision: LabelDecision) -> pd.DataFrame:
+def score_rows(evidence: LabelEvidence, scored: ScoredCandidates, decision: LabelDecision) -> pd.DataFrame:
     """One row per readout and layer, the best first, in points."""
-    reference = evidence.reference
-    gain = weighed.score - weighed.score[reference]
-    drawn = weighed.drawn_score - weighed.drawn_score[reference]
+    reference, smoothed = evidence.reference, smooth(scored)
+    assert scored.draws is not None
+    gain = scored.score - scored.score[reference]
+    drawn = scored.draws - scored.draws[reference]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a candidate that is undefined has no error either
-        errors = {"se": np.nanstd(weighed.drawn_score, axis=-1), "gain_se": np.nanstd(drawn, axis=-1)}
+        errors = {"se": np.nanstd(scored.draws, axis=-1), "gain_se": np.nanstd(drawn, axis=-1)}
     rows = []
     for r, readout in enumerate(evidence.readouts):
         for k, layer in enumerate(evidence.layers):
             numbers = {
-                "score": weighed.score[r, k],
+                "score": scored.score[r, k],
                 "se": errors["se"][r, k],
                 "gain": gain[r, k],
                 "gain_se": errors["gain_se"][r, k],
             }
             place = {"layer": layer, "site": site_of(layer), "readout": readout.name, **asdict(readout)}
-            numbers["smoothed"] = weighed.value[r, k]
+            numbers["smoothed"] = smoothed.score[r, k]
             if evidence.accuracy is not None:
                 numbers["accuracy"] = evidence.accuracy[r, k]
             points = {name: 100 * float(value) for name, value in numbers.items()}
@@ -207,7 +209,7 @@ def _conventions(opened: Opened, evidence: LabelEvidence, facts: dict[str, Any])
         "reference": "the last layer under the default readout, plain/mean/applied/keep/none",
         "score": _SCORES[evidence.measure.name],
         "gain": "chosen anew without a third of the examples, measured on that third; mean over all rounds",
-        "tied": "against the largest error of all candidates under the bootstrap, 95 % together",
+        "tied": "not told from the best, examples resampled, 95 % for all candidates at once",
         "centering": "the mean over the given texts is subtracted",
         "unit_length": opened.unit,
         "max_length": opened.max_length,
@@ -268,8 +270,8 @@ def select_with_labels(
         vectors = LabeledVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)
-    weighed = weigh(evidence, seed=seed)
-    decision = decide(evidence, weighed, budget, None if tolerance is None else tolerance / 100)
+    scored = weigh(evidence, seed=seed)
+    decision = decide(evidence, scored, budget, None if tolerance is None else tolerance / 100)
     without = label_free_answer(opened.run)
     settings = {"labels": labels, "folds": folds, "seed": seed, "budget": budget, "tolerance": tolerance}
-    return make_choice(labeled, opened, evidence, weighed, decision, {**facts, **settings}, without)
+    return make_choice(labeled, opened, evidence, scored, decision, {**facts, **settings}, without)
