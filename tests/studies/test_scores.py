@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from layerscope.evaluation.job import evaluate
+from layerscope.report import write_report
+from layerscope.report.write import FORMATS
 from layerscope.studies.run import StudyRun, study
 from layerscope.studies.scores import choose_by_lowest
 from tests.evaluation.support import write_tasks
@@ -47,6 +50,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
             tasks="Pairs,Topics,Ranking", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",
             rules="infonce,dataset_entropy",
         )  # fmt: skip
+
+
+def test_it_is_shown_in_every_format_of_a_report(whole: StudyRun, tmp_path: Path) -> None:
+    for format in FORMATS:
+        assert write_report([whole], tmp_path / f"page.{format}").stat().st_size > 500
 
 
 @pytest.mark.filterwarnings("ignore")

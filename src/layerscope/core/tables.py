@@ -26,6 +26,19 @@ class WideTable:
             raise LayerscopeError(f"pandas needs jinja2 to write LaTeX ({error}). Run: pip install jinja2") from None
 
 
+def plain_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """A table without pandas' nullable columns, whose missing values cannot be compared; numbers with gaps become floats."""
+    nullable = [name for name in table.columns if isinstance(table[name].dtype, pd.api.extensions.ExtensionDtype)]
+    changes: dict[Any, Any] = {}
+    for name in nullable:
+        column = table[name]
+        if pd.api.types.is_bool_dtype(column.dtype) or not pd.api.types.is_numeric_dtype(column.dtype):
+            changes[name] = column.astype(object).where(column.notna(), None)
+        else:
+            changes[name] = column.astype(float) if column.isna().any() else column.to_numpy()
+    return table.assign(**changes) if changes else table
+
+
 def pivot(rows: pd.DataFrame, column: str | list[str], index: str = "layer", value: str = "value") -> pd.DataFrame:
     """A tidy table as a wide one; the columns keep the order in which they first come."""
     table = rows.pivot_table(index=index, columns=column, values=value, aggfunc="first", sort=False)

@@ -13,6 +13,7 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL
+from layerscope.core.tables import plain_columns
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
 
@@ -134,6 +135,9 @@ class Block:
     choice: Choice | None = None
     lead: list[str] = field(default_factory=list)
     inline: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tables = {title: plain_columns(table) for title, table in self.tables.items()}
 
     def told(self, headline: str) -> list[str]:
         """What the block itself says under a headline."""

@@ -1,0 +1,115 @@
+"""Every kind of run and every study in every format of a report, also where tables have missing values of any type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from layerscope.core.runs import run_kinds
+from layerscope.core.tables import plain_columns
+from layerscope.report import write_report
+from layerscope.report.drawing import new_figure, save_figure
+from layerscope.report.write import FORMATS
+from layerscope.store.verify import check_tree
+from layerscope.studies.base import studies
+from layerscope.studies.run import study
+from tests.report.synthetic import (
+    synthetic_evaluation,
+    synthetic_improvement,
+    synthetic_probe,
+    synthetic_run,
+    synthetic_study,
+    synthetic_sweep,
+)
+from tests.studies.test_diversity import corpus as topics
+from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "profile": synthetic_run, "evaluation": synthetic_evaluation, "probe": synthetic_probe, "study": synthetic_study,
+    "sweep": synthetic_sweep, "improve": synthetic_improvement,
+}  # fmt: skip
+
+
+REST = sorted(set(studies()) - {"sublayers", "scores"})
+
+
+def rendered(run: Any, folder: Path, format: str) -> bytes:
+    written = write_report([run], folder / f"page.{format}").read_bytes()
+    assert len(written) > 500
+    if format in ("md", "html"):
+        assert b"<NA>" not in written
+    return written
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_in_every_format_with_missing_values(kind: str, format: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = KINDS[kind]()
+    if kind == "study":
+        figure = new_figure(2, 1)
+        figure.subplots().plot([0, 1])
+        save_figure(figure, tmp_path / "figure.png")
+        run.path = tmp_path
+    table = (run.scores if kind == "evaluation" else run.table).reset_index(drop=True).convert_dtypes()
+    more = {"block": "Int64", "share": "Float64", "kept": "boolean", "word": "string"}
+    table = table.assign(**{name: pd.array([pd.NA] * len(table), dtype=dtype) for name, dtype in more.items()})
+    table = table.assign(block=pd.array([1, *[pd.NA] * (len(table) - 1)], dtype="Int64"))
+    setattr(run, "scores" if kind == "evaluation" else "table", table)
+    rendered(run, tmp_path, format)
+
+
+def test_every_kind_is_covered() -> None:
+    assert set(run_kinds.all()) - {"choice"} == set(KINDS)
+
+
+def test_plain_columns_keep_numbers_and_missing_values() -> None:
+    table = pd.DataFrame({"a": [1, 2], "b": [1, None], "c": [True, None], "d": ["x", None], "e": [0.5, 1.5]})
+    plain = plain_columns(table.convert_dtypes())
+    assert plain["a"].tolist() == [1, 2]
+    assert plain["a"].dtype.kind == "i"
+    assert plain["b"].tolist()[0] == 1.0
+    assert np.isnan(plain["b"].tolist()[1])
+    assert plain["c"].tolist() == [True, None]
+    assert plain["d"].tolist() == ["x", None]
+    assert plain["e"].tolist() == [0.5, 1.5]
+
+
+def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    """The models and the smallest settings with which a study runs."""
+    model, many = tiny_model("llama"), [f"{text} {i}" for i in range(4) for text in texts]
+    if name == "checkpoints":
+        for seed, step in enumerate((0, 20)):
+            build_tiny("llama", seed).save_pretrained(folder / "training" / f"step{step}")
+            tiny_tokenizer().save_pretrained(folder / "training" / f"step{step}")
+        return [folder / "training"], {"texts": texts[:4], "metrics": "prompt_entropy"}
+    found: dict[str, tuple[list[Any], dict[str, Any]]] = {
+        "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
+        "attention": ([model], {"texts": texts[:4], "prompts": 2}),
+        "compare": ([model, tiny_model("bert")], {"texts": texts[:4], "metrics": "prompt_entropy"}),
+        "diversity": ([model], {"data": topics(), "topics": [1, 3], "lengths": [4, 12], "copies": [0, 0.5], "max_length": 64}),
+        "extreme": ([model], {"texts": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
+        "finetune": ([model], {"texts": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
+        "intervene": ([model], {"data": texts[:4], "tasks": "none", "layer": 1, "least": 1.2, "edits": ["remove"]}),
+        "reasoning": ([model], {"texts": texts[:4], "stride": 4, "groups": 1}),
+        "robustness": ([model], {"data": many[:12], "labels": "none", "kinds": ["typos"], "levels": [0.5]}),
+        "scale": ([model, tiny_model("llama", seed=1)], {"texts": texts[:4], "metrics": "prompt_entropy"}),
+        "sublayers": ([model], {"texts": texts[:4]}),
+        "theory": ([], {"matrices": 20, "starts": 1, "steps": 2}),
+    }
+    return found[name]
+
+
+@pytest.mark.parametrize("name", ["sublayers", *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
+def test_every_study_in_every_format(name: str, texts: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    models, settings = settings_of(name, texts, tmp_path)
+    study(name, *models, out=tmp_path / "run", progress=False, **settings)
+    for format in FORMATS:
+        rendered(tmp_path / "run", tmp_path, format)
+    assert {check.status for check in check_tree(tmp_path / "run")} == {"ok"}
