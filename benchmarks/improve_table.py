@@ -25,7 +25,7 @@ from improve_tasks import TUNED
 from layerscope.core.readout import Readout
 from layerscope.core.templates import BLEND, names_of
 from layerscope.improving.choose import decide, relative_costs
-from layerscope.improving.judging import Panel, goes_by_words
+from layerscope.improving.judging import Panel, prefers_plain_text
 from layerscope.selection.judges import ScoredCandidates, combined
 from layerscope.selection.judges.few_labels import LABELS_SHARE
 
@@ -74,7 +74,7 @@ class Measured:
             "favorite": float(scores[best]), "chosen": float(scores[chosen]), "best": float(np.nanmax(scores)),
             "at": f"{readouts[chosen[0]].name} {self.layers[chosen[1]]}", "cost": float(self.costs[list(which)][chosen]),
             "default": self.default, "task": self.name, "kept": float(bool(decision.weak)),
-            "agreement": float(part.score[chosen]), "by words": float(goes_by_words(part, readouts)) if len(which) > 1 else 0.0,
+            "agreement": float(part.score[chosen]), "by words": float(prefers_plain_text(part, readouts)) if len(which) > 1 else 0.0,
         }  # fmt: skip
 
 

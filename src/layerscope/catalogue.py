@@ -1,7 +1,7 @@
 """One mechanism behind the catalogues of models, corpora, image sets and tasks: what an entry is, and how it is fetched.
 
 An entry says what it is, under which license it comes, and from where (its `origin`): files of published packages, the folder
-of an installed package, or something else that offers the same three questions. Each kind has a `Catalogue`, to which other
+of an installed package, or anything else with the methods of `Origin`. Each kind has a `Catalogue`, to which other
 packages add entries through entry points.
 """
 

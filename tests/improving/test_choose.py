@@ -10,7 +10,7 @@ from layerscope.core.templates import names_of
 from layerscope.errors import LayerscopeError
 from layerscope.improving.choose import decide, relative_costs
 from layerscope.improving.grid import offered
-from layerscope.improving.judging import Panel, goes_by_words
+from layerscope.improving.judging import Panel, prefers_plain_text
 from layerscope.selection.judges import ScoredCandidates
 
 READOUTS = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus")]
@@ -81,7 +81,7 @@ def test_readouts_that_are_not_eligible_are_not_chosen():
 @pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])
 def test_a_judge_that_goes_by_words_likes_the_plain_text_best(plain, prompt, warned):
     judgment = judged([[0.1, plain, 0.2, 0.2, 0.2], [np.nan, 0.2, 0.3, prompt, 0.3]], 0.001)
-    assert goes_by_words(judgment, READOUTS) is warned
+    assert prefers_plain_text(judgment, READOUTS) is warned
 
 
 def test_what_is_offered():

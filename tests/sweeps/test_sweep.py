@@ -19,7 +19,7 @@ from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.progress import Silent
 from layerscope.store import ShardStore
 from layerscope.sweeps.plan import read_plan
-from layerscope.sweeps.run import StepWork, Sweep, _StepProgress, bring_home, sweep
+from layerscope.sweeps.run import StepWork, Sweep, _StepProgress, sweep, write_sent_files
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.sweeps.conftest import SETTINGS
@@ -186,6 +186,6 @@ def test_on_a_cluster(cluster: Any, done: Sweep, wanted: dict[str, Any], tmp_pat
         work.mark = "another"
         ((_, result),) = engine.run(work, config.steps[:1])
         assert not (tmp_path / "far" / NAMES[0]).exists()
-        bring_home(tmp_path / "far" / NAMES[0], result)
+        write_sent_files(tmp_path / "far" / NAMES[0], result)
         sent = layerscope.Profile.load(tmp_path / "far" / NAMES[0])
         assert sent.table.equals(layerscope.Profile.load(tmp_path / "out" / NAMES[0]).table)

@@ -12,7 +12,7 @@ from layerscope.atlas.overlay import Overlay, overlay_metrics, overlay_scores
 from layerscope.atlas.sharing import CARD, COLUMNS, FILE, KINDS, digest_of, read_results
 from layerscope.cache import cache_dir
 from layerscope.core.readout import READOUT_COLUMNS
-from layerscope.core.runs import damage_told, folder_name
+from layerscope.core.runs import explain_damage, folder_name
 from layerscope.core.untrusted import exists, parse_json
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_name, clean_values
 from layerscope.store import atomic
@@ -34,7 +34,7 @@ class SharedRun:
 
         if self.kind == "probe":
             return None
-        with damage_told(f"the {self.kind} of {self.name}"):
+        with explain_damage(f"the {self.kind} of {self.name}"):
             if self.kind == "profile":
                 overlay = overlay_metrics(Profile(self.rows, self.facts, None), whose="its")
             else:

@@ -97,7 +97,7 @@ class LaterTokens:
         return sum(matrix.numel() * matrix.element_size() for matrix in self._matrices)
 
     def is_ready(self) -> bool:
-        """Whether nobody would have to wait any more."""
+        """Whether the kernel is compiled, so that `solve` does not have to wait for it."""
         of_each_size = {matrix.shape[-1]: matrix for matrix in self._matrices}
         return all(is_entropy_ready(matrix, self._options) for matrix in of_each_size.values())
 

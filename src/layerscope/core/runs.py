@@ -177,14 +177,14 @@ def load_run(path: str | Path) -> AnyRun:
 
 def read_back(kind: str, load: Callable[[str | Path], R], path: str | Path) -> R:
     """What `load(path)` makes of a finished run; a damaged or edited one is one clear error."""
-    with damage_told(f"the {kind} run in {path}"):
+    with explain_damage(f"the {kind} run in {path}"):
         run = load(path)
         run.summary()  # a manifest that lacks what every view needs is found out here
         return run
 
 
 @contextmanager
-def damage_told(what: str) -> Iterator[None]:
+def explain_damage(what: str) -> Iterator[None]:
     """One clear error from whatever a damaged or edited run makes of the code that reads it."""
     try:
         yield

@@ -27,7 +27,7 @@ def exists(path: str | Path) -> bool:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name from a file is that of something in its own folder: no path, no way out, nothing that is no name.
+    """Whether a name from a file is that of something in its own folder: not a path, not `..`, not empty.
 
     >>> [is_plain_name(name) for name in ("shards", "../shards", "..", "", 1)]
     [True, False, False, False, False]

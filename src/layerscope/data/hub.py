@@ -70,7 +70,7 @@ def parse_hub_spec(text: str) -> HubSpec | None:
     return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
 
 
-def set_patience() -> None:
+def limit_hub_waits() -> None:
     """Let the hub's client give up on a hub that never answers, or that asks to wait for long: by itself it waits on.
 
     Its bars, and those of `datasets`, are shown only where a person looks.
@@ -113,7 +113,7 @@ def set_patience() -> None:
     make(patient)
 
 
-def patiently(ask: Callable[[], Any], tries: int = 3) -> Any:
+def retry_hub(ask: Callable[[], Any], tries: int = 3) -> Any:
     """What `ask()` gives, asked again where a connection broke off, or after a short wait that a busy hub asked for."""
     for left in reversed(range(tries)):
         try:
@@ -297,12 +297,12 @@ def load_published(load: Callable[[], Any], repo: str, offline: bool) -> Any:
 
     What came damaged is discarded with what was prepared from it, and fetched again.
     """
-    dataset = load() if offline else patiently(load)
+    dataset = load() if offline else retry_hub(load)
     damaged = [] if offline else _damaged(repo, commit_of(dataset))
     if damaged:
         log.warning("%s of %s is not what the hub published: it is discarded and fetched again", damaged[0].name, repo)
         _discard(dataset, damaged)
-        dataset = patiently(load)
+        dataset = retry_hub(load)
         damaged = _damaged(repo, commit_of(dataset))
     if damaged:
         _discard(dataset, damaged)
@@ -342,7 +342,7 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
         import datasets
     except ImportError as error:
         raise MissingExtraError(f"reading the hub dataset {spec}", "hub") from error
-    set_patience()
+    limit_hub_waits()
     revision = pinned_revision("datasets", spec.repo, spec.revision)
     given = {"revision": revision} if revision else {}
     with hub_offline(offline):

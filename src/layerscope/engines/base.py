@@ -27,7 +27,7 @@ Results = Iterator[tuple[int, Result]]
 """(number of an item, its result), as they are done."""
 
 
-def nothing(units: int) -> None:
+def ignore_progress(units: int) -> None:
     """Ignore progress."""
 
 
@@ -91,10 +91,10 @@ class Engine(ABC):
         return None
 
     @abstractmethod
-    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = nothing) -> Results[Result]:
+    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
         """(number of an item, its result) for every item, each once, in the order in which they are done."""
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item], advance: Advance = nothing) -> list[Result]:
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item], advance: Advance = ignore_progress) -> list[Result]:
         """The results of a picklable function for many items, in their order.
 
         >>> from layerscope.engines import LocalEngine
@@ -123,7 +123,7 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = nothing) -> Results[Result]:
+    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
         """(number of an item, its result), in order."""
         if not items:
             return

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, nothing
+from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, ignore_progress
 from layerscope.engines.dispatch import Dispatch, IdleWorkers, Machine, check_request, place
 from layerscope.errors import LayerscopeError, MissingExtraError
 
@@ -55,7 +55,7 @@ class RayEngine(Engine):
         machines = self._machines(self._connected())
         return "cuda" if place(machines, 1, self.workers, self.gpus_per_worker).gpus else "cpu"
 
-    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = nothing) -> Results[Result]:
+    def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
         """(number of an item, its result), as workers finish them."""
         if not items:
             return

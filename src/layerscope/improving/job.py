@@ -30,7 +30,7 @@ from layerscope.improving.centering import Centered, center, check_center_on, te
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
-from layerscope.improving.judging import JudgeGiven, Panel, find_judge, goes_by_words, make_panel, parts_of, second_opinion
+from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import VERSION_KEY, Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
 from layerscope.improving.result import Improved
@@ -301,7 +301,7 @@ class ImproveJob:
             )
             decision = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
         prompts = any(readout.template != "plain" for readout in readouts)
-        if panel.encoder is not None and self.labels is None and prompts and goes_by_words(judgment, readouts):
+        if panel.encoder is not None and self.labels is None and prompts and prefers_plain_text(judgment, readouts):
             self.notes.append(
                 f"{panel.encoder.name} agrees more with the plain text than with any prompt. Judges that go by words rather than "
                 "by meaning do that, and their choice is worth less; long documents are another cause. Compare with --judge none."

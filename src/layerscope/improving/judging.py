@@ -276,7 +276,7 @@ def second_opinion(
     return replace(judgment, score=score, draws=draws)
 
 
-def goes_by_words(judgment: ScoredCandidates, readouts: Sequence[Readout]) -> bool:
+def prefers_plain_text(judgment: ScoredCandidates, readouts: Sequence[Readout]) -> bool:
     """Whether the judge likes the plain text better than every prompt: most weak judges do, good ones hardly ever."""
     tops = [
         max((float(np.nanmax(judgment.score[i])) for i in rows if judgment.defined[i].any()), default=np.nan)

@@ -15,11 +15,11 @@ from layerscope.core.untrusted import exists, is_plain_name, read_json
 from layerscope.data.hub import (
     hub_problem,
     is_as_published,
-    patiently,
+    limit_hub_waits,
     pin,
     pinned_revision,
     remove_blob,
-    set_patience,
+    retry_hub,
 )
 from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.architectures import own_architecture
@@ -262,12 +262,12 @@ def _snapshot(repo: str, revision: str | None, offline: bool, *, pickles: bool, 
     known = _FETCHED.get((repo, revision, tuple(patterns)))
     if known is not None and known.is_dir():  # a commit that this process has fetched and checked: it cannot change
         return known
-    set_patience()
+    limit_hub_waits()
 
     def fetch() -> Path:
         given: Any = {"revision": revision, "local_files_only": offline, "allow_patterns": patterns, "ignore_patterns": _NOT}
         try:
-            return Path(patiently(lambda: snapshot_download(repo, **given)))
+            return Path(retry_hub(lambda: snapshot_download(repo, **given)))
         except Exception as error:
             raise _explain_hub(error, repo, revision, offline) from error
 
@@ -297,7 +297,7 @@ def pin_branches(models: Iterable[tuple[Any, str | None]]) -> None:
     """
     from huggingface_hub import HfApi
 
-    set_patience()
+    limit_hub_waits()
     for model, wanted in models:
         match = None if not isinstance(model, str) or exists(model) else _HUB_ID.fullmatch(model)
         if match is None or model in catalogue():

@@ -1,7 +1,7 @@
 """Where a probe's training finds states: stored after one pass, in memory or in files, or computed again in every epoch.
 
 A budget decides: all tokens in float32, in float16 where only that fits, or not at all, in which case every epoch runs the model
-again. Vectors of one per item are small and come first. A stopped run goes on with the states that are in its files.
+again. Poolings with one vector per item are small and come first. A stopped run goes on with the states that are in its files.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def logarithmic(axis: Any) -> None:
     axis.tick_params(which="both", labelsize=7)
 
 
-def plain_orders(axis: Any) -> None:
+def plain_log_axis(axis: Any) -> None:
     """A logarithmic horizontal axis with plain numbers: 3, not 3 × 10⁰."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -152,7 +152,7 @@ def fill_band(axis: Any, rows: pd.DataFrame, color: Any, x: str = "depth", alpha
     axis.fill_between(rows[x], *(rows[name] for name in INTERVAL), color=color, alpha=alpha, linewidth=0)
 
 
-def tame(text: str) -> str:
+def escape_math(text: str) -> str:
     """A name that matplotlib does not take for mathematics."""
     return text.replace("$", r"\$")
 

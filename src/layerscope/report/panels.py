@@ -11,7 +11,7 @@ import numpy as np
 
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.report.drawing import COLORS, new_figure, quiet, tame
+from layerscope.report.drawing import COLORS, escape_math, new_figure, quiet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
             _bars(axis, panel, colors)
         else:
             _lines(axis, panel, colors)
-        axis.set_title(tame(panel.title), fontsize=9, loc="left")
+        axis.set_title(escape_math(panel.title), fontsize=9, loc="left")
         axis.set_xlabel(panel.x_label, fontsize=8)
         axis.set_ylabel(panel.y_label, fontsize=8)
         quiet(axis)
@@ -52,7 +52,7 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
             frameon=False,
             fontsize=8,
         )
-    figure.suptitle(tame(f"{title}\n{footnote}" if footnote else title), fontsize=9)
+    figure.suptitle(escape_math(f"{title}\n{footnote}" if footnote else title), fontsize=9)
     return figure
 
 
@@ -61,12 +61,12 @@ def draw_charts(part: Any, charts: Sequence[Chart]) -> None:
     axes = np.atleast_1d(part.subplots(1, len(charts)))
     for axis, chart in zip(axes, charts, strict=True):
         for line, color in zip(chart.lines, itertools.cycle(COLORS)):  # the colors go round
-            axis.plot(line.layers, line.values, color=color, linewidth=1.5, label=tame(line.name))
+            axis.plot(line.layers, line.values, color=color, linewidth=1.5, label=escape_math(line.name))
             if line.low is not None and line.high is not None:
                 axis.fill_between(line.layers, line.low, line.high, color=color, alpha=0.15, linewidth=0)
             if line.note is not None and line.note[0] in line.layers:
                 axis.plot(line.note[0], line.values[list(line.layers).index(line.note[0])], "o", color=color, markersize=5)
-        axis.set_title(tame(chart.title), fontsize=9, loc="left")
+        axis.set_title(escape_math(chart.title), fontsize=9, loc="left")
         axis.set_ylabel(chart.unit, fontsize=8)
         axis.set_xlabel("layer", fontsize=8)
         axis.legend(fontsize=7, frameon=False)
@@ -124,7 +124,7 @@ def _bars(axis: Any, panel: Panel, colors: dict[str, Any]) -> None:
             axis.axhline(sign * panel.level[0], color="black", linewidth=0.9, linestyle=(0, (3, 2)))
     if min(min(s.y) for s in panel.series) > 30:  # scores: zero says nothing
         axis.set_ylim(bottom=40)
-    axis.set_xticks(np.arange(len(panel.series[0].x)), [tame(str(x)) for x in panel.series[0].x])
+    axis.set_xticks(np.arange(len(panel.series[0].x)), [escape_math(str(x)) for x in panel.series[0].x])
 
 
 def _legend(panels: Sequence[Panel], colors: dict[str, Any]) -> list[Any]:
@@ -140,9 +140,9 @@ def _legend(panels: Sequence[Panel], colors: dict[str, Any]) -> list[Any]:
                 continue
             seen.add(base)
             if panel.bars:
-                handles.append(Patch(color="#BBBBBB" if base == "printed" else colors[base], label=tame(series.label)))
+                handles.append(Patch(color="#BBBBBB" if base == "printed" else colors[base], label=escape_math(series.label)))
             else:
-                handles.append(Line2D([], [], color=colors[base], label=tame(series.label)))
+                handles.append(Line2D([], [], color=colors[base], label=escape_math(series.label)))
         if panel.level is not None and panel.level[1] not in seen:
             seen.add(panel.level[1])
             handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=(0, (3, 2)), label=panel.level[1]))

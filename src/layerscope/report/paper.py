@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.report.contents import Report
-from layerscope.report.drawing import COLORS, PLOT_MARKERS, new_figure, quiet, tame
+from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, quiet
 from layerscope.report.panels import draw_charts
 from layerscope.report.sections.evaluation import draw_heat, draw_readouts, heat_height
 from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
@@ -71,9 +71,9 @@ def _draw_block(part: Any, block: Block) -> None:
     heights = [0.6 + 0.2 * len(lines), *([3.0] if block.charts else []), *_figure_heights(block)]
     places: Any = part.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).ravel()
     top, *rest = places
-    top.text(0.012, 1 - 0.25 / heights[0], tame(block.title), fontsize=11, weight="bold")
+    top.text(0.012, 1 - 0.25 / heights[0], escape_math(block.title), fontsize=11, weight="bold")
     for place, line in enumerate(lines):
-        top.text(0.012, 1 - (0.5 + 0.2 * place) / heights[0], tame(line), fontsize=8.5)
+        top.text(0.012, 1 - (0.5 + 0.2 * place) / heights[0], escape_math(line), fontsize=8.5)
     if block.charts:
         draw_charts(rest.pop(0), block.charts)
     for place, figure in zip(rest, block.figures, strict=True):
@@ -136,7 +136,7 @@ def _title(part: Any, report: Report) -> None:
         part.text(
             0.012,
             1 - (0.3 + 0.22 * place) / height,
-            tame(line),
+            escape_math(line),
             fontsize=12 if is_lead else 8.5,
             weight="bold" if is_lead else "normal",
         )
@@ -167,5 +167,5 @@ def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> bool
         axis.set_xlabel(name, fontsize=8)
         quiet(axis)
     axes[0].set_ylabel("score × 100", fontsize=8)
-    figure.suptitle(tame(f"{curves.label}: metric against score, a point per layer (light: later)"), fontsize=9)
+    figure.suptitle(escape_math(f"{curves.label}: metric against score, a point per layer (light: later)"), fontsize=9)
     return True

@@ -37,10 +37,10 @@ def number(value: float) -> str:
     return f"{value:.3f}" if size >= 0.01 else f"{value:.1e}"
 
 
-def at_slashes(name: str, width: int) -> str:
+def break_at_slashes(name: str, width: int) -> str:
     """A readout's name on as many lines as it needs, broken behind slashes and not inside a word.
 
-    >>> at_slashes("one-word/last/raw/keep/none", 16)
+    >>> break_at_slashes("one-word/last/raw/keep/none", 16)
     'one-word/last/\\nraw/keep/none'
     """
     lines = [""]

@@ -147,7 +147,7 @@ def _weights_on(device: torch.device) -> Tensor:
 
 
 def weights(share: Tensor) -> Tensor:
-    """Weights (B, 1 + len(PAIRS)) for matrices whose mean eigenvalue is `share` (B,) of the bound; NaN where it is."""
+    """Weights (B, 1 + len(PAIRS)) for matrices whose mean eigenvalue is `share` (B,) of the bound; NaN where the share is NaN."""
     return _between(_weights_on(share.device), share)
 
 

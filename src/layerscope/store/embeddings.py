@@ -1,7 +1,7 @@
 """Embeddings on disk: each text is encoded once, and later tasks, layers, readouts and runs read it back.
 
-A store.locks spaces. A space is what one model yields under one set of circumstances (weights, revision, template, length,
-precision…): two descriptions that differ in anything are two spaces. Within a space, vectors are found by kind, site and
+A store is a folder of spaces. A space is what one model yields under one set of circumstances (weights, revision, template,
+length, precision…): two descriptions that differ in anything are two spaces. Within a space, vectors are found by kind, site and
 text. Several processes may read and write a store at once, and may be killed at any time.
 """
 

@@ -25,10 +25,10 @@ from layerscope.metrics import many_intervals, prepare_rows
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, plain_orders
+from layerscope.report.drawing import COLORS, plain_log_axis
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import band, lists, new_figure, quiet, sequential, tame
+from layerscope.studies.shared.curves import band, escape_math, lists, new_figure, quiet, sequential
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class Alpha(Study):
                         chosen = rows[(rows["spectrum"] == spectrum) & (rows["metric"] == metric) & (rows["sink"] == sink)]
                         if not chosen.empty:
                             band(axes[i, j], chosen, color, x="alpha", label=spectrum if sink == "keep" else None, **look)
-            axes[0, j].set_title(tame(name if j else "Power laws λᵢ = i^(−β)"), fontsize=9, loc="left")
+            axes[0, j].set_title(escape_math(name if j else "Power laws λᵢ = i^(−β)"), fontsize=9, loc="left")
             axes[0, j].legend(fontsize=7, frameon=False)
             axes[1, j].set_xlabel("α", fontsize=8)
             axes[1, j].set_ylim(0, 1.03)
             for i in range(2):
-                plain_orders(axes[i, j])
+                plain_log_axis(axes[i, j])
                 axes[i, j].axvline(1, color="grey", linewidth=0.6, alpha=0.6)
                 quiet(axes[i, j])
         axes[0, 0].set_ylabel("entropy S_α (nats)", fontsize=8)

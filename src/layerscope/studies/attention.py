@@ -29,6 +29,7 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
     VALUES,
     band,
+    escape_math,
     in_short,
     layers,
     lists,
@@ -37,7 +38,6 @@ from layerscope.studies.shared.curves import (
     new_figure,
     quiet,
     subtitle,
-    tame,
 )
 from layerscope.studies.shared.models import Request, Spec, canonical, free_memory, read_specs
 
@@ -85,7 +85,7 @@ class Attention(Study):
             mine = table[table["model"] == label]
             for metric, style in looks.items():
                 band(left, mine[mine["metric"] == metric], colors[label], linestyle=style)
-            band(right, mine[mine["metric"] == "input_ratio"], colors[label], label=tame(label))
+            band(right, mine[mine["metric"] == "input_ratio"], colors[label], label=escape_math(label))
         left.set_title("Attention on the largest (—), the first (--) token; even (··)", fontsize=9, loc="left")
         right.set_title("Largest norm over the median, in the block's input", fontsize=9, loc="left")
         right.set_yscale("log")

@@ -29,6 +29,7 @@ from layerscope.studies.shared.curves import (
     band,
     by_layer,
     draw_panel,
+    escape_math,
     in_short,
     invariance,
     layers,
@@ -39,7 +40,6 @@ from layerscope.studies.shared.curves import (
     profile_rows,
     quiet,
     subtitle,
-    tame,
     wanted_panels,
 )
 from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
@@ -140,9 +140,10 @@ class Compare(Study):
             low, high = min(a.get_ylim()[0] for a in row), max(a.get_ylim()[1] for a in row)
             for axis in row:
                 axis.set_ylim(low, high)
-        axes[1, 0].set_title(tame(f"minus {base}, paired over prompts"), fontsize=9, loc="left")
+        axes[1, 0].set_title(escape_math(f"minus {base}, paired over prompts"), fontsize=9, loc="left")
         handles = [
-            Line2D([], [], color=colors[label], label=tame(label + (" (base)" if label == base else ""))) for label in labels
+            Line2D([], [], color=colors[label], label=escape_math(label + (" (base)" if label == base else "")))
+            for label in labels
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
         figure.suptitle(subtitle(manifest), fontsize=9)

@@ -30,7 +30,17 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.selection.judges.consistency import halves
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import band, color_key, in_short, lists, new_figure, quiet, sequential, subtitle, tame
+from layerscope.studies.shared.curves import (
+    band,
+    color_key,
+    escape_math,
+    in_short,
+    lists,
+    new_figure,
+    quiet,
+    sequential,
+    subtitle,
+)
 from layerscope.studies.shared.models import Request, canonical, read_specs
 from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
 
@@ -121,7 +131,7 @@ class Diversity(Study):
             axes[0, j].set_title(_TITLES[aspect], fontsize=9, loc="left")
             axes[-1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
             color_key(figure, list(axes[:, j]), [f"{level:g}" for level in levels], "")
-        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}; dots: the best layer"), fontsize=9)
+        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}; dots: the best layer"), fontsize=9)
         return figure
 
 

@@ -36,6 +36,7 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
     band,
     color_key,
+    escape_math,
     in_short,
     layers,
     lists,
@@ -44,7 +45,6 @@ from layerscope.studies.shared.curves import (
     quiet,
     sequential,
     subtitle,
-    tame,
 )
 from layerscope.studies.shared.models import Request, canonical, read_prompts, read_specs
 
@@ -131,7 +131,7 @@ class Extreme(Study):
             axes[1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
             shown = [f"{level:g}" for level in levels]
             color_key(figure, list(axes[:, j]), shown, _KEYS[condition])
-        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
         return figure
 
 

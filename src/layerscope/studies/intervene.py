@@ -36,6 +36,7 @@ from layerscope.studies.shared.curves import (
     band,
     by_layer,
     draw_panel,
+    escape_math,
     in_short,
     layers,
     lists,
@@ -44,7 +45,6 @@ from layerscope.studies.shared.curves import (
     profile_rows,
     quiet,
     subtitle,
-    tame,
 )
 from layerscope.studies.shared.models import Request, Spec, canonical, folder_name, profile_of, read_specs, runs_elsewhere
 from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
@@ -131,7 +131,7 @@ class Intervene(Study):
             quiet(axes[2])
         handles = [Line2D([], [], color=colors[name], label=name) for name in conditions]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
-        figure.suptitle(tame(f"{values['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        figure.suptitle(escape_math(f"{values['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
         return figure
 
 

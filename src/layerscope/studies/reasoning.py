@@ -36,7 +36,17 @@ from layerscope.progress import Progress
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.curves import band, in_short, lists, mean_of, model_colors, new_figure, quiet, subtitle, tame
+from layerscope.studies.shared.curves import (
+    band,
+    escape_math,
+    in_short,
+    lists,
+    mean_of,
+    model_colors,
+    new_figure,
+    quiet,
+    subtitle,
+)
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
 
 if TYPE_CHECKING:
@@ -118,7 +128,7 @@ class Reasoning(Study):
             quiet(axis)
         axes[0].set_ylabel("prompt entropy of the prefix (nats)", fontsize=8)
         _legend(axes[-1], colors)
-        figure.suptitle(tame(subtitle(manifest)), fontsize=8)
+        figure.suptitle(escape_math(subtitle(manifest)), fontsize=8)
         return figure
 
 
@@ -398,7 +408,7 @@ def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
 def _legend(axis: Any, colors: dict[str, str]) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=color, label=tame(label)) for label, color in colors.items()]
+    handles = [Line2D([], [], color=color, label=escape_math(label)) for label, color in colors.items()]
     handles.append(Line2D([], [], color="grey", linestyle=(0, (1, 1.5)), label="sink token dropped"))
     axis.legend(handles=handles, fontsize=7, frameon=False, loc="lower right")
 

@@ -34,6 +34,7 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
     band,
     color_key,
+    escape_math,
     in_short,
     layers,
     mean_of,
@@ -41,7 +42,6 @@ from layerscope.studies.shared.curves import (
     quiet,
     sequential,
     subtitle,
-    tame,
 )
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
 from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
@@ -146,9 +146,9 @@ class Robustness(Study):
                 quiet(axis)
                 axes[0, j].set_title(kind, fontsize=9, loc="left")
                 axes[-1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
-            axes[i, 0].set_ylabel(tame(metric.replace("_", " ").replace(":", ", ")), fontsize=8)
+            axes[i, 0].set_ylabel(escape_math(metric.replace("_", " ").replace(":", ", ")), fontsize=8)
         color_key(figure, list(axes.ravel()), [f"{level:g}" for level in levels], "share")
-        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
         return figure
 
 

@@ -33,7 +33,7 @@ from layerscope.metrics import metrics
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import in_short, lists, mean_of, model_colors, new_figure, profile_rows, quiet, tame
+from layerscope.studies.shared.curves import escape_math, in_short, lists, mean_of, model_colors, new_figure, profile_rows, quiet
 from layerscope.studies.shared.models import (
     PAPER_METRICS,
     Request,
@@ -99,7 +99,7 @@ class Scores(Study):
         left, right = figure.subplots(1, 2)
         for label in labels:
             means = table[(table["kind"] == "score") & (table["model"] == label)].groupby("depth")["value"].mean()
-            left.plot(means.index, means.to_numpy(), color=colors[label], label=tame(label), linewidth=1.5)
+            left.plot(means.index, means.to_numpy(), color=colors[label], label=escape_math(label), linewidth=1.5)
         chosen = table[table["kind"] == "choice"]
         rules = list(dict.fromkeys(chosen["metric"]))
         width = 0.8 / max(1, len(labels))

@@ -36,7 +36,7 @@ from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import band, by_layer, in_short, lists, mean_of, new_figure, quiet, subtitle, tame
+from layerscope.studies.shared.curves import band, by_layer, escape_math, in_short, lists, mean_of, new_figure, quiet, subtitle
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Sublayers(Study):
                 if i == 1:
                     axis.set_xlabel("depth (block / blocks)", fontsize=8)
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        figure.suptitle(tame(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
+        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
         return figure
 
 

@@ -20,7 +20,7 @@ from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
 from layerscope.data.hub import Pins, hub_offline, pinned
 from layerscope.engines import Engine
-from layerscope.engines.base import Advance, Work, nothing
+from layerscope.engines.base import Advance, Work, ignore_progress
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.models.source import pin_branches
 from layerscope.progress import Progress
@@ -163,7 +163,7 @@ def _run(
     engine, bar = command.engine, command.bar
     memory = max((step.memory for step in plan.steps), default=0)
     work = StepWork(folder, corpora, memory, alone=not engine.remote)
-    order, advance = list(plan.steps), nothing
+    order, advance = list(plan.steps), ignore_progress
     if engine.remote:
         if not plan.offline:
             pin_branches((spec.model, spec.options.get("revision")) for step in order for spec in step.models)
@@ -176,7 +176,7 @@ def _run(
     results: dict[str, StepResult] = {}
     for i, result in engine.run(work, order, advance):
         if result.files is not None:
-            bring_home(folder / order[i].name, result)
+            write_sent_files(folder / order[i].name, result)
         results[order[i].name] = result
         RunFolder(folder).write_manifest(_manifest(plan, results, "running", pins))
         if on_step is not None:
@@ -266,7 +266,7 @@ class StepWork(Work[Step, StepResult]):
             return False
 
 
-def bring_home(folder: Path, result: StepResult) -> None:
+def write_sent_files(folder: Path, result: StepResult) -> None:
     """Write a step's folder from what its worker sent; the manifest comes last, for it says that the rest is there."""
     files = dict(result.files or {})
     for name in sorted(files, key=lambda name: name == "manifest.json"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from layerscope.core.untrusted import sha256_of
-from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, load_published, set_patience
+from layerscope.data.hub import HubBusyError, hub_offline, hub_problem, limit_hub_waits, load_published
 from layerscope.errors import DataError, DownloadError, LayerscopeError, OfflineError
 from layerscope.evaluation.tasks import catalogue, columns
 from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fingerprint
@@ -255,7 +255,7 @@ class TaskSpec:
 
     def _load_hub(self) -> Any:
         task = new_task(task_info(self.name))
-        set_patience()
+        limit_hub_waits()
         with hub_offline(self.offline):
             try:
                 load_published(lambda: _loaded_anew(task), str(task.metadata.dataset.get("path")), self.offline)

@@ -21,9 +21,10 @@ class Sink:
 
 
 class TokenFacts(NamedTuple):
-    """What goes with the centered rows of some prompts: norms of their states (B, T), float64; which tokens are real (B, T), None
+    """What goes with the centered rows of some prompts.
 
-    where all are; each prompt's largest token (B,); and what the states were stored as.
+    `norms` of their states (B, T), float64; `mask`: which tokens are real (B, T), None where all are; `sink`: each prompt's
+    largest token (B,); `dtype`: what the states were stored as.
     """
 
     norms: Tensor

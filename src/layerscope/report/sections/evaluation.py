@@ -14,9 +14,9 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, PLOT_MARKERS, quiet, tame
+from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, quiet
 from layerscope.report.sources import Scores, Section, weights_text
-from layerscope.report.text import at_slashes, sparkline
+from layerscope.report.text import break_at_slashes, sparkline
 from layerscope.selection.choice import readout_word
 from layerscope.terminal import Console, headed_table
 
@@ -105,11 +105,11 @@ def draw_heat(figure: Any, score: Scores, readout: str) -> None:
         if np.isfinite(value[j]).any():
             best = int(np.nanargmax(value[j]))
             axis.add_patch(Rectangle((best - 0.5, j - 0.5), 1, 1, fill=False, linewidth=1.3, edgecolor="black"))
-    axis.set_yticks(range(len(tasks)), [tame(t) for t in tasks], fontsize=7)
+    axis.set_yticks(range(len(tasks)), [escape_math(t) for t in tasks], fontsize=7)
     step = max(1, len(layers) // 12)
     axis.set_xticks(range(0, len(layers), step), [str(k) for k in layers[::step]], fontsize=7)
     axis.set_xlabel("layer", fontsize=8)
-    axis.set_title(tame(f"{score.label}, read as {readout}"), fontsize=9, loc="left")
+    axis.set_title(escape_math(f"{score.label}, read as {readout}"), fontsize=9, loc="left")
     bar = figure.colorbar(image, ax=axis, shrink=0.8, pad=0.01)
     bar.set_label("gain over the last layer, points", fontsize=7)
     bar.ax.tick_params(labelsize=7)
@@ -130,12 +130,12 @@ def draw_readouts(figure: Any, score: Scores) -> None:
             markersize=4,
             markevery=every,
             linewidth=1.5,
-            label=tame(readout),
+            label=escape_math(readout),
         )
     axis.set_xlabel("layer", fontsize=8)
     axis.set_ylabel("main score × 100", fontsize=8)
-    what = tame(score.tasks[0]) if len(score.tasks) == 1 else f"mean over {score.mean_says}"
-    axis.set_title(f"{tame(score.label)}: {what}", fontsize=9, loc="left")
+    what = escape_math(score.tasks[0]) if len(score.tasks) == 1 else f"mean over {score.mean_says}"
+    axis.set_title(f"{escape_math(score.label)}: {what}", fontsize=9, loc="left")
     axis.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     quiet(axis)
 
@@ -199,7 +199,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
             gained += f"\n[dim]{parts}[/]"
         tied, readout = ", ".join(layer_ranges(row["tied"])), escape(row["readout"])
         if many and not wide:
-            table.add_row(f"{name}\n[dim]{at_slashes(readout, _NARROW)}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
+            table.add_row(f"{name}\n[dim]{break_at_slashes(readout, _NARROW)}[/]", *numbers, f"{gained}\n[dim]ties: {tied}[/]")
         else:
             table.add_row(name, *numbers, gained, tied, *([readout] if many else []))
     if against:
@@ -225,7 +225,10 @@ def _readouts(run: Evaluation, width: int, names: int) -> Table:
         at = int(np.nanargmax(means))
         last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
         table.add_row(
-            escape(at_slashes(name, names)), sparkline(_narrowed(means, width)), f"{100 * means[at]:.2f} @ {layers[at]}", last
+            escape(break_at_slashes(name, names)),
+            sparkline(_narrowed(means, width)),
+            f"{100 * means[at]:.2f} @ {layers[at]}",
+            last,
         )
     return table
 

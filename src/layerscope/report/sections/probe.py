@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, fill_band, line_style, new_figure, quiet, styles, tame
+from layerscope.report.drawing import COLORS, escape_math, fill_band, line_style, new_figure, quiet, styles
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
 from layerscope.terminal import Console, headed_table
@@ -99,7 +99,7 @@ def plot_probes(
     _crop(axes[0], runs, metric)
     handles, shown = axes[0].get_legend_handles_labels()
     figure.legend(handles, shown, loc="outside lower center", ncols=min(4, len(shown)), frameon=False, fontsize=8)
-    figure.suptitle(tame(_title(runs)), fontsize=9)
+    figure.suptitle(escape_math(_title(runs)), fontsize=9)
     return figure
 
 
@@ -107,7 +107,7 @@ def _line(axis: Any, run: ProbeRun, probe: str, metric: str, x: str, color: str,
     curve = run.curve(probe, metric)
     where = curve[x]
     fill_band(axis, curve, color, x, 0.15)
-    axis.plot(where, curve["value"], color=color, linestyle=dash, linewidth=1.6, label=tame(name))
+    axis.plot(where, curve["value"], color=color, linestyle=dash, linewidth=1.6, label=escape_math(name))
     tied = curve[curve["tied_best"]]
     axis.plot(tied[x], tied["value"], "o", markersize=4, markerfacecolor="white", markeredgecolor=color, markeredgewidth=1)
     best = int(curve["value"].argmax())

@@ -18,7 +18,7 @@ from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
 from layerscope.profiling.run import entropy_valley
-from layerscope.report.drawing import COLORS, Style, fill_band, line_style, logarithmic, new_figure, quiet, styles, tame
+from layerscope.report.drawing import COLORS, Style, escape_math, fill_band, line_style, logarithmic, new_figure, quiet, styles
 from layerscope.report.sources import Curves, Section, weights_text
 from layerscope.report.text import number, sparkline
 from layerscope.terminal import Console, headed_table
@@ -180,7 +180,7 @@ def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
 
 
 def _label(run: Curves) -> str:
-    return f"{tame(run.label or run.model)} ({run.n_blocks} blocks), final_norm={run.final_norm}"
+    return f"{escape_math(run.label or run.model)} ({run.n_blocks} blocks), final_norm={run.final_norm}"
 
 
 def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
@@ -193,7 +193,7 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
         parts += [f"up to {f['longest text']}"] if "longest text" in f else []
         parts += [f"α = {f['α']}", f"rows {f['rows']}"] + ([f"views {f['views']}"] if views and "views" in f else [])
         parts += ["95 % bands"] if run.table[INTERVAL[0]].notna().any() else []
-        facts.append(tame(", ".join(parts)))
+        facts.append(escape_math(", ".join(parts)))
     return "\n".join(dict.fromkeys(facts))
 
 

@@ -19,7 +19,17 @@ from layerscope.metrics import metrics, on_log_scale, shown_series
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import interval
 from layerscope.profiling import Profile
-from layerscope.report.drawing import COLORS, color_key, fill_band, logarithmic, new_figure, quiet, sequential, styles, tame
+from layerscope.report.drawing import (
+    COLORS,
+    color_key,
+    escape_math,
+    fill_band,
+    logarithmic,
+    new_figure,
+    quiet,
+    sequential,
+    styles,
+)
 
 
 def model_colors(manifest: dict[str, Any], labels: Sequence[str]) -> dict[str, str]:
@@ -43,7 +53,7 @@ def subtitle(manifest: dict[str, Any]) -> str:
     if "max_length" in conventions:
         parts.append(Reading.of(manifest).in_words)
     of = f"{conventions['of']}: " if conventions.get("of") else ""
-    return tame(of + ", ".join([*parts, "95 % bands"]))
+    return escape_math(of + ", ".join([*parts, "95 % bands"]))
 
 
 def wanted_panels(table: pd.DataFrame) -> list[tuple[str, str, str]]:
@@ -83,7 +93,7 @@ def draw_ordered(table: pd.DataFrame, labels: Sequence[str], shown: Sequence[str
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     _same_scale(axes, panels)
-    color_key(figure, list(axes[: len(panels)]), [tame(name) for name in shown], key)
+    color_key(figure, list(axes[: len(panels)]), [escape_math(name) for name in shown], key)
     figure.suptitle(subtitle(manifest), fontsize=9)
     return figure
 

@@ -33,9 +33,11 @@ Held = dict[nn.Module, Settings]
 
 
 class CenteredStates(NamedTuple):
-    """Of each prompt's states under a norm: their sum over the real tokens (B, D), norms before and after it (B, T), all float64;
+    """Each prompt's states under a norm.
 
-    the token that is largest before it (B,), and the states seen from the mean of all others (B, T, D), float32, padding zero.
+    `total`: their sum over the real tokens (B, D); `before` and `norms`: the tokens' norms before and after it (B, T), all
+    float64; `largest`: the token that is largest before it (B,); `centered`: the states minus the mean of all tokens but that one
+    (B, T, D), float32, padding zero.
     """
 
     total: Tensor
