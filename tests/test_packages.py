@@ -55,7 +55,7 @@ def test_pip_failure_shows_its_last_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
         return subprocess.CompletedProcess(command, 1, "", "one\ntwo\nthree\nERROR: no matching distribution\n")
 
     monkeypatch.setattr(packages.subprocess, "run", run)
-    with pytest.raises(DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*--offline") as caught:
+    with pytest.raises(DownloadError, match=r"thing==1\.0.*two \| three \| ERROR: no matching.*offline=True") as caught:
         fetch_package(Package("thing", "1.0", SHA), tmp_path)
     assert "one" not in str(caught.value).replace("done", "")
     assert list(tmp_path.iterdir()) == []

@@ -72,7 +72,11 @@ class LayerscopeError(Exception):
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
-class UnknownNameError(LayerscopeError):
+class InvalidValueError(LayerscopeError, ValueError):
+    """A value that a parameter cannot have."""
+
+
+class UnknownNameError(InvalidValueError):
     """A name that is not one of the valid ones; suggests the nearest."""
 
     def __init__(self, kind: str, given: str, valid: Iterable[str], hint: str = "") -> None:

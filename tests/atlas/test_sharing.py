@@ -127,7 +127,7 @@ def test_the_same_results_can_come_again_and_others_not_under_their_name(folder:
     atlas.import_results(folder)
     atlas.import_results(folder)
     other = atlas.export_results(profiled, tmp_path / "other")
-    with pytest.raises(DataError, match="--name"):
+    with pytest.raises(DataError, match="another name="):
         atlas.import_results(other, name="anna")
     assert len(atlas.import_results(other, name="anna", overwrite=True)) == 1
     atlas.remove_imported("anna")

@@ -101,7 +101,7 @@ def test_one_text_that_does_not_fit_is_a_clear_error() -> None:
         if 2 in batch:
             raise ERRORS["cpu"]()
 
-    with pytest.raises(LayerscopeError, match=r"out of memory on a single text of 900 tokens\. Use a smaller --max-length"):
+    with pytest.raises(LayerscopeError, match=r"out of memory on a single text of 900 tokens\. Use a smaller max_length="):
         run_batches([10, 20, 900, 30], process, 4096)
 
 

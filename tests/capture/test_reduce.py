@@ -141,7 +141,7 @@ def test_states_that_are_not_finite_name_the_site(value: float, word: str) -> No
     bad[2, 1, 0] = value
     with pytest.raises(NonFiniteStatesError, match=rf"{word} in the states at block\.1 \(layer 2, float32\) for 1 of 4 texts"):
         reduce_states(make_batch(IDS, 0), [good, bad])
-    with pytest.raises(NonFiniteStatesError, match=r"float16\).*use --dtype bfloat16 or float32"):
+    with pytest.raises(NonFiniteStatesError, match=r"float16\).*use dtype='bfloat16' or 'float32'"):
         reduce_states(make_batch(IDS, 0), [good.half(), bad.half()])
 
 

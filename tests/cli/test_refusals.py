@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 from rich.table import Table
 
+import layerscope
+from layerscope.cli.app import with_flags
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_names, one_line, printable
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.probing.examples import text_examples
@@ -31,6 +35,40 @@ def test_a_precision_that_is_none(cli: Cli, model_folder: Path) -> None:
 @pytest.mark.parametrize(("given", "meant"), [("entropy", "prompt_entropy"), ("rank", "effective_rank"), ("sink", "sink_ratio")])
 def test_the_usual_meaning_of_a_metric_is_suggested(cli: Cli, model_folder: Path, data: Path, given: str, meant: str) -> None:
     assert_refused(cli("profile", model_folder, "--data", data, "-m", given), f"Did you mean '{meant}'?")
+
+
+def test_python_names_parameters_and_the_command_line_flags(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+    """One message in the library; a bad value is a ValueError there."""
+    with pytest.raises(ValueError, match="workers= is for work on a cluster: add engine='ray'"):
+        layerscope.profile(model_folder, data, workers=2)
+    words = ("profile", model_folder, "--data", data)
+    assert_refused(cli(*words, "--workers", "2"), "--workers is for work on a cluster: add --engine ray, or leave it out.")
+    with pytest.raises(ValueError, match="views must be 2 to 16, not 1"):
+        layerscope.profile(model_folder, data, views=1)
+    with pytest.raises(ValueError, match="unknown metric 'x'"):
+        layerscope.profile(model_folder, data, metrics=["x"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(layerscope.LayerscopeError, match=r"another out=") as refused:
+        layerscope.profile(model_folder, data, out=tmp_path / "mine")
+    assert not isinstance(refused.value, ValueError)  # a circumstance
+    assert_refused(cli(*words, "-o", tmp_path / "mine"), "Choose another --out")
+    assert with_flags("Raise massive=… or give data=", ["study", "x"]) == "Raise --set massive=… or give --data"
+    assert with_flags("org/a?dtype=auto has no dtype=", ["load"]) == "org/a?dtype=auto has no dtype="
+
+
+def test_no_message_of_the_library_names_a_flag() -> None:
+    """Flags stand in commands that are written out (`layerscope …`, `ray start …`) and in what only the terminal shows."""
+    home = Path(layerscope.__file__).parent
+    found = []
+    for path in sorted(home.rglob("*.py")):
+        if path.parent.name == "cli" or path.name in ("demo.py", "terminal.py", "fit.py", "packages.py", "catalogue.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise):
+                text = re.sub(r"`[^`]*`", "", ast.unparse(node))
+                found += [f"{path.name}:{node.lineno}" for _ in re.findall(r"(?<![\w-])--[a-z]", text)]
+    assert found == []
 
 
 def test_names_that_are_too_long(cli: Cli, model_folder: Path, data: Path) -> None:

@@ -55,7 +55,7 @@ def test_why_prompt_entropy_behind_the_final_norm_is_not_enough(cli: Cli, tmp_pa
     reason = json.loads(cli("select", "run", "--json").out)["reason"]
     assert "neither prompt entropy" not in reason
     assert "hides its valley" in reason
-    assert "--metrics prompt_entropy,sink_ratio" in reason
+    assert "metrics=prompt_entropy,sink_ratio" in reason
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_an_unknown_engine() -> None:
 
 @pytest.mark.parametrize("given", [{"address": "auto"}, {"workers": 2}, {"gpus_per_worker": 1}])
 def test_settings_of_a_cluster_without_one(given: dict[str, Any]) -> None:
-    with pytest.raises(LayerscopeError, match="is for work on a cluster: add --engine ray"):
+    with pytest.raises(LayerscopeError, match="is for work on a cluster: add engine='ray'"):
         open_engine("local", **given)
     with pytest.raises(LayerscopeError, match="has its own settings"):
         open_engine(LocalEngine(), **given)
@@ -113,4 +113,4 @@ def test_commands_take_an_engine(command: list[str]) -> None:
     wrong = CliRunner().invoke(app, [*command, "--engine", "rays"])
     assert isinstance(wrong.exception, UnknownNameError)
     alone = CliRunner().invoke(app, [*command, "--gpus-per-worker", "2"])
-    assert "--gpus-per-worker is for work on a cluster: add --engine ray" in str(alone.exception)
+    assert "gpus_per_worker= is for work on a cluster: add engine='ray'" in str(alone.exception)

@@ -37,7 +37,7 @@ def test_every_worker_has_one_gpu_of_its_own(gpu_engine: RayEngine, tmp_path: Pa
     assert gpu_engine.facts()["workers"] == 2
     assert gpu_engine.facts()["gpus_per_worker"] == 1
     few, no_cuda = (record.getMessage() for record in caplog.records)
-    assert "3 workers with 1 GPUs each were asked for, and the cluster has 2 GPUs: 2 workers are started. Lower --workers" in few
+    assert "3 workers with 1 GPUs each were asked for, and the cluster has 2 GPUs: 2 workers are started. Lower workers=" in few
     assert "was given a GPU, but its torch" in no_cuda
     assert "it uses the CPU" in no_cuda
 
@@ -45,9 +45,7 @@ def test_every_worker_has_one_gpu_of_its_own(gpu_engine: RayEngine, tmp_path: Pa
 def test_more_gpus_than_a_machine_has(gpu_engine: RayEngine, cluster: Any) -> None:
     with (
         RayEngine(cluster.address, gpus_per_worker=3) as asked,
-        pytest.raises(
-            LayerscopeError, match=r"3 GPUs per worker were asked for.* more than 2\. Lower --gpus-per-worker \(0: use"
-        ),
+        pytest.raises(LayerscopeError, match=r"3 GPUs per worker were asked for.* more than 2\. Lower gpus_per_worker= \(0: use"),
     ):
         asked.map(len, ["a"])
 

@@ -36,7 +36,7 @@ def test_the_grid_is_screened_on_a_part(given: dict[str, Any], monkeypatch: pyte
     assert screened["of"] == len(all_readouts()) == 60
     assert len(screened["kept"]) == 6
     assert screened["items"] == {"Pairs": int(0.3 * 0.85 * 120)}
-    assert any("screened on a part" in line and "Raise --store-budget" in line for line in run.manifest["warnings"])
+    assert any("screened on a part" in line and "Raise store_budget=" in line for line in run.manifest["warnings"])
     names = {"/".join(row) for row in run.scores[["template", "pooling", "final_norm", "sink", "centering"]].to_numpy()}
     assert names == {*screened["kept"], "plain/mean/applied/keep/none"}
     assert run.manifest["tasks"]["Pairs"]["items"] == 120

@@ -75,7 +75,7 @@ def test_plain_texts_are_cut_to_the_length(text: str, limit: int) -> None:
 def test_no_room_for_a_text(name: str) -> None:
     template = get_template(name)
     frame = len(template.pattern.replace("{text}", "")) + 1
-    with pytest.raises(LayerscopeError, match=rf"{name}.*takes {frame} of max_length={frame}.*--max-length"):
+    with pytest.raises(LayerscopeError, match=rf"{name}.*takes {frame} of max_length={frame}.*Raise max_length="):
         encode_template(DECODER, template, ["a"], frame)
     (encoded,) = encode_template(DECODER, template, ["abc"], frame + 2 * template.copies)
     assert len(encoded.ids) == frame + template.copies

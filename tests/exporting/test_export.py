@@ -204,7 +204,7 @@ def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytes
 
 def test_centering_needs_texts(tmp_path: Path) -> None:
     readout = "plain/mean/raw/keep/corpus"
-    with pytest.raises(ExportError, match=r"say over which texts.* --readout plain/mean/raw/keep/none"):
+    with pytest.raises(ExportError, match=r"say over which texts.* readout='plain/mean/raw/keep/none'"):
         export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", max_length=64)
     texts = ["one text here", "and another one", "a third"]
     done = export(tiny_model("llama"), 1, readout=readout, out=tmp_path / "x", center_on=texts, max_length=64)
@@ -217,11 +217,11 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     model, out = tiny_model("llama"), tmp_path / "x"
     with pytest.raises(ExportError, match="layer 4 does not exist: tiny-llama has layers 0 to 3"):
         export(model, 4, out=out)
-    with pytest.raises(ExportError, match="say which layer: --layer 0 to 3"):
+    with pytest.raises(ExportError, match=r"say which layer= \(0 to 3\)"):
         export(model, out=out)
     with pytest.raises(ExportError, match="has no CLS token"):
         export(model, 1, readout="plain/cls", out=out)
-    with pytest.raises(ExportError, match="add --onnx"):
+    with pytest.raises(ExportError, match="add onnx=True"):
         export(model, 1, out=out, quantize="int8")
     assert not out.exists()
 

@@ -30,6 +30,6 @@ def test_every_readout_has_an_expressible_neighbour() -> None:
 def test_the_reason_and_the_nearest_are_said(given: str, reason: str, near: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=reason) as told:
         check_expressible(Readout.parse(given))
-    assert f"--readout {near}" in str(told.value)
+    assert f"readout='{near}'" in str(told.value)
     with pytest.raises(ExportError, match=reason):  # before any model is loaded
         export("no-such-model", 1, readout=given, out=tmp_path / "x")

@@ -94,7 +94,7 @@ def test_its_code_is_run_only_where_it_is_trusted(blend: Improved) -> None:
     notes = " ".join(blend.warnings)
     assert "trust_remote_code=True" in notes
     assert "no code of its own is layer" in notes
-    assert "--max-cost 1" in notes
+    assert "max_cost=1" in notes
     card = (blend.folder / "README.md").read_text()
     assert "trust_remote_code=True" in card
     assert "no code of its own is layer" in card

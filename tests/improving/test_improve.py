@@ -144,7 +144,7 @@ def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monke
         patch.setattr(record, "VERSION", "99.0")
         assert quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]  # returned as it is
     told = f"{out} was chosen by layerscope {VERSION} with another rule (cheaper within 0.025, now 0.25)."
-    assert caplog.messages == [f"{told} To choose again: --overwrite (overwrite=True)."]
+    assert caplog.messages == [f"{told} To choose again: overwrite=True."]
     older = {name: value for name, value in first.manifest.items() if name != "rule"}
     settings = record.Settings([], [], None, 1, 0, 60, "minilm-l6", None, 96)
     assert record.other_rule(older, settings) == f"layerscope {VERSION} with a rule whose settings were not recorded"
@@ -189,7 +189,7 @@ def test_texts_of_one_character_get_an_answer(llama, judge, alone):
 def test_a_judge_that_cannot_tell_texts_apart_is_refused(llama):
     damaged = tiny_model("bert", seed=5)
     damaged.anatomy.blocks[1].output.dense.weight.data[0, 0] = float("nan")
-    with pytest.raises(LayerscopeError, match=r"^the judge tiny-bert cannot be asked: NaN in the states at .*--judge none\.$"):
+    with pytest.raises(LayerscopeError, match=r"^the judge tiny-bert cannot be asked: NaN in the states at .*judge='none'\.$"):
         quick(llama, some_texts(), judge=damaged)
     blind = tiny_model("bert", seed=6)
     last = blind.anatomy.blocks[-1].output.LayerNorm

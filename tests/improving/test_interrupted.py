@@ -45,7 +45,7 @@ def test_a_second_process_is_refused_and_told_who_is_first(llama: LoadedModel, t
         improve(llama, tmp_path / "better")
     told = str(refused.value)
     assert f"another process is writing the run in {tmp_path / 'better'} (process {os.getpid()} on " in told
-    assert "Wait until it ends, stop it, or choose another --out." in told
+    assert "Wait until it ends, stop it, or choose another out=." in told
     assert left_in(tmp_path) == []
 
 

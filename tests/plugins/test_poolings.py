@@ -60,7 +60,7 @@ def test_a_pooling_from_outside_is_scored_offered_and_exported(tmp_path: Path, m
 def test_a_pooling_without_a_name_elsewhere_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squares = ROOT.replace('sentence_transformers="mean_sqrt_len_tokens",', "")
     install("outside_squares", squares, "ROOT", POOLINGS, tmp_path, monkeypatch)
-    with pytest.raises(ExportError, match=r"'root' is not among the standard poolings.*--readout plain/mean/raw/keep/none"):
+    with pytest.raises(ExportError, match=r"'root' is not among the standard poolings.*readout='plain/mean/raw/keep/none'"):
         export(tiny_model("llama"), 2, readout="plain/root/raw", out=tmp_path / "folder")
     better = layerscope.improve(
         tiny_model("llama"), some_texts(), judge="none", templates=["one-word"], max_length=96, progress=False

@@ -71,7 +71,7 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
     seen = evidence({"prompt_entropy": valley_curve()})
     answer, as_fitted = get_rule("evidence")(hidden), get_rule("evidence")(seen)
     assert answer.layer == as_fitted.layer
-    assert any("--final-norm hf" in warning for warning in answer.warnings)
+    assert any("final_norm=hf" in warning for warning in answer.warnings)
     assert answer.forecast is not None
     assert as_fitted.forecast is not None
     assert answer.forecast.scale > as_fitted.forecast.scale

@@ -55,7 +55,7 @@ def test_another_run_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert 'model.dtype: "float32" there, "bfloat16" here' in message
     assert "profile.alpha: 1.0 there, 2.0 here" in message
     assert "final_norm" not in message
-    assert "--overwrite" in message
+    assert "overwrite=True" in message
 
 
 def test_overwrite_replaces_another_run_and_its_shards(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_tables_as_parquet_and_csv_agree(tmp_path: Path) -> None:
     folder.write_table("profile", table)
     pd.testing.assert_frame_equal(folder.read_table("profile"), table)
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "profile.csv"), table, check_exact=True)
-    with pytest.raises(RunFolderError, match=r"holds no prompts table\. Run the same command again with --overwrite"):
+    with pytest.raises(RunFolderError, match=r"holds no prompts table\. Run the same command again with overwrite=True"):
         folder.read_table("prompts")
 
 

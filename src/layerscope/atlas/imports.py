@@ -77,7 +77,7 @@ def import_results(folder: str | Path, *, name: str | None = None, overwrite: bo
     digest = digest_of(place)
     assert digest is not None
     if exists(target / FILE) and digest_of(target) != digest and not overwrite:
-        raise DataError(f"other results were imported as {source!r}. Choose another --name, or --overwrite to replace them.")
+        raise DataError(f"other results were imported as {source!r}. Choose another name=, or overwrite=True to replace them.")
     with atomic.explained(target):
         target.mkdir(parents=True, exist_ok=True)
         atomic.write_bytes(target / FILE, (place / FILE).read_bytes())

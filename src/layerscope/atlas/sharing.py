@@ -217,12 +217,12 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     if not exists(folder):
         return
     if not folder.is_dir():
-        raise DataError(f"{folder} is a file; results need a folder. Choose another --out.")
+        raise DataError(f"{folder} is a file; results need a folder. Choose another out=.")
     inside = {child.name for child in folder.iterdir()}
     if not inside:
         return
     if not overwrite or digest_of(folder) is None:
-        raise DataError(f"{folder} is not empty. Choose another --out, or --overwrite to replace results exported earlier.")
+        raise DataError(f"{folder} is not empty. Choose another out=, or overwrite=True to replace results exported earlier.")
 
 
 def data_card(table: pd.DataFrame, title: str, license: str, digest: str) -> str:

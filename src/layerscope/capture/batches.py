@@ -151,7 +151,7 @@ def run_batches(
             if len(batch) == 1:
                 raise LayerscopeError(
                     f"out of memory on a single text of {lengths[batch[0]]} tokens. "
-                    "Use a smaller --max-length, a smaller dtype, or another device."
+                    "Use a smaller max_length=, a smaller dtype, or another device."
                 ) from error
         release_memory()
         half = len(batch) // 2

@@ -168,7 +168,7 @@ def check_residual(anatomy: Anatomy, forward: Callable[[], Any]) -> float | None
         if not error <= _RESIDUAL_TOLERANCE.get(states["x"].dtype, 0.05):
             raise ModelError(
                 f"the residual identity does not hold at {name} (relative error {error:.1e}): the {anatomy.family} family's "
-                "sub-sites do not describe this model. Use the default sites (embed, block.*), or another --family."
+                "sub-sites do not describe this model. Use the default sites (embed, block.*), or another family=."
             )
 
     def on_state(index: int, raw: Tensor, _state: Tensor) -> None:

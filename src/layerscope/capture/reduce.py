@@ -431,10 +431,10 @@ def non_finite_error(site: Site, pooled: Tensor, dtype: torch.dtype) -> NonFinit
     bad = int((~torch.isfinite(pooled).all(-1)).sum())
     kind = "NaN" if bool(torch.isnan(pooled).any()) else "infinite values"
     where = f"{site.name} (layer {site.layer}, {str(dtype).removeprefix('torch.')})"
-    hint = "float16 overflows in many models: use --dtype bfloat16 or float32." if dtype == torch.float16 else ""
+    hint = "float16 overflows in many models: use dtype='bfloat16' or 'float32'." if dtype == torch.float16 else ""
     return NonFiniteStatesError(
         f"{kind} in the states at {where} for {bad} of {len(pooled)} texts in a batch. "
-        + (hint or "The weights may be damaged: check the model, or read layers before this one with --sites.")
+        + (hint or "The weights may be damaged: check the model, or read layers before this one with sites=.")
     )
 
 

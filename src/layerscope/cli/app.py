@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -138,6 +139,41 @@ def load_commands() -> None:
         known.rich_help_panel = panel_of(str(known.name))
 
 
+# A parameter in a message of the library: `max_length=`, `max_length=64`, `judge='none'`, `overwrite=True`
+_PARAMETER = re.compile(r"""(?<![\w?&./'"=-])([a-z][a-z_]*)=(True\b|'[^']*'|(?=[\s.,;:)]|$))?""")
+
+
+def with_flags(message: str, words: list[str]) -> str:
+    """A message of the library, which names parameters, with the flags of the command that was run instead.
+
+    >>> load_commands()
+    >>> with_flags("raise max_length=, or give judge='none' or overwrite=True", ["improve", "gpt2"])
+    'raise --max-length, or give --judge none or --overwrite'
+    """
+    found: Any = typer.main.get_command(app)
+    for word in words:
+        found = getattr(found, "commands", {}).get(word, found)
+    flags = {one.name: max(one.opts, key=len) for one in getattr(found, "params", ()) if max(one.opts).startswith("-")}
+    flags |= {"adapters": "--adapter"} if "adapter" in flags else {}
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
+        if name not in flags:
+            # what is no option of all studies is an option of this one
+            return f"--set {match[0]}" if found.name == "study" else match[0]
+        shown = "" if value in ("", "True") else " " if value is None else f" {value[1:-1]}"
+        return flags[name] + shown
+
+    return _PARAMETER.sub(flag, message)
+
+
+class _WithFlags(logging.Formatter):
+    """Log lines as a user of the command line reads them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return with_flags(super().format(record), sys.argv[1:])
+
+
 _STOPPED = "layerscope: stopped. Finished work is kept: run the same command again to resume."
 
 
@@ -156,7 +192,9 @@ def _main() -> None:
             stream.reconfigure(errors="backslashreplace")
     load_commands()
     # only our own lines: whatever a library is called, its requests and retries are not what a user asked for
-    logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_WithFlags("%(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
     logging.getLogger("layerscope").setLevel(logging.INFO)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
@@ -165,7 +203,7 @@ def _main() -> None:
     try:
         app(prog_name="layerscope")
     except LayerscopeError as error:
-        print(f"layerscope: {error}", file=sys.stderr)
+        print(f"layerscope: {with_flags(str(error), sys.argv[1:])}", file=sys.stderr)
         sys.exit(1)
     except SystemExit as leaving:  # typer turns Ctrl-C into this
         if leaving.code == 130:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class OptionGroup:
         elif value is None or isinstance(value, Mapping):
             given = dict(value or {})
         else:
-            raise LayerscopeError(f"{cls.label()}s are a {cls.__name__} or a mapping, not {type(value).__name__}.")
+            raise InvalidValueError(f"{cls.label()}s are a {cls.__name__} or a mapping, not {type(value).__name__}.")
         for name in (*given, *flat):
             if name not in cls.names():
                 raise UnknownNameError(cls.label(), str(name), cls.names())
         flat = {name: option for name, option in flat.items() if option is not None}
         twice = next((name for name in flat if given.get(name) is not None and given[name] != flat[name]), None)
         if twice is not None:
-            raise LayerscopeError(f"{twice} is given twice: {given[twice]!r} and {flat[twice]!r}. Give it once.")
+            raise InvalidValueError(f"{twice} is given twice: {given[twice]!r} and {flat[twice]!r}. Give it once.")
         return cls(**{**given, **flat})
 
     def given(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def parse_size(text: str | int) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", str(text), re.IGNORECASE)
     if match is None:
-        raise LayerscopeError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
+        raise InvalidValueError(f"a size is a number with KB, MB, GB or TB, such as 10GB, not {text!r}.")
     count = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
     return int(min(count, 2.0**62))  # a number of any length is "all of it"
 
@@ -118,7 +118,7 @@ class EngineOptions(OptionGroup):
             value = {"engine": value}
         options = super().of(value, **flat)
         if options.batch_size is not None and options.batch_size < 1:
-            raise LayerscopeError(f"batch_size must be at least 1, not {options.batch_size}.")
+            raise InvalidValueError(f"batch_size must be at least 1, not {options.batch_size}.")
         if options.memory is None:
             return options
         if getattr(options.engine, "remote", options.engine == "ray"):

@@ -192,7 +192,8 @@ def explain_damage(what: str) -> Iterator[None]:
         raise
     except (OSError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise RunFolderError(
-            f"{what} is damaged ({type(error).__name__}: {error}). Run its command again with --overwrite, or restore the folder."
+            f"{what} is damaged ({type(error).__name__}: {error}). "
+            "Run its command again with overwrite=True, or restore the folder."
         ) from error
 
 
@@ -252,7 +253,7 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
         if isinstance(value, (int, float)) and not 0 <= value <= most:
             raise RunFolderError(
                 f"the manifest of {path} says that its model has {name} {value:g}, which no model has: it is damaged. "
-                "Run its command again with --overwrite, or restore the folder."
+                "Run its command again with overwrite=True, or restore the folder."
             )
     return manifest
 

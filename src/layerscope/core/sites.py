@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError
 
 if TYPE_CHECKING:  # torch and numpy are enough for those who need only the names
     import pandas as pd
@@ -50,7 +50,7 @@ def pick_layers(layers: Iterable[int] | None, blocks: int, model: str) -> list[i
     wrong = [layer for layer in given if not -blocks - 1 <= layer <= blocks]
     if wrong or not given:
         what = f"layer {wrong[0]} does not exist" if wrong else "no layer is given"
-        raise LayerscopeError(f"{what}: {model} has layers 0 to {blocks} (or -1 for the last).")
+        raise InvalidValueError(f"{what}: {model} has layers 0 to {blocks} (or -1 for the last).")
     return sorted({layer if layer >= 0 else blocks + 1 + layer for layer in given})
 
 

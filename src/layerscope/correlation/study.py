@@ -18,7 +18,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, benjamini_hochberg, holm
 from layerscope.core.tables import WideTable, pivot
 from layerscope.correlation import maths, pooled
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -91,7 +91,7 @@ def from_runs(
     if reading.differs_from(norms["scores"]):
         notes.append(
             f"the metrics were taken with final_norm={norms['metrics']}, the scores with {norms['scores']}: the same layer is a "
-            "different vector in the two. Profile with --final-norm " + norms["scores"] + " to compare like with like."
+            "different vector in the two. Profile with final_norm=" + norms["scores"] + " to compare like with like."
         )
     _check_profiles(profiles, tasks)
     parts = [_curves(run, sink).assign(task=task) for run, task in zip(profiles, tasks, strict=True)]
@@ -217,7 +217,7 @@ def correlate(
         if name not in maths.MEASURES:
             raise UnknownNameError("measure", name, maths.MEASURES)
     if surrogates < 99 or bootstrap < 100:
-        raise LayerscopeError(
+        raise InvalidValueError(
             f"surrogates must be at least 99 and bootstrap at least 100 for p-values and intervals to mean anything; given: "
             f"{surrogates} and {bootstrap}."
         )

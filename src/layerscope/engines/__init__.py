@@ -9,7 +9,7 @@ from typing import Any
 from layerscope.core.options import EngineOptions
 from layerscope.engines.base import Advance, Engine, LocalEngine, MapWork, ModelRecipe, Work, driver_options, make_recipe
 from layerscope.engines.ray import RayEngine
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.spectra.memory import memory_bound
 
 __all__ = [
@@ -47,15 +47,16 @@ def open_engine(
     named = [name for name, value in given.items() if value is not None]
     if isinstance(engine, Engine):
         if named:
-            raise LayerscopeError(f"{named[0]} goes with an engine's name: an engine that is made already has its own settings.")
+            raise InvalidValueError(
+                f"{named[0]} goes with an engine's name: an engine that is made already has its own settings."
+            )
         return engine
     if engine not in ENGINES:
         raise UnknownNameError("engine", str(engine), ENGINES)
     if ENGINES[engine].remote:
         return ENGINES[engine](**given)
     if named:
-        option = named[0].replace("_", "-")
-        raise LayerscopeError(f"--{option} is for work on a cluster: add --engine ray, or leave it out.")
+        raise InvalidValueError(f"{named[0]}= is for work on a cluster: add engine='ray', or leave it out.")
     return ENGINES[engine]()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from layerscope import errors
 from layerscope.engines.base import Advance, Work
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.version import VERSION
 
 
@@ -168,7 +168,7 @@ def place(machines: Sequence[Machine], items: int, workers: int | None, gpus: fl
         most = max((machine.gpus for machine in machines), default=0)
         raise LayerscopeError(
             f"{gpus:g} GPUs per worker were asked for, and no machine of the cluster has more than {most:g}. "
-            "Lower --gpus-per-worker (0: use the CPUs), or start a machine that has them."
+            "Lower gpus_per_worker= (0: use the CPUs), or start a machine that has them."
         )
     if gpus:
         room = sum(_fits(machine.gpus, gpus) for machine in machines)
@@ -191,9 +191,9 @@ def _fits(have: float, want: float) -> int:
 def check_request(workers: int | None, gpus: float | None) -> None:
     """Refuse a request that no cluster can meet."""
     if workers is not None and workers < 1:
-        raise LayerscopeError(f"--workers must be 1 or more, not {workers}.")
+        raise InvalidValueError(f"workers= must be 1 or more, not {workers}.")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
-        raise LayerscopeError(f"--gpus-per-worker is a whole number, or a share of one GPU such as 0.5, not {gpus:g}.")
+        raise InvalidValueError(f"gpus_per_worker= is a whole number, or a share of one GPU such as 0.5, not {gpus:g}.")
 
 
 @dataclass(eq=False)
@@ -325,7 +325,7 @@ class Dispatch:
             raise LayerscopeError(
                 f"no worker could start within {self.start_timeout:.0f} s: each needs {place.cpus:g} cores and {place.gpus:g} "
                 f"GPUs, and of the cluster {_resources(self.ray.available_resources())} are free. End what uses the rest, add a "
-                f"machine, or lower --workers or --gpus-per-worker. {_RESUME}"
+                f"machine, or lower workers= or gpus_per_worker=. {_RESUME}"
             )
         return list(ready)
 
@@ -371,7 +371,7 @@ class Dispatch:
             self.idle.without_cuda.add(facts["node"])
             log.warning(
                 "a worker on %s was given a GPU, but its torch (%s) finds none: it uses the CPU. Install a torch built for CUDA "
-                "there (`layerscope doctor` says what it finds), or give --gpus-per-worker 0.",
+                "there (`layerscope doctor` says what it finds), or give gpus_per_worker=0.",
                 facts["node"],
                 facts["torch"],
             )

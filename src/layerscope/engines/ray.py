@@ -66,7 +66,7 @@ class RayEngine(Engine):
         if placement.workers < wanted:
             log.warning(
                 "%d workers with %g GPUs each were asked for, and the cluster has %g GPUs: %d workers are started. Lower "
-                "--workers, add machines, or let workers share a GPU (--gpus-per-worker 0.5).",
+                "workers=, add machines, or let workers share a GPU (gpus_per_worker=0.5).",
                 *(self.workers, placement.gpus, sum(machine.gpus for machine in machines), placement.workers),
             )
         self.current = dispatch = Dispatch(ray, work, items, placement, advance, self.attempts, self.start_timeout, self._idle)
@@ -127,7 +127,7 @@ class RayEngine(Engine):
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         return LayerscopeError(
             f"{where} ({reason}). Start one with `ray start --head`, add machines with `ray start --address HEAD:6379`, and give "
-            "--address HEAD:6379 (or auto on one of its machines)."
+            "address='HEAD:6379' (or 'auto' on one of its machines)."
         )
 
     @staticmethod

@@ -49,7 +49,7 @@ def encode_template(model: LoadedModel, template: Template, texts: Sequence[str]
     if room < 1:
         raise LayerscopeError(
             f"template {template.name!r} alone takes {frame} of max_length={max_length} tokens, which leaves no room for a text. "
-            "Raise --max-length."
+            "Raise max_length=."
         )
     return _fill(model, template, texts, max_length, room)
 

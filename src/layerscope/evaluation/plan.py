@@ -180,7 +180,7 @@ def warnings(
     if screening is not None:
         out.append(
             f"the store's budget does not hold all {screening.of} readouts of all texts: they were screened on a part "
-            f"of each task, and the best {len(screening.kept)} were scored in full. Raise --store-budget to score all."
+            f"of each task, and the best {len(screening.kept)} were scored in full. Raise store_budget= to score all."
         )
     for name, fact in facts.items():
         if fact.get("exact") is False:

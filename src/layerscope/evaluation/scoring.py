@@ -329,7 +329,7 @@ def score_all(context: ScoringContext, jobs: Sequence[ScoreJob], workers: int) -
             except BrokenProcessPool as error:
                 raise LayerscopeError(
                     "a scoring process died, most likely for lack of memory. What was scored is kept: run the same command "
-                    "again, with fewer --scoring-workers."
+                    "again, with fewer scoring_workers=."
                 ) from error
             finally:
                 for future in futures:

@@ -100,12 +100,12 @@ def base_of(folder: str | Path) -> str:
     """The model from which an export was cut, as a name that can be loaded."""
     file = Path(folder) / MARKER
     if not file.is_file():
-        raise ExportError(f"{folder} is not an export of layerscope, so its base is not known: name a model with --against.")
+        raise ExportError(f"{folder} is not an export of layerscope, so its base is not known: name a model with against=.")
     base = read_json(file, error=ExportError).get("base", {})
     name, source, revision = (base.get(key) for key in ("name", "source", "revision"))
     if source not in ("catalogue", "hub") or not name:
         raise ExportError(
-            f"{folder} was cut from {name or 'a model'}, which was given as a {source or 'module'}: name it with --against."
+            f"{folder} was cut from {name or 'a model'}, which was given as a {source or 'module'}: name it with against=."
         )
     return f"{name}@{revision}" if source == "hub" and revision and "@" not in str(name) else str(name)
 
@@ -128,7 +128,7 @@ def print_bench(measured: Bench) -> None:
 def bench_facts(folder: Path, model: Any, offline: bool) -> dict[str, Any]:
     """What a model card quotes."""
     if not isinstance(model, (str, Path)):
-        raise ExportError("--bench compares with the model's own files: give its name or folder, not a module.")
+        raise ExportError("bench=True compares with the model's own files: give its name or folder, not a module.")
     measured = bench(folder, model, offline=offline)
     return {**measured.as_dict(), "against": measured.models[1]["name"], "table": measured.rows()}
 

@@ -59,7 +59,7 @@ def check_expressible(readout: Readout) -> None:
     if reason is not None:
         raise ExportError(
             f"readout {readout.name!r} cannot be exported without custom code: {reason}. "
-            f"The nearest that can: --readout {nearest(readout).name}"
+            f"The nearest that can: readout='{nearest(readout).name}'"
         )
 
 

@@ -90,9 +90,7 @@ class ExportEvidence:
     def _chosen(self, readout: Readout | None) -> tuple[Choice, list[str]]:
         if self.given is not None:
             if readout is not None and self.given.readout not in (None, readout.name):
-                raise ExportError(
-                    f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out --readout."
-                )
+                raise ExportError(f"{self.where} chose the readout {self.given.readout}, not {readout.name}. Leave out readout=.")
             return self.given, []
         usable = why_not if readout is None else None
         choice = choose(self.run, readouts=None if readout is None else [readout.name], usable=usable)
@@ -186,8 +184,7 @@ class ExportEvidence:
             return None
         if not Path(file).is_file():
             raise ExportError(
-                f"{self.where} centers on the texts of {file}, which is not there. "
-                "Say which texts to center on (--center-on FILE)."
+                f"{self.where} centers on the texts of {file}, which is not there. Say which texts to center on (center_on=FILE)."
             )
         texts = read_labels(file).texts
         return texts, f"the {len(texts)} texts of {Path(file).name}"
@@ -197,11 +194,11 @@ class ExportEvidence:
         if not isinstance(self.run, Evaluation):
             raise ExportError(
                 f"readout {readout.name!r} subtracts a mean, and {self.where} holds no vectors to take it from: "
-                "say which texts to center on (--center-on FILE)."
+                "say which texts to center on (center_on=FILE)."
             )
         tasks = list(self.run.manifest["tasks"])
         if self.run.path is None:
-            raise ExportError("this evaluation is in memory only: give --center-on, or evaluate with a folder (out).")
+            raise ExportError("this evaluation is in memory only: give center_on=, or evaluate with a folder (out).")
         digests = np.concatenate([read_array(texts_file(self.run.path, task)) for task in tasks])
         keys = [bytes(row) for row in np.unique(digests, axis=0)]
         opened = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", None)
@@ -214,6 +211,6 @@ class ExportEvidence:
         except MissingVectorsError as error:
             raise ExportError(
                 f"the vectors that {self.run.path} centered on are no longer in the store. Run the same evaluation again with "
-                "another --out (it fills the store), or say which texts to center on (--center-on FILE)."
+                "another out= (it fills the store), or say which texts to center on (center_on=FILE)."
             ) from error
         return vectors.mean(0, dtype=np.float64), f"the {len(keys)} texts of {', '.join(tasks)}"

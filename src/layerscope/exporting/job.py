@@ -131,7 +131,7 @@ def export(
     check_free(place, overwrite)
     wanted = _readout(readout)
     if column is not None and center_on is None:
-        raise ExportError("--column names a column of the --center-on file: give that file too.")
+        raise ExportError("column= names a column of the center_on= file: give that file too.")
     refuse_missing(center_on)
     loaded = open_model(model, tokenizer, offline, loading)
     evidence = None if choice is None else ExportEvidence.load(choice)
@@ -142,7 +142,7 @@ def export(
         evidence.check(loaded)
         chosen, wanted, answer, notes = evidence.choose(chosen, wanted)
     elif chosen is None:
-        raise ExportError(f"say which layer: --layer 0 to {loaded.n_blocks}, or --choice with the folder of a run.")
+        raise ExportError(f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
     for name in extra:
@@ -222,7 +222,7 @@ def _check_formats(names: Sequence[str], quantize: str | None) -> list[str]:
     """The formats besides the folder itself, each asked whether it can be written."""
     extra = [name for name in dict.fromkeys(names) if name != BASE_FORMAT]
     if quantize is not None and "onnx" not in extra:
-        raise ExportError("--quantize makes a smaller ONNX graph: add --onnx.")
+        raise ExportError("quantize= makes a smaller ONNX graph: add onnx=True.")
     for name in extra:
         FORMATS.get(name).check({"quantize": quantize})
     return extra
@@ -248,7 +248,7 @@ def _check(model: LoadedModel, readout: Readout) -> None:
     check_cuttable(model)
     if POOLINGS.get(readout.pooling).needs_cls and not model.has_class_token:
         raise ExportError(
-            f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: --readout {readout.template}/last/…"
+            f"readout {readout.name!r}: {model.name} has no CLS token. The nearest: readout='{readout.template}/last/…'"
         )
 
 
@@ -292,8 +292,8 @@ def _mean(
         return evidence.mean(model, layer, readout, store)
     uncentered = replace(readout, centering="none").name
     raise ExportError(
-        f"readout {readout.name!r} subtracts a mean: say over which texts (--center-on FILE or corpus), or give the evaluation "
-        f"that used it (--choice). Without centering: --readout {uncentered}"
+        f"readout {readout.name!r} subtracts a mean: say over which texts (center_on=, a file or corpus), or give the evaluation "
+        f"that used it (choice=). Without centering: readout='{uncentered}'"
     )
 
 
@@ -305,15 +305,15 @@ def check_free(out: Path, overwrite: bool) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise ExportError(f"{out} is a file; an export needs a folder. Choose another --out.")
+        raise ExportError(f"{out} is a file; an export needs a folder. Choose another out=.")
     if not any(out.iterdir()):
         return
     if not overwrite:
-        raise ExportError(f"{out} exists and is not empty. Choose another --out, or --overwrite to replace an earlier export.")
+        raise ExportError(f"{out} exists and is not empty. Choose another out=, or overwrite=True to replace an earlier export.")
     if out / "modules.json" not in records(out):
         raise ExportError(
             f"{out} holds no export of layerscope that says which files are its own, and only those are replaced. "
-            "Choose another --out."
+            "Choose another out=."
         )
 
 

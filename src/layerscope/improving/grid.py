@@ -11,7 +11,7 @@ from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout, kinds_of
 from layerscope.core.sites import site_of
 from layerscope.core.templates import BLEND, get_template, names_of
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.evaluation.encode import readout_vectors
 from layerscope.selection.judges.base import TEXTS
 from layerscope.store.embeddings import Space, text_key
@@ -28,7 +28,7 @@ def offered(templates: Sequence[str] | None, max_cost: float = 1, labels: bool =
     Labels can tell more templates apart than an encoder can, so that with labels all are tried.
     """
     if max_cost < 1:
-        raise LayerscopeError(f"a text costs one pass at least: --max-cost is 1 or more, not {max_cost:g}.")
+        raise InvalidValueError(f"a text costs one pass at least: max_cost= is 1 or more, not {max_cost:g}.")
     names = list(templates) if templates is not None else names_of("blended" if labels else "tried")
     prompts = names_of("blended") if templates is None else prompts_among(names)
     prompts = prompts[: int(max_cost)]
@@ -50,7 +50,7 @@ def make_grid(
         if template.copies > 1 and exportable:
             raise LayerscopeError(
                 f"template {name!r} holds the text {template.copies} times, which a standard folder cannot express. "
-                "Leave it out of --templates, or compare it with `layerscope evaluate`."
+                "Leave it out of templates=, or compare it with `layerscope evaluate`."
             )
         for pooling in map(POOLINGS.get, template.poolings):
             if not pooling.tried or (pooling.needs_cls and not has_cls) or (exportable and not pooling.sentence_transformers):

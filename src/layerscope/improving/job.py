@@ -24,7 +24,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.core.templates import BLEND
 from layerscope.engines import Engine
-from layerscope.errors import LayerscopeError, NonFiniteStatesError
+from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
@@ -106,7 +106,7 @@ def improve(
     command = Command("improve", options, **ways, show=stages)
     check_budget(budget, None)
     if sample < 1:
-        raise LayerscopeError(f"a sample has at least one text, not {sample}.")
+        raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
     names, blended = offered(templates, max_cost, labels is not None)
     make_grid(names, has_cls=False, has_norm=True, blended=blended)  # what is wrong is said before anything is loaded
@@ -130,7 +130,7 @@ def improve(
         try:
             return job.run(judge, place, overwrite)
         except NonFiniteStatesError as error:  # the advice to read other sites is not for a command that reads all layers
-            told = str(error).replace(", or read layers before this one with --sites.", ".")
+            told = str(error).replace(", or read layers before this one with sites=.", ".")
             raise NonFiniteStatesError(f"{loaded.name}: {told}") from error
 
 
@@ -183,7 +183,7 @@ class ImproveJob:
                     finished = read_back(Improved.kind, Improved.load, out)
                     other = other_rule(finished.manifest, self.settings)
                     if other:
-                        log.warning("%s was chosen by %s. To choose again: --overwrite (overwrite=True).", out, other)
+                        log.warning("%s was chosen by %s. To choose again: overwrite=True.", out, other)
                     return finished
                 for check in found:
                     log.warning("%s is damaged (%s): the run is computed again", check.path, check.reason)
@@ -218,7 +218,7 @@ class ImproveJob:
         other = decide(part, names, self.reader.layers, costs[single], self.settings.budget, eligible=eligible).chosen
         where = f"layer {self.reader.layers[other[1]]} under {names[other[0]].name}"
         scores = f"{part.score[other]:.3f} instead of {judgment.score[decision.chosen]:.3f}"
-        self.nearest = f"The best that needs one pass per text and no code of its own is {where} ({scores}): --max-cost 1."
+        self.nearest = f"The best that needs one pass per text and no code of its own is {where} ({scores}): max_cost=1."
         self.notes.append(
             f"a mean over {len(self.prompts)} templates is no standard module: its folder holds a small file of Python, and "
             f"loads with SentenceTransformer(folder, trust_remote_code=True) only. {self.nearest}"
@@ -304,7 +304,7 @@ class ImproveJob:
         if panel.encoder is not None and self.labels is None and prompts and prefers_plain_text(judgment, readouts):
             self.notes.append(
                 f"{panel.encoder.name} agrees more with the plain text than with any prompt. Judges that go by words rather than "
-                "by meaning do that, and their choice is worth less; long documents are another cause. Compare with --judge none."
+                "by meaning do that, and their choice is worth less; long documents are another cause. Compare with judge='none'."
             )
         return decision
 
@@ -346,7 +346,7 @@ class ImproveJob:
         readouts = {name: chosen.of(name) for name in chosen.parts}
         if count > len(sample.texts):
             seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
-            whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (--center-on all)"
+            whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
             announce(self.bar, f"centering on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
         scratch = None if self.work is None else self.work / "centering.npz"
         return center(self.reader, candidates, readouts, chosen.layer, sample, count, self.bar, scratch)

@@ -59,7 +59,7 @@ def find_judge(given: JudgeGiven | None, has_labels: bool) -> JudgeGiven:
         return _check_views(_build(cast(Any, given)) if isinstance(given, type) else given)
     if given == FewLabels.name:
         if not has_labels:
-            raise LayerscopeError(f"the judge {given!r} needs labeled examples: give a file of them with --labels (labels=).")
+            raise LayerscopeError(f"the judge {given!r} needs labeled examples: give a file of them with labels=.")
         return NONE
     if given in JUDGES or given in JUDGES.broken:
         return _check_views(_build(JUDGES.get(given)))
@@ -77,7 +77,7 @@ _FORMS = "A judge is one of these names, or a sentence encoder: one of the catal
 def _build(kind: type[Judge]) -> Judge:
     """A judge that is known by name; one that has to be given something cannot be asked by name alone."""
     if kind is Agreement:
-        raise LayerscopeError("the judge 'agreement' needs an encoder to agree with: give its name (--judge minilm-l6).")
+        raise LayerscopeError("the judge 'agreement' needs an encoder to agree with: give its name (judge='minilm-l6').")
     missing = [
         parameter.name
         for parameter in inspect.signature(kind).parameters.values()
@@ -230,14 +230,14 @@ def make_panel(judge: JudgeGiven, labels: Labeled | None, model: LoadedModel, te
         try:
             encoder = load(judge, offline=offline)
         except (OfflineError, DownloadError) as error:
-            raise type(error)(f"the judge: {error} Or judge without an encoder: --judge none.") from error
+            raise type(error)(f"the judge: {error} Or judge without an encoder: judge='none'.") from error
         folder = resolve(at_commit(judge, encoder), offline=offline).path
     else:
         return Panel(None, Readout(), labels, own=judge)
     if ModelIdentity.of(encoder.identity).same_as(ModelIdentity.of(model.identity)):
         raise LayerscopeError(
             f"the judge {encoder.name!r} is the model itself, and would agree with what it does already. Give another sentence "
-            "encoder (--judge minilm-l6), or let the model judge itself by its consistency (--judge none)."
+            "encoder (judge='minilm-l6'), or let the model judge itself by its consistency (judge='none')."
         )
     panel = Panel(encoder, own_readout(folder, encoder.width), labels)
     if not knows_language(encoder, texts[:200]):

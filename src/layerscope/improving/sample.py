@@ -139,7 +139,7 @@ class Reader:
         if distinct < LEAST_TEXTS:
             raise DataError(
                 f"of {len(texts)} texts only {distinct} differ once they are cut to {self.max_length} tokens; at least "
-                f"{LEAST_TEXTS} are needed to see which are neighbors. Raise --max-length, or give texts that begin differently."
+                f"{LEAST_TEXTS} are needed to see which are neighbors. Raise max_length=, or give texts that begin differently."
             )
 
     def missing_share(self, name: str, kinds: Sequence[str], texts: Sequence[str]) -> float:
@@ -170,7 +170,7 @@ def encoder_vectors(
     one = EncodePass(judge, template, last, readout.kinds, space, length)
     missing = one.missing(texts)
     bar.begin(f"{judge.name}, the judge|texts", len(set(texts)), len(set(texts)) - len(missing))
-    other = "Give another sentence encoder (--judge), or judge without one: --judge none."
+    other = "Give another sentence encoder (judge=), or judge without one: judge='none'."
     try:
         one.run(missing, bar.advance)
     except NonFiniteStatesError as error:

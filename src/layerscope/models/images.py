@@ -57,7 +57,7 @@ class ImageModel(LoadedModel):
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
         """What turns images into the model's input; the settings say which of their tokens are read."""
         if items.kind != self.kind:
-            raise ModelError(f"{self.name} is an image model: give images (--data DATA, or an ImageSet) instead of {items.kind}.")
+            raise ModelError(f"{self.name} is an image model: give images (data=) instead of {items.kind}.")
         return ImageReader(self, items, settings or ReadSettings())
 
     @cached_property
@@ -151,7 +151,7 @@ class ImageModel(LoadedModel):
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         """Not for images."""
-        raise ModelError(f"{self.name} is an image model: give images (--data DATA, or an ImageSet) instead of texts.")
+        raise ModelError(f"{self.name} is an image model: give images (data=) instead of texts.")
 
 
 class ImageReader(ItemReader):

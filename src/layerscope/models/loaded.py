@@ -58,7 +58,7 @@ class LoadedModel:
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
         """What turns items into the model's input. A model of another kind of items has its own."""
         if items.kind != self.kind:
-            raise DataError(f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (--data), or another model.")
+            raise DataError(f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (data=), or another model.")
         return TextReader(self, items, settings or ReadSettings())
 
     @property

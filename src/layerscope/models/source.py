@@ -321,7 +321,7 @@ def _explain_other_weights(repo: str, commit: str) -> None:
     if pickled is not None:
         raise ModelError(
             f"{repo} holds pickled weights only ({pickled}), and unpickling can run code. Convert them to safetensors, or pass "
-            "--allow-pickle (allow_pickle=True) if you trust where they come from."
+            "allow_pickle=True if you trust where they come from."
         )
     if ggufs:
         raise ModelError(f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path.")

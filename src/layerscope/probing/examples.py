@@ -14,7 +14,7 @@ import numpy as np
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items, is_items
 from layerscope.data.rows import SUFFIXES, as_label, is_missing, read_rows
-from layerscope.errors import DataError, LayerscopeError, clean_names
+from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names
 
 PARTS = ("train", "validation", "test")
 _FILES = (*SUFFIXES, ".json", ".parquet", ".txt", ".gz")  # what is named like a file is one, though not all can be read
@@ -64,7 +64,7 @@ def open_examples(
         return read_task(str(data), data_dir, offline)
     texts = list(data.texts if isinstance(data, Corpus) else data)
     if labels is None or len(labels) != len(texts):
-        raise LayerscopeError(f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}.")
+        raise InvalidValueError(f"a list of {len(texts)} texts needs as many labels, not {0 if labels is None else len(labels)}.")
     return text_examples({"": list(zip(texts, labels, strict=True))}, "texts")
 
 

@@ -21,7 +21,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.sites import pick_layers, site_of
 from layerscope.data.corpus import refuse_missing
 from layerscope.engines import Engine, ModelRecipe
-from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
+from layerscope.errors import InvalidValueError, ModelError, UnknownNameError
 from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
 from layerscope.probing.frozen import (
@@ -101,7 +101,7 @@ def probe(
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final norm", final_norm, FINAL_NORMS)
     if train_batch is not None and train_batch < 1:
-        raise LayerscopeError(f"train_batch must be at least 1, not {train_batch}.")
+        raise InvalidValueError(f"train_batch must be at least 1, not {train_batch}.")
     recipe = ProbeRecipe(tuple(float(r) for r in learning_rates), trial, epochs, patience, train_batch or 0, seed=seed)
     recipe.check()
     folder = None if out is None else RunFolder(out)

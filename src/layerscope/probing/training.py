@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.probing.examples import Split
 from layerscope.probing.heads import HEADS, NEIGHBORS, Head, Parameters, neighbor_ranks
@@ -59,12 +59,12 @@ class ProbeRecipe:
     def check(self) -> None:
         """Refuse what cannot work."""
         if not self.learning_rates or any(not (math.isfinite(rate) and rate > 0) for rate in self.learning_rates):
-            raise LayerscopeError(f"learning rates must be numbers above 0, not {list(self.learning_rates)}.")
+            raise InvalidValueError(f"learning rates must be numbers above 0, not {list(self.learning_rates)}.")
         for name in ("trial", "epochs", "patience"):
             if getattr(self, name) < 1:
-                raise LayerscopeError(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise InvalidValueError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if self.batch < 0:
-            raise LayerscopeError(f"the training batch must be at least 1 item, not {self.batch}.")
+            raise InvalidValueError(f"the training batch must be at least 1 item, not {self.batch}.")
 
     @property
     def most_epochs(self) -> int:
@@ -176,7 +176,7 @@ def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase],
         phase.seconds = spent
     _go_on(task, phase, recipe.epochs, recipe.patience, after_epoch)
     if (phase.at == 0).any():
-        raise LayerscopeError("the loss of a probe is not finite. Use smaller --learning-rates, or --final-norm applied.")
+        raise LayerscopeError("the loss of a probe is not finite. Use smaller learning_rates=, or final_norm='applied'.")
     last = np.where(phase.stopped > 0, phase.stopped, phase.epoch)
     return TrainedHeads(phase.best, phase.rates[:, 0], phase.accuracy[:, 0], phase.at[:, 0], last, phase.seconds)
 

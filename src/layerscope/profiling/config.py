@@ -10,7 +10,7 @@ from layerscope.capture import DEFAULT_SITES, FINAL_NORMS, FinalNorm
 from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
 from layerscope.data.augment import AUGMENTERS
 from layerscope.data.kinds import get_kind
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.metrics import ROW_PREPARATIONS, Options, expand_names, get_metric
 from layerscope.metrics.base import PromptMean
 from layerscope.metrics.entropy import check_alpha
@@ -144,15 +144,15 @@ def _check(config: ProfileConfig) -> None:
     if config.final_norm not in FINAL_NORMS:
         raise UnknownNameError("final_norm", str(config.final_norm), FINAL_NORMS)
     if config.needs("views") and not 2 <= config.views <= 16:
-        raise LayerscopeError(f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out.")
+        raise InvalidValueError(f"views must be 2 to 16, not {config.views}. Metrics that compare views can be left out.")
     if not config.metrics:
         raise LayerscopeError("no metrics were chosen. Leave them out for all, or name some; `layerscope metrics` lists them.")
     if config.augmenter not in AUGMENTERS:
         raise UnknownNameError("augmenter", str(config.augmenter), AUGMENTERS)
     if config.seed < 0:
-        raise LayerscopeError(f"seed must be 0 or more, not {config.seed}.")
+        raise InvalidValueError(f"seed must be 0 or more, not {config.seed}.")
     if config.max_length < 1:
-        raise LayerscopeError(f"max_length must be at least 1 token, not {config.max_length}.")
+        raise InvalidValueError(f"max_length must be at least 1 token, not {config.max_length}.")
     options = config.options
     for metric in map(get_metric, config.metrics):
         if is_plugin(metric):
@@ -167,6 +167,6 @@ def _check(config: ProfileConfig) -> None:
     except ValueError as error:
         raise LayerscopeError(f"{error}.") from None
     if options.permutations < 2 or options.dime_samples < 2:
-        raise LayerscopeError("permutations and dime_samples must be at least 2.")
+        raise InvalidValueError("permutations and dime_samples must be at least 2.")
     if options.temperature <= 0 or options.delta < 0:
-        raise LayerscopeError("temperature must be above 0 and delta at least 0.")
+        raise InvalidValueError("temperature must be above 0 and delta at least 0.")

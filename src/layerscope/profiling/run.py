@@ -16,7 +16,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import WideTable, pivot
 from layerscope.core.valley import find_valley
-from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError
+from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
 from layerscope.profiling.tables import PromptTable, in_order
 from layerscope.store import RunFolder, StoredRun
@@ -199,7 +199,7 @@ class Profile(WideTable, StoredRun):
             elif isinstance(other, Sequence) and metrics is None:  # the names of metrics, as the first argument
                 metrics = other
             else:
-                raise LayerscopeError(f"plot takes runs or their folders, not {type(other).__name__}.")
+                raise InvalidValueError(f"plot takes runs or their folders, not {type(other).__name__}.")
         return view(self.kind, "plot")(runs, None if metrics is None else list(metrics), **options)
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from layerscope.core.runs import explain_damage, load_run
 from layerscope.core.untrusted import exists
 from layerscope.correlation.pooled import ModelCorrelations
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.report.drawing import Style, styles
 from layerscope.report.headline import Headline, headline, marks
 from layerscope.report.notices import Notice, notices
@@ -82,7 +82,7 @@ def _gather(sources: Sequence[Source | Choice], live: dict[str, Any] | None) -> 
     scores = [one for one in sources if isinstance(one, Scores)]
     blocks = [one for one in sources if isinstance(one, Block)]
     if not curves and not scores and not blocks:
-        raise LayerscopeError("a report needs at least one run: give the folder of a finished run.")
+        raise InvalidValueError("a report needs at least one run: give the folder of a finished run.")
     for score in scores:
         if score.table.empty:
             raise LayerscopeError(f"the evaluation in {score.path} holds no scores: there is nothing to show.")

@@ -126,7 +126,7 @@ def serve(page: Path, port: int = 0) -> Iterator[tuple[str, Callable[[], None]]]
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as error:
-        raise LayerscopeError(f"cannot listen on port {port}: {error}. Choose another --port, or 0 for any free one.") from None
+        raise LayerscopeError(f"cannot listen on port {port}: {error}. Choose another port=, or 0 for any free one.") from None
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

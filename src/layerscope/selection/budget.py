@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 
 TOLERANCE = 1.0  # points
 
@@ -14,9 +14,9 @@ TOLERANCE = 1.0  # points
 def check(budget: float | None, tolerance: float | None) -> None:
     """Refuse what makes no sense."""
     if budget is not None and not 0 < budget <= 1:
-        raise LayerscopeError(f"a budget is a share of the blocks above 0 and at most 1, such as 0.5, not {budget:g}.")
+        raise InvalidValueError(f"a budget is a share of the blocks above 0 and at most 1, such as 0.5, not {budget:g}.")
     if tolerance is not None and not tolerance >= 0:
-        raise LayerscopeError(f"a tolerance is 0 points or more, not {tolerance:g}.")
+        raise InvalidValueError(f"a tolerance is 0 points or more, not {tolerance:g}.")
 
 
 def allowed_blocks(budget: float | None, n_blocks: int) -> int:

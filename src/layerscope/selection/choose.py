@@ -31,7 +31,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MANIFEST, load_run
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection import budget as budgets
 from layerscope.selection.choice import MOST_RISK, NOTHING, Choice
 from layerscope.selection.evidence import Evidence, from_atlas, from_run, need_blocks
@@ -114,7 +114,7 @@ def choose_label_free(
     at, warnings, forecast = answer.layer, list(answer.warnings), answer.forecast
     if layer is not None:
         if not 0 <= layer <= last:
-            raise LayerscopeError(f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}.")
+            raise InvalidValueError(f"layer {layer} does not exist: {evidence.model} has layers 0 to {last}.")
         at = layer
     elif forecast is not None:
         at, warning = budgets.earliest(_trusted(forecast, last, budget), at, answer.tied, budget, tolerance)
@@ -185,7 +185,7 @@ def _sort(sources: tuple[Any, ...]) -> tuple[list[Profile], list[Evaluation], li
                 f"{given} holds a {getattr(source, 'kind', 'run')}; a choice rests on a profile, an evaluation or a choice."
             )
         else:
-            raise LayerscopeError(
+            raise InvalidValueError(
                 f"expected the folder of a run, a Profile, an Evaluation or a Choice, not {type(given).__name__}."
             )
     return profiles, evaluations, choices

@@ -169,7 +169,7 @@ def read_valley(evidence: Evidence) -> tuple[float | None, str, bool]:
         return float(odds / (1 + odds)), f"one token reaches {largest:.0f} × the median norm", False
     if valley is not None:
         seen = "prompt entropy was measured behind the final norm, which hides its valley, and the sink was not measured"
-        return None, f"{seen} (profile with --final-norm hf, or with --metrics prompt_entropy,sink_ratio)", False
+        return None, f"{seen} (profile with final_norm=hf, or with metrics=prompt_entropy,sink_ratio)", False
     if "prompt_entropy" in evidence.curves:
         return None, "prompt entropy was not measured at every layer, and the sink not at all", False
     return None, "neither prompt entropy nor the sink was measured at every layer", False

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from layerscope.core.plugins import Registry
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.selection.choice import MOST_RISK
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, read_valley
 from layerscope.selection.prior import Forecast, Prior, best_layer, shipped
@@ -73,11 +73,11 @@ def get_rule(name: str) -> Rule:
     if not number:
         return rule.make(None)
     if not rule.parameter:
-        raise LayerscopeError(f"the rule {base!r} takes no number; {name!r} was given.")
+        raise InvalidValueError(f"the rule {base!r} takes no number; {name!r} was given.")
     try:
         value = float(number)
     except ValueError:
-        raise LayerscopeError(f"{name!r}: after the colon comes a number, such as {base}:0.7.") from None
+        raise InvalidValueError(f"{name!r}: after the colon comes a number, such as {base}:0.7.") from None
     return rule.make(value)
 
 
@@ -96,7 +96,7 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     if not as_fitted:
         warnings.append(
             "the final norm hides the valley that the rule was fitted on; the sink's norm stands in for it and the interval is "
-            "wider. A profile with --final-norm hf is read as the atlas is."
+            "wider. A profile with final_norm=hf is read as the atlas is."
         )
     shares = prior.shares(probability, last)
     forecast = prior.forecast(shares, 1.0 if as_fitted else UNSURE)
@@ -107,7 +107,7 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
     if forecast.risk(layer) > MOST_RISK:
         return _abstain(last, f"{sure}; layer {layer} looks best but would lose {_odds(forecast.risk(layer))}.", tuple(warnings))
     if not evidence.tuning_known:
-        unseen = "whether the last layer was trained for embedding cannot be seen without anisotropy or under --final-norm raw"
+        unseen = "whether the last layer was trained for embedding cannot be seen without anisotropy or under final_norm=raw"
         if probability < 0.5:
             # an early layer of a sentence encoder loses far more than one of a language model gains
             return _abstain(last, f"{sure}, but {unseen}.", tuple(warnings))
@@ -151,7 +151,7 @@ def nearest(depth: float, n_blocks: int) -> int:
 def _fixed_depth(depth: float | None) -> Rule:
     wanted = DEFAULT_DEPTH if depth is None else depth
     if not 0 <= wanted <= 1:
-        raise LayerscopeError(f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}.")
+        raise InvalidValueError(f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}.")
     return lambda evidence: Answer(nearest(wanted, evidence.n_blocks), f"the layer at {wanted:.0%} depth; nothing was looked at.")
 
 

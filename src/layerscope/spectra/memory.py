@@ -25,10 +25,10 @@ def memory_bound(limit: int | None) -> Iterator[None]:
         yield
         return
     if not torch.cuda.is_available():
-        raise LayerscopeError("--memory bounds the memory of a GPU, and none can be used here: leave it out.")
+        raise LayerscopeError("memory= bounds the memory of a GPU, and none can be used here: leave it out.")
     taken = max(torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count()))
     if limit <= taken:
-        raise LayerscopeError(f"--memory allows {describe_size(limit)}, and {describe_size(taken)} are in use: allow more.")
+        raise LayerscopeError(f"memory= allows {describe_size(limit)}, and {describe_size(taken)} are in use: allow more.")
     _set(limit)
     try:
         yield

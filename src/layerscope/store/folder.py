@@ -94,7 +94,7 @@ class RunFolder:
         with atomic.explained(self.path):
             is_file = self.path.exists() and not self.path.is_dir()
         if is_file:
-            raise RunFolderError(f"{self.path} is a file; a run needs a folder. Choose another --out.")
+            raise RunFolderError(f"{self.path} is a file; a run needs a folder. Choose another out=.")
 
     @property
     def scratch(self) -> Path:
@@ -175,7 +175,7 @@ class RunFolder:
                 if (name not in kept and (self.path / name).exists()) or (self.path / name).is_symlink():
                     raise RunFolderError(
                         f"{self.path / name} is in the way: no run of layerscope made it, so it is not replaced. "
-                        "Move it, or choose another --out."
+                        "Move it, or choose another out=."
                     )
             if earlier is not None and not is_complete(earlier):
                 start = {**earlier, **start}  # what was noted when the run started
@@ -192,7 +192,7 @@ class RunFolder:
                 # a run makes no links and pipes: it would write into somebody's file, or wait for ever
                 if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
                     raise RunFolderError(
-                        f"{path} is in the way: it is a link, a pipe or a device. Move it, or choose another --out."
+                        f"{path} is in the way: it is a link, a pipe or a device. Move it, or choose another out=."
                     )
                 if stat.S_ISREG(facts.st_mode) and facts.st_nlink > 1:  # somebody else's file too: a copy is ours alone
                     with path.open("rb") as source:
@@ -223,7 +223,7 @@ class RunFolder:
             if others:
                 raise RunFolderError(
                     f"{self.path} is not empty ({', '.join(others[:3])}) and holds no run"
-                    + (", and only runs are replaced. Choose another --out." if overwrite else ". Choose another --out.")
+                    + (", and only runs are replaced. Choose another out=." if overwrite else ". Choose another out=.")
                 )
             return None
         told = manifest.get("config")
@@ -233,7 +233,7 @@ class RunFolder:
             return None
         changes = "; ".join(_differences(manifest.get("config", {}), atomic.plain(config))) or "its configuration"
         raise RunFolderError(
-            f"{self.path} holds another run, which differs in {changes}. Choose another --out, or --overwrite to replace it."
+            f"{self.path} holds another run, which differs in {changes}. Choose another out=, or overwrite=True to replace it."
         )
 
     def write_table(self, name: str, table: pd.DataFrame, csv: bool = True) -> None:
@@ -256,7 +256,7 @@ class RunFolder:
 
         file = self.path / f"{name}.parquet"
         if not file.is_file():
-            raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with --overwrite.")
+            raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with overwrite=True.")
         check_table(file, self.manifest() or {})
         try:
             table = pd.read_parquet(file)

@@ -207,7 +207,7 @@ def _refuse_foreign(descriptor: int, path: Path) -> bool:
     ours = stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
     content = os.pread(descriptor, 4096, 0).strip(b"\0") if ours and facts.st_size else b""  # a power failure may leave zeros
     if not ours or (content and set(_parsed(content)) != _FACTS):
-        raise RunFolderError(f"{path} is in the way: it is not a lock of layerscope's. Move it, or choose another --out.")
+        raise RunFolderError(f"{path} is in the way: it is not a lock of layerscope's. Move it, or choose another out=.")
     return bool(content)
 
 
@@ -256,7 +256,7 @@ def _is_gone(holder: dict[str, Any]) -> bool:
 
 def _refusal(path: Path, about: Path, holder: dict[str, Any], by_hand: bool) -> str:
     who = f"process {holder.get('pid', '?')} on {holder.get('host', 'another machine')}, since {holder.get('since', '?')}"
-    advice = "Wait until it ends, stop it, or choose another --out."
+    advice = "Wait until it ends, stop it, or choose another out=."
     if by_hand:
         advice += f" If that process is gone, delete {path}."
     return f"another process is writing the run in {about} ({who}). {advice}"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from layerscope.capture import expand_sites
 from layerscope.core.columns import VALUE, names
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.metrics import many_intervals, prepare_rows
 from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
@@ -176,7 +176,7 @@ def _layers(wanted: list[int], blocks: int) -> list[int]:
     layers = [0, blocks // 2, blocks] if wanted in ([], [-1]) else list(dict.fromkeys(wanted))
     wrong = [layer for layer in layers if not 0 <= layer <= blocks]
     if wrong:
-        raise LayerscopeError(f"layer {wrong[0]} does not exist: layers run from 0 to {blocks}.")
+        raise InvalidValueError(f"layer {wrong[0]} does not exist: layers run from 0 to {blocks}.")
     return layers
 
 

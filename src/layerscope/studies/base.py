@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from layerscope.core.formatting import split_names
 from layerscope.core.plugins import Registry
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.studies.shared.models import Request, read_specs
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Option:
             kind = type(self.default[0]) if self.default else str
             values = [self._read(part, kind) for part in parts]
             if self.filled and not values:
-                raise LayerscopeError(f"option {self.name} is an empty list: give at least one value (default: {self.shown}).")
+                raise InvalidValueError(f"option {self.name} is an empty list: give at least one value (default: {self.shown}).")
             return values
         return value if self.default is None else self._read(value, type(self.default))
 
@@ -69,10 +69,11 @@ class Option:
                 raise ValueError
             if kind is int and isinstance(value, float) and value != int(value):
                 raise ValueError
-            return self._checked(kind(value))
+            found = kind(value)
         except (TypeError, ValueError):
             what = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
-            raise LayerscopeError(f"option {self.name} takes {what}, not {value!r} (default: {self.shown}).") from None
+            raise InvalidValueError(f"option {self.name} takes {what}, not {value!r} (default: {self.shown}).") from None
+        return self._checked(found)
 
     def _checked(self, value: Any) -> Any:
         """The value, if it is one of the valid names or within the bounds; NaN is in no bounds."""
@@ -81,7 +82,7 @@ class Option:
         low, high = self.least, self.most
         if (low is not None and not value >= low) or (high is not None and not value <= high):
             bounds = f"of {low:g} or more" if high is None else f"from {low:g} to {high:g}"
-            raise LayerscopeError(f"option {self.name} takes numbers {bounds}, not {value} (default: {self.shown}).")
+            raise InvalidValueError(f"option {self.name} takes numbers {bounds}, not {value} (default: {self.shown}).")
         return value
 
     @property

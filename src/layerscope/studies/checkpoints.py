@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.statistics import Interval
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
@@ -128,7 +128,7 @@ def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[s
             return _ordered(_revisions(one, wanted))
         raise LayerscopeError(
             f"{one.label} is one model: checkpoints need several. Give a folder that holds a folder per step, several folders, "
-            "or a hub model with --set steps=step0,step1000."
+            "or a hub model with steps=step0,step1000."
         )
     if wanted:
         raise LayerscopeError("steps goes with one model: a hub model or a folder that holds the checkpoints.")
@@ -164,7 +164,7 @@ def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[TrainingStep]
 def _revisions(one: Spec, wanted: list[str]) -> list[TrainingStep]:
     if not wanted:
         raise LayerscopeError(
-            f"{one.label} has no steps yet: name its revisions, such as --set steps=step0,step1000,step143000, or give a folder."
+            f"{one.label} has no steps yet: name its revisions, such as steps=step0,step1000,step143000, or give a folder."
         )
     repo = str(one.model).partition("@")[0]
     names = [f"step{each}" if each.isdigit() else each for each in wanted]
@@ -177,7 +177,7 @@ def _ordered(steps: list[TrainingStep]) -> list[TrainingStep]:
     labels = [step.spec.label for step in steps]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise LayerscopeError(f"the step {twice!r} was given twice.")
+        raise InvalidValueError(f"the step {twice!r} was given twice.")
     return sorted(steps, key=lambda step: (step.number, step.spec.label))
 
 

@@ -177,7 +177,7 @@ def build_corpora(texts: Sequence[str], options: dict[str, Any], seed: int) -> t
 
 def _enough(texts: Sequence[str] | Sequence[int], what: str, hint: str) -> None:
     if len(texts) < _FEWEST:
-        raise DataError(f"there are {len(texts)} {what}, and at least {_FEWEST} are needed. {hint}, or another --data.")
+        raise DataError(f"there are {len(texts)} {what}, and at least {_FEWEST} are needed. {hint}, or another data=.")
 
 
 def _drawn(texts: Sequence[str], count: int, seed: int) -> list[str]:

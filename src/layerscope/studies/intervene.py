@@ -80,7 +80,7 @@ class Intervene(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Find the sink, then profile and score the model as it is and under every edit."""
         if runs_elsewhere(request):
-            raise LayerscopeError("the study intervene edits the model in this process: leave --engine out.")
+            raise LayerscopeError("the study intervene edits the model in this process: leave engine= out.")
         request = canonical(request)
         given = read_specs(request.models)[0]
         bar.begin(f"loading {given.label}|", 1)

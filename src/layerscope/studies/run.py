@@ -19,7 +19,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.data import Corpus, load_corpus
 from layerscope.data.hub import pinned
 from layerscope.engines import Engine
-from layerscope.errors import DataError, LayerscopeError, MissingExtraError, UnknownNameError
+from layerscope.errors import DataError, InvalidValueError, MissingExtraError, UnknownNameError
 from layerscope.models import LoadedModel, wrap
 from layerscope.models.source import check_name
 from layerscope.progress import Progress
@@ -126,9 +126,9 @@ def study(
     if final_norm not in FINAL_NORMS:
         raise UnknownNameError("final_norm", str(final_norm), FINAL_NORMS)
     if max_length < 1:
-        raise LayerscopeError(f"max_length must be at least 1 token, not {max_length}.")
+        raise InvalidValueError(f"max_length must be at least 1 token, not {max_length}.")
     if seed < 0:
-        raise LayerscopeError(f"seed must be 0 or more, not {seed}.")
+        raise InvalidValueError(f"seed must be 0 or more, not {seed}.")
     folder = None if out is None else RunFolder(out)
     given = [model if isinstance(model, (str, Path, LoadedModel, Spec)) else wrap(model, tokenizer) for model in models]
     for spec in map(read_spec, given):  # a misspelled name must not be found out after hours with the first

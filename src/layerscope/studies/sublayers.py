@@ -80,7 +80,7 @@ class Sublayers(Study):
         if not parts:
             raise LayerscopeError(
                 f"{given.label} is read as the {model.anatomy.family} family, which names no states inside its blocks. "
-                "Studies of whole layers (extreme, compare, scale) work; so does another --family that fits the model."
+                "Studies of whole layers (extreme, compare, scale) work; so does another family= that fits the model."
             )
         spec = given if runs_elsewhere(request) else Spec(model, given.label)
         run = profile_of(

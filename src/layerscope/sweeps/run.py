@@ -125,7 +125,7 @@ def sweep(
         stem = plan.name if isinstance(source, Mapping) else Path(str(source)).stem
         folder = Path(out or plan.out or Path("runs") / folder_name(stem))
         if folder.exists() and not folder.is_dir():
-            raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another --out.")
+            raise RunFolderError(f"{folder} is a file; a sweep needs a folder. Choose another out=.")
         place = RunFolder(folder)
         with pinned(_commits_before(place, overwrite)) as pins:
             corpora = {corpus: corpus.load(plan.offline) for corpus in plan.corpora}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from layerscope.capture.hooks import first_tensor
-from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
+from layerscope.errors import InvalidValueError, LayerscopeError, ModelError, UnknownNameError
 from layerscope.metrics.entropy import check_alpha, spectrum_entropy
 from layerscope.metrics.options import RowPreparation, check_rows
 from layerscope.models import modules
@@ -152,7 +152,7 @@ class LayerPenalty:
         if effect not in EFFECTS:
             raise UnknownNameError("effect of a penalty", str(effect), EFFECTS)
         if not (math.isfinite(weight) and weight >= 0):
-            raise LayerscopeError(
+            raise InvalidValueError(
                 f"the weight of a penalty is a number of 0 or more, not {weight}. The effect says the direction."
             )
         self.effect, self.weight, self.alpha, self.rows = effect, float(weight), check_alpha(alpha), rows

@@ -18,7 +18,7 @@ from torch import nn
 
 from layerscope.capture import FINAL_NORMS, Reducer, expand_sites
 from layerscope.core.conventions import Reading
-from layerscope.errors import LayerscopeError, ModelError, NonFiniteStatesError, UnknownNameError
+from layerscope.errors import InvalidValueError, ModelError, NonFiniteStatesError, UnknownNameError
 from layerscope.metrics import Options, PromptMean
 from layerscope.metrics.registry import MetricName
 from layerscope.models import LoadedModel, modules
@@ -49,7 +49,7 @@ class Pace:
 
     def __init__(self, share: float, clock: Callable[[], float] = time.perf_counter) -> None:
         if not 0 < share < 1:
-            raise LayerscopeError(f"share is a share of the run's time between 0 and 1, not {share}.")
+            raise InvalidValueError(f"share is a share of the run's time between 0 and 1, not {share}.")
         self.share, self.clock = share, clock
         self.training = self.own = 0.0
         self._left: float | None = None  # when training got the machine back

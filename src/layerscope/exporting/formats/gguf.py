@@ -135,7 +135,7 @@ def _write_settings(writer: Any, draft: Draft) -> None:
     gemma = type(module).__name__ == "Gemma3TextModel"
     if window and not gemma and window < draft.framed.max_length:
         raise ExportError(
-            f"this model attends to {window} tokens at a time, and llama.cpp to all of them. Add --max-length {window}."
+            f"this model attends to {window} tokens at a time, and llama.cpp to all of them. Add max_length={window}."
         )
     rope = config.rope_parameters
     whole = rope.get("full_attention", rope)

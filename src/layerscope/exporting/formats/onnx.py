@@ -57,11 +57,11 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
     name = draft.model.name
     if draft.model.anatomy.family.startswith("mamba"):
         raise ExportError(
-            f"{name}: Mamba goes through a text step by step, which no graph of fixed size holds. Leave out --onnx."
+            f"{name}: Mamba goes through a text step by step, which no graph of fixed size holds. Leave out onnx=True."
         )
     if draft.model.identity["dtype"] != "float32":
         raise ExportError(
-            "an ONNX graph is made from float32 weights: leave out --dtype, and use --quantize int8 for a small one."
+            "an ONNX graph is made from float32 weights: leave out dtype=, and use quantize='int8' for a small one."
         )
     with _silence():
         model = SentenceTransformer(str(draft.folder), device="cpu", local_files_only=True, trust_remote_code=False).eval()
@@ -133,7 +133,7 @@ def _trace(pipeline: Pipeline, example: tuple[np.ndarray, np.ndarray], file: Pat
             torch.onnx.export(pipeline, given, str(file), dynamo=True, dynamic_shapes=shapes, external_data=wide, **named)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            raise ExportError(f"torch could not turn this model into an ONNX graph: {reason}. Leave out --onnx.") from error
+            raise ExportError(f"torch could not turn this model into an ONNX graph: {reason}. Leave out onnx=True.") from error
 
 
 def _quantized(file: Path) -> Path:

@@ -26,7 +26,7 @@ from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.engines import Engine
-from layerscope.errors import LayerscopeError, UnknownNameError
+from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.load import identify_files
@@ -128,7 +128,7 @@ def read_spec(given: str | Path | LoadedModel | Spec) -> Spec:
             options["adapters"] = (*options.get("adapters", ()), value)
         elif key in ("bidirectional", "trust_remote_code", "allow_pickle"):
             if value.lower() not in ("", "true", "false"):
-                raise LayerscopeError(f"{key} in {given!r} is true or false, not {value!r}.")
+                raise InvalidValueError(f"{key} in {given!r} is true or false, not {value!r}.")
             options[key] = value.lower() != "false"
         else:
             options[key] = value

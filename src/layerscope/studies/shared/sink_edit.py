@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from layerscope.capture import Batch, expand_sites
 from layerscope.capture.hooks import first_tensor
-from layerscope.errors import LayerscopeError
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.forward import read_states
 from layerscope.metrics.tokens.norms import token_norms
 from layerscope.models import LoadedModel
@@ -85,12 +85,12 @@ def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], opti
     curve = ratios.mean(axis=1)
     least, layer = float(options["least"]), int(options["layer"])
     if layer > model.n_blocks:
-        raise LayerscopeError(f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}.")
+        raise InvalidValueError(f"option layer: this model has layers 0 to {model.n_blocks}, not {layer}.")
     if layer < 0:
         if curve.max() < least:
             raise LayerscopeError(
                 f"no sink was found: the largest token is at most {curve.max():.1f} × the median (layer {int(curve.argmax())}), "
-                f"under {least:g}. Give --set least=… or the layer to edit, --set layer=…"
+                f"under {least:g}. Give least=… or the layer to edit, layer=…"
             )
         rise = np.diff(np.log(np.maximum(curve, 1e-30)), prepend=0.0)
         rise[curve < least] = -np.inf
@@ -134,7 +134,7 @@ class SinkEdit:
         if edit == "moved" and len(free) < len(sink.features):
             raise LayerscopeError(
                 f"the sink is carried by {len(sink.features)} of {model.width} features: `moved` has nowhere to put them. "
-                "Raise --set massive=… or leave `moved` out of --set edits=…"
+                "Raise massive=… or leave `moved` out of edits=…"
             )
         self._rank = torch.from_numpy(random.permutation(_MOST_TOKENS))
         direction = np.zeros(model.width)
