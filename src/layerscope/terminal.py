@@ -47,6 +47,12 @@ def unframed_table(columns: int) -> Table:
     return table
 
 
+def print_notes(console: RichConsole, notes: Iterable[Any]) -> None:
+    """What a reader must be told beside the numbers, a line each."""
+    for note in notes:
+        console.print(f"[yellow]note[/] {escape(str(note))}")
+
+
 def print_facts(console: RichConsole, facts: Iterable[tuple[str, str]]) -> None:
     """Names, dimmed, and beside each what it is."""
     table = unframed_table(2)

@@ -125,14 +125,6 @@ def test_the_terminal_shows_one_curve_per_model_and_sink(capsys: pytest.CaptureF
     assert all(len(row[3]) == 4 for row in rows)  # a bar per layer
 
 
-def test_deep_models_have_curves_that_fit() -> None:
-    from layerscope.studies.terminal import _thinned
-
-    assert len(_thinned(np.arange(200.0))) == 40
-    assert _thinned(np.arange(200.0))[[0, -1]].tolist() == [0, 199]
-    assert _thinned(np.arange(31.0)).tolist() == list(range(31))
-
-
 def test_traces_are_greedy_and_followed() -> None:
     """What is written is what transformers' own greedy decoding gives; the verdict speaks about the trace."""
     import torch

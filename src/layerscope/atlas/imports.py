@@ -13,6 +13,7 @@ from layerscope.atlas.sharing import CARD, COLUMNS, FILE, KINDS, digest_of, read
 from layerscope.cache import cache_dir
 from layerscope.core.readout import READOUT_COLUMNS
 from layerscope.core.runs import explain_damage, folder_name
+from layerscope.core.tables import lowest_and_highest
 from layerscope.core.untrusted import exists, parse_json
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError, clean_name, clean_values
 from layerscope.store import atomic
@@ -160,17 +161,9 @@ def show_imported(name: str) -> dict[str, Any]:
             named: dict[str, Any] = dict(zip(by, key, strict=True))  # type: ignore[arg-type, unused-ignore]
             line = rows.sort_values("layer")
             y, layers = line["value"].to_numpy(float), line["layer"].astype(int).tolist()
-            low, high = int(y.argmin()), int(y.argmax())
-            curves.append(
-                {
-                    **{column: None if pd.isna(value) else value for column, value in named.items()},
-                    "layers": layers,
-                    "values": y.tolist(),
-                    "lowest": {"layer": layers[low], "value": float(y[low])},
-                    "highest": {"layer": layers[high], "value": float(y[high])},
-                    "last": float(y[-1]),
-                }
-            )
+            told = {column: None if pd.isna(value) else value for column, value in named.items()}
+            curve = {"layers": layers, "values": y.tolist(), **lowest_and_highest(layers, y), "last": float(y[-1])}
+            curves.append({**told, **curve})
     if not curves:
         raise LayerscopeError(f"{name} has no defined values.")
     return {"model": name, "imported": True, "curves": curves}

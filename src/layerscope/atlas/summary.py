@@ -13,6 +13,7 @@ from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
 from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
 from layerscope.atlas.tables import AtlasModel, find_model
+from layerscope.core.tables import lowest_and_highest
 from layerscope.correlation import same_tasks
 from layerscope.errors import LayerscopeError
 
@@ -63,17 +64,8 @@ def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
     for metric in [m for m in METRICS if m in set(values["metric"])]:
         own = values[values["metric"] == metric].sort_values("layer")
         y = own["value"].to_numpy(float)
-        low, high = int(y.argmin()), int(y.argmax())
-        rows.append(
-            {
-                "metric": metric,
-                "values": y.tolist(),
-                "layers": own["layer"].tolist(),
-                "lowest": {"layer": int(own["layer"].iloc[low]), "value": float(y[low])},
-                "highest": {"layer": int(own["layer"].iloc[high]), "value": float(y[high])},
-                "last": float(y[-1]),
-            }
-        )
+        curve = {"values": y.tolist(), "layers": own["layer"].tolist(), **lowest_and_highest(own["layer"], y)}
+        rows.append({"metric": metric, **curve, "last": float(y[-1])})
     return rows
 
 

@@ -39,6 +39,15 @@ def plain_columns(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**changes) if changes else table
 
 
+def lowest_and_highest(layers: Any, values: Any) -> dict[str, dict[str, Any]]:
+    """Where a curve over layers is lowest and highest; values that are not defined are left out, nothing where none is."""
+    known = [(float(value), int(layer)) for layer, value in zip(layers, values, strict=True) if value == value]
+    if not known:
+        return {}
+    ends = {"lowest": min(known, key=lambda point: point[0]), "highest": max(known, key=lambda point: point[0])}
+    return {name: {"layer": layer, "value": value} for name, (value, layer) in ends.items()}
+
+
 def pivot(rows: pd.DataFrame, column: str | list[str], index: str = "layer", value: str = "value") -> pd.DataFrame:
     """A tidy table as a wide one; the columns keep the order in which they first come."""
     table = rows.pivot_table(index=index, columns=column, values=value, aggfunc="first", sort=False)

@@ -12,7 +12,7 @@ from rich.table import Table
 from layerscope.core.readout import how_read
 from layerscope.core.templates import names_of
 from layerscope.improving.result import Improved
-from layerscope.terminal import Console, print_facts
+from layerscope.terminal import Console, print_facts, print_notes
 
 _WIDTH = 64
 _COSTLY = 4.0
@@ -78,8 +78,7 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     if not result.manifest["evidence"]["kept_default"]:
         console.print(_neighbors(result))
     print_facts(console, score_lines(result))
-    for note in (*result.warnings, *_cost_note(result)):
-        console.print(f"[yellow]note[/] {escape(note)}")
+    print_notes(console, (*result.warnings, *_cost_note(result)))
     if result.folder is not None:
         trust = ", trust_remote_code=True" if result.manifest["evidence"].get("needs_trust") else ""
         console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}"{trust})[/].encode(texts)')

@@ -173,6 +173,13 @@ def main_metrics(names: Iterable[str] | None = None) -> list[str]:
     return [name for name in in_reading_order(known if names is None else names) if name in known and known[name].info.main]
 
 
+def metric_title(name: str, sink: str = "keep") -> str:
+    """What a metric is called in titles and tables; its name where it is no metric here."""
+    known = REGISTRY.all()
+    title = known[name].info.title if name in known else name.replace("_", " ")
+    return title + (", sink dropped" if sink == "drop" else "")
+
+
 def on_log_scale(name: str) -> bool:
     """Whether a metric is drawn on a logarithmic axis."""
     known = REGISTRY.all()

@@ -139,17 +139,13 @@ class ProbeRun(WideTable, StoredRun):
             curve = self.curve(probe)
             best, last = curve.iloc[int(curve["value"].argmax())], curve.iloc[-1]
             chosen = curve[curve["validation"] == curve["validation"].max()].iloc[-1]
+            told: dict[str, Any] = {}
+            for name, row in (("best", best), ("last", last), ("chosen", chosen)):
+                told |= {f"{name}_layer": int(row["layer"]), name: float(row["value"])}
+                told[f"{name}_ci"] = [float(row[end]) for end in INTERVAL]
             by_probe[probe] = {
-                "best_layer": int(best["layer"]),
-                "best": float(best["value"]),
-                "best_ci": [float(best[name]) for name in INTERVAL],
+                **told,
                 "tied": [int(layer) for layer in curve.loc[curve["tied_best"], "layer"]],
-                "last_layer": int(last["layer"]),
-                "last": float(last["value"]),
-                "last_ci": [float(last[name]) for name in INTERVAL],
-                "chosen_layer": int(chosen["layer"]),
-                "chosen": float(chosen["value"]),
-                "chosen_ci": [float(chosen[name]) for name in INTERVAL],
                 "gain": float(chosen["gain"]),
                 "gain_ci": [float(chosen["gain_low"]), float(chosen["gain_high"])],
             }

@@ -14,7 +14,7 @@ from layerscope.core.columns import PROFILE, names, with_added
 from layerscope.core.runs import view
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL
-from layerscope.core.tables import WideTable, pivot
+from layerscope.core.tables import WideTable, lowest_and_highest, pivot
 from layerscope.core.valley import find_valley
 from layerscope.errors import InvalidValueError, RunFolderError, UnknownNameError
 from layerscope.metrics import get_metric
@@ -149,7 +149,7 @@ class Profile(WideTable, StoredRun):
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants to know first, as plain values: where each metric is lowest and highest, the valley, the sink."""
-        extremes = {}
+        extremes: dict[str, Any] = {}
         plain = self.table[(self.table["normalization"] == "raw") & (self.table["sink"] == "keep")]
         curves = dict(iter(plain.groupby("metric", sort=False)))
         for metric in self.table["metric"].unique():
@@ -157,12 +157,8 @@ class Profile(WideTable, StoredRun):
             curve = rows.dropna(subset=["value"])
             if curve.empty:
                 continue
-            low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
-            extremes[metric] = {
-                "lowest": {"layer": int(low["layer"]), "value": float(low["value"])},
-                "highest": {"layer": int(high["layer"]), "value": float(high["value"])},
-                "last": {"layer": int(curve["layer"].iloc[-1]), "value": float(curve["value"].iloc[-1])},
-            }
+            last = {"layer": int(curve["layer"].iloc[-1]), "value": float(curve["value"].iloc[-1])}
+            extremes[metric] = {**lowest_and_highest(curve["layer"], curve["value"]), "last": last}
         valley = entropy_valley(self.table)
         return {
             "model": self.name,

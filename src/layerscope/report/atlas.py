@@ -10,7 +10,7 @@ from rich.markup import escape
 from layerscope.core.statistics import Interval
 from layerscope.report.panels import NAMES
 from layerscope.report.text import numeric_table
-from layerscope.terminal import Console
+from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,8 +204,7 @@ def print_correlations(correlations: Correlations, tables: Tables, console: Cons
         "over tasks: Holm p of their mean, all tasks drawn together; beyond: share of them with adjusted p < 0.05",
         style="dim",
     )
-    for note in tables.notes:
-        console.print(f"[yellow]note[/] {escape(note)}")
+    print_notes(console, tables.notes)
     if correlations.undefined:
         one = correlations.undefined[0]
         example = f"{one['metric']} with {one['task']}: {one['reason']}"

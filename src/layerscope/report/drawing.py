@@ -140,8 +140,22 @@ def plain_log_axis(axis: Any) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def quiet(axis: Any) -> None:
-    """Small ticks, a faint grid, no frame."""
+def panel_axes(figure: Any, panels: int, columns: int, **options: Any) -> list[Any]:
+    """So many sets of axes, side by side in rows of `columns`."""
+    axes = figure.subplots(-(-panels // columns), columns, squeeze=False, **options).ravel()
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    return list(axes[:panels])
+
+
+def quiet(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
+    """Small ticks, a faint grid, no frame; with a title and names of the axes (`depth` is told more closely)."""
+    if title:
+        axis.set_title(title, fontsize=9, loc="left")
+    if x:
+        axis.set_xlabel("depth (layer / blocks)" if x == "depth" else x, fontsize=8)
+    if y:
+        axis.set_ylabel(y, fontsize=8)
     axis.tick_params(labelsize=7)
     axis.grid(alpha=0.25, linewidth=0.5)
     axis.spines[["top", "right"]].set_visible(False)

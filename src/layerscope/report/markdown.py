@@ -9,12 +9,12 @@ from typing import Any
 
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import Interval
-from layerscope.metrics import metrics
+from layerscope.metrics import metric_title
 from layerscope.report.contents import Report
 from layerscope.report.notices import convention_rows
 from layerscope.report.sections.profile import curve_of
-from layerscope.report.sources import Block, Curves, Line, Scores
-from layerscope.report.text import number, sparkline
+from layerscope.report.sources import Block, Curves, Scores
+from layerscope.report.text import curve_ends, number, sparkline
 
 _MOST_ROWS = 60  # of a table of a study, probe or sweep
 
@@ -50,7 +50,7 @@ def markdown(report: Report) -> str:
         own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)
         parts += ["", f"## Metric against score: {plain(report.curves[pair.curves].label)}", ""]
         rows = [
-            [_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["chance"]), _two(r["p"]), r["n"]]
+            [metric_title(r["metric"], r["sink"]), f"{r['rho']:+.2f}", _two(r["chance"]), _two(r["p"]), r["n"]]
             for r in own.to_dict(orient="records")
         ]
         parts += _table(["metric", "Spearman's ρ", "chance reaches", "Holm p", "layers"], rows)
@@ -58,7 +58,7 @@ def markdown(report: Report) -> str:
         if not over.empty:
             parts += ["", f"The mean of the correlations with each of {int(over['tasks'].max())} tasks, drawn together:", ""]
             rows = [
-                [_title(r["metric"], r["sink"]), f"{r['value']:+.2f}", _two(r["chance"]), _two(r["p"])]
+                [metric_title(r["metric"], r["sink"]), f"{r['value']:+.2f}", _two(r["chance"]), _two(r["p"])]
                 for r in over.sort_values("value", key=abs, ascending=False).to_dict(orient="records")
             ]
             parts += _table(["metric", "mean ρ", "chance reaches", "Holm p"], rows)
@@ -71,7 +71,7 @@ def markdown(report: Report) -> str:
             "",
         ]
         rows = [
-            [_title(r["metric"], "keep"), f"{r['value']:+.2f}", f"{r['t']:.2f}", _two(r["p_adjusted"]), int(r["families"])]
+            [metric_title(r["metric"]), f"{r['value']:+.2f}", f"{r['t']:.2f}", _two(r["p_adjusted"]), int(r["families"])]
             for r in table.to_dict(orient="records")
         ]
         parts += _table(["metric", "mean ρ", "t", "Holm p", "families"], rows)
@@ -85,10 +85,9 @@ def _metrics(curves: Curves) -> list[str]:
             curve = curve_of(curves, name, sink).dropna(subset=["value"])
             if curve.empty:
                 continue
-            values, layers = curve["value"].to_numpy(), curve["layer"].to_numpy()
-            low, high = int(values.argmin()), int(values.argmax())
-            ends = [f"{number(values[i])} @ {layers[i]}" for i in (low, high)]
-            rows.append([_title(name, sink), sparkline(values), *ends, number(float(values[-1]))])
+            values = curve["value"].to_numpy()
+            ends = curve_ends(curve["layer"], values)
+            rows.append([metric_title(name, sink), sparkline(values), *ends, number(float(values[-1]))])
     return _table(["metric", "first → last layer", "lowest", "highest", "last"], rows)
 
 
@@ -111,7 +110,7 @@ def _block(block: Block) -> list[str]:
     """Its charts as sparklines, then its tables, long ones in part."""
     parts: list[str] = []
     for chart in block.charts:
-        rows = [[line.name, sparkline(line.values), *_ends(line)] for line in chart.lines]
+        rows = [[line.name, sparkline(line.values), *curve_ends(line.layers, line.values)] for line in chart.lines]
         parts += [
             "",
             *_table([f"{chart.title}, {chart.unit}".removesuffix(", "), "first → last layer", "lowest", "highest"], rows),
@@ -120,16 +119,6 @@ def _block(block: Block) -> list[str]:
         parts += ["", f"### {plain(title)}", "", *_table(list(table.columns), table.head(_MOST_ROWS).to_numpy().tolist())]
         parts += ["", f"The first {_MOST_ROWS} of {len(table)} rows."] if len(table) > _MOST_ROWS else []
     return parts
-
-
-def _ends(line: Line) -> list[str]:
-    known = [(value, layer) for value, layer in zip(line.values, line.layers, strict=True) if math.isfinite(value)]
-    return [f"{number(value)} @ {layer}" for value, layer in (min(known), max(known))] if known else ["–", "–"]
-
-
-def _title(name: str, sink: str) -> str:
-    known = metrics().get(name)
-    return (known.info.title if known else name) + (", sink dropped" if sink == "drop" else "")
 
 
 def _two(value: float) -> str:

@@ -19,11 +19,11 @@ import pandas as pd
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
-from layerscope.metrics import get_metric, metrics
+from layerscope.metrics import metric_title, metrics
 from layerscope.report.drawing import new_figure
 from layerscope.report.panels import correlation_panels, draw_charts, plot_panels
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
-from layerscope.report.text import number
+from layerscope.report.text import curve_ends, number
 from layerscope.selection.choice import Choice, headline, lines
 
 if TYPE_CHECKING:
@@ -92,17 +92,16 @@ def curves_html(curves: Curves) -> str:
             for sink in ("keep", "drop")
             if len(rows := curve_of(curves, name, sink))
         ]
-        charts.append(Chart(_title(name), drawn, metrics()[name].info.unit if name in metrics() else ""))
+        charts.append(Chart(metric_title(name), drawn, metrics()[name].info.unit if name in metrics() else ""))
     parts.append(charts_html(charts))
     told = []
     for name in curves.table["metric"].unique():
         curve = curve_of(curves, name, "keep").dropna(subset=["value"])
         if curve.empty:
-            told.append([_title(name), "undefined", "", "", ""])
+            told.append([metric_title(name), "undefined", "", "", ""])
             continue
-        low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
         ends = [number(float(curve["value"].iloc[place])) for place in (0, -1)]
-        told.append([_title(name), *ends, *(f"{number(float(row['value']))} @ {int(row['layer'])}" for row in (low, high))])
+        told.append([metric_title(name), *ends, *curve_ends(curve["layer"], curve["value"])])
     parts.append(table_html(pd.DataFrame(told, columns=["metric", "first layer", "last", "lowest @", "highest @"]), most=40))
     return _page(parts, curves.warnings)
 
@@ -237,7 +236,3 @@ def _drawn(draw: Callable[[], Figure], says: str) -> str:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100)
     return _png(stream.getvalue(), says)
-
-
-def _title(name: str) -> str:
-    return get_metric(name).info.title if name in metrics() else name.replace("_", " ")

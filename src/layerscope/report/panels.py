@@ -11,7 +11,7 @@ import numpy as np
 
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.report.drawing import COLORS, escape_math, new_figure, quiet
+from layerscope.report.drawing import COLORS, escape_math, new_figure, panel_axes, quiet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,23 +26,13 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
     if not panels:
         raise LayerscopeError("there is nothing to draw.")
     columns = min(4 if len(panels) > 6 else 3, len(panels))
-    lines = math.ceil(len(panels) / columns)
     width = 6.4 if len(panels) == 1 else 4.0 * columns
-    figure = new_figure(width, 3.1 * lines + (1.2 if not panels[0].bars else 0.9))
-    axes = np.atleast_1d(figure.subplots(lines, columns, squeeze=False)).ravel()
+    figure = new_figure(width, 3.1 * math.ceil(len(panels) / columns) + (1.2 if not panels[0].bars else 0.9))
     labels = list(dict.fromkeys(_base(s.label) for panel in panels for s in panel.series if s.label))
     colors = _colors(labels, any(panel.ordered for panel in panels))
-    for axis, panel in zip(axes, panels, strict=False):
-        if panel.bars:
-            _bars(axis, panel, colors)
-        else:
-            _lines(axis, panel, colors)
-        axis.set_title(escape_math(panel.title), fontsize=9, loc="left")
-        axis.set_xlabel(panel.x_label, fontsize=8)
-        axis.set_ylabel(panel.y_label, fontsize=8)
-        quiet(axis)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
+    for axis, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
+        (_bars if panel.bars else _lines)(axis, panel, colors)
+        quiet(axis, escape_math(panel.title), panel.x_label, panel.y_label)
     handles = _legend(panels, colors)
     if handles:
         figure.legend(
@@ -66,11 +56,8 @@ def draw_charts(part: Any, charts: Sequence[Chart]) -> None:
                 axis.fill_between(line.layers, line.low, line.high, color=color, alpha=0.15, linewidth=0)
             if line.note is not None and line.note[0] in line.layers:
                 axis.plot(line.note[0], line.values[list(line.layers).index(line.note[0])], "o", color=color, markersize=5)
-        axis.set_title(escape_math(chart.title), fontsize=9, loc="left")
-        axis.set_ylabel(chart.unit, fontsize=8)
-        axis.set_xlabel("layer", fontsize=8)
         axis.legend(fontsize=7, frameon=False)
-        quiet(axis)
+        quiet(axis, escape_math(chart.title), "layer", chart.unit)
 
 
 def _base(label: str) -> str:

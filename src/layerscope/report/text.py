@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from layerscope.core.tables import lowest_and_highest
 from layerscope.terminal import headed_table
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -53,13 +54,24 @@ def break_at_slashes(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def sparkline(values: Any) -> str:
-    """A curve in one line of text; gaps where a value is undefined.
+def curve_ends(layers: Any, values: Any) -> list[str]:
+    """The lowest and the highest value of a curve, each with its layer.
+
+    >>> curve_ends([0, 1, 2], [1.5, float("nan"), 0.25])
+    ['0.25 @ 2', '1.50 @ 0']
+    """
+    return [f"{number(end['value'])} @ {end['layer']}" for end in lowest_and_highest(layers, values).values()] or ["–", "–"]
+
+
+def sparkline(values: Any, most: int | None = None) -> str:
+    """A curve in one line of text; gaps where a value is undefined. Of more than `most` values, some, evenly, ends included.
 
     >>> sparkline([0, 1, 2, 3])
     '▁▃▆█'
     """
     array = np.asarray(values, dtype=float)
+    if most is not None and len(array) > most:
+        array = array[np.linspace(0, len(array) - 1, most).round().astype(int)]
     finite = array[np.isfinite(array)]
     if not len(finite):
         return " " * len(array)

@@ -10,7 +10,7 @@ import pandas as pd
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.metrics import in_reading_order, on_log_scale, shown_series
 from layerscope.metrics import metrics as every_metric
-from layerscope.report.drawing import color_key, logarithmic, new_figure, quiet, sequential
+from layerscope.report.drawing import color_key, logarithmic, new_figure, panel_axes, quiet, sequential
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,23 +35,19 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
         panels = [key for key in panels if key in main] or panels
     columns = min(3, len(panels))
     figure = new_figure(3.5 * columns + 0.5, 2.6 * -(-len(panels) // columns) + 0.3)
-    axes = figure.subplots(-(-len(panels) // columns), columns, squeeze=False)
+    axes = panel_axes(figure, len(panels), columns)
     layers = sorted(table["layer"].unique())
     colors = dict(zip(layers, sequential(len(layers)), strict=True))
-    for axis, (metric, sink) in zip(axes.ravel(), panels, strict=False):
+    for axis, (metric, sink) in zip(axes, panels, strict=True):
         rows = table[(table["metric"] == metric) & (table["sink"] == sink)]
         for layer, curve in rows.groupby("layer"):
             axis.plot(curve["step"], curve["value"], color=colors[layer], linewidth=1.3, marker="o", markersize=1.8)
         if on_log_scale(metric):
             logarithmic(axis)
-        axis.set_title(_title(metric, sink), fontsize=9, loc="left")
-        axis.set_xlabel("training step", fontsize=8)
-        quiet(axis)
-    for axis in axes.ravel()[len(panels) :]:
-        axis.set_axis_off()
+        quiet(axis, _title(metric, sink), "training step")
     step = max(1, len(layers) // 16)
     shown = [layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)]
-    color_key(figure, list(axes.ravel()), shown, "layer")
+    color_key(figure, axes, shown, "layer")
     return figure
 
 

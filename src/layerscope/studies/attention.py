@@ -90,8 +90,7 @@ class Attention(Study):
         right.set_title("Largest norm over the median, in the block's input", fontsize=9, loc="left")
         right.set_yscale("log")
         for axis in (left, right):
-            axis.set_xlabel("depth (layer / blocks)", fontsize=8)
-            quiet(axis)
+            quiet(axis, "", "depth")
         right.legend(frameon=False, fontsize=7)
         figure.suptitle(subtitle(manifest), fontsize=8)
         return figure

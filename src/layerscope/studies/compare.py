@@ -133,9 +133,7 @@ class Compare(Study):
                 rows = rows[(rows["sink"] == sink) & (rows["normalization"] == "raw")].dropna(subset=["value"])
                 if len(rows):
                     band(axis, rows, colors[label], alpha=0.25)
-            axis.set_xlabel("depth (layer / blocks)", fontsize=8)
-            axis.set_ylabel(f"difference ({metrics()[metric].info.unit})", fontsize=8)
-            quiet(axis)
+            quiet(axis, "", "depth", f"difference ({metrics()[metric].info.unit})")
         for row in axes[:2, :2]:  # with and without the sink on one scale: that is what they are compared on
             low, high = min(a.get_ylim()[0] for a in row), max(a.get_ylim()[1] for a in row)
             for axis in row:

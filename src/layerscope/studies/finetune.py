@@ -32,6 +32,7 @@ from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
+from layerscope.report.drawing import panel_axes
 from layerscope.store import RunFolder
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import (
@@ -127,17 +128,13 @@ class Finetune(Study):
         rows = table[table["kind"] == "value"]
         panels = wanted_panels(rows)
         columns = min(3, len(panels))
-        height = -(-len(panels) // columns)
-        figure = new_figure(3.6 * columns, 2.7 * height + 0.4)
-        axes = figure.subplots(height, columns, squeeze=False).ravel()
+        figure = new_figure(3.6 * columns, 2.7 * -(-len(panels) // columns) + 0.4)
         steps = sorted(rows["step"].unique())
         names = {f"{seed:.0f} {step:.0f}": step for seed in sorted(rows["seed"].unique()) for step in steps}
         rows = rows.assign(line=[f"{seed:.0f} {step:.0f}" for seed, step in zip(rows["seed"], rows["step"], strict=True)])
         shade = {step: str(round(0.75 - 0.75 * i / max(1, len(steps) - 1), 2)) for i, step in enumerate(steps)}
-        for axis, panel in zip(axes, panels, strict=False):
+        for axis, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
             draw_panel(axis, rows, panel, "line", {name: shade[step] for name, step in names.items()})
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
         figure.suptitle(f"{subtitle(manifest)}; a line per seed, light before training, dark after", fontsize=8)
         return figure
 

@@ -125,10 +125,7 @@ class Intervene(Study):
             for condition, rows in scores.groupby("condition", sort=False):
                 mean = rows.groupby("depth", as_index=False)["value"].mean()
                 band(axes[2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
-            axes[2].set_title(f"Mean score, {scores['task'].nunique()} tasks", fontsize=9, loc="left")
-            axes[2].set_xlabel("depth (layer / blocks)", fontsize=8)
-            axes[2].set_ylabel("points", fontsize=8)
-            quiet(axes[2])
+            quiet(axes[2], f"Mean score, {scores['task'].nunique()} tasks", "depth", "points")
         handles = [Line2D([], [], color=colors[name], label=name) for name in conditions]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
         figure.suptitle(escape_math(f"{values['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)

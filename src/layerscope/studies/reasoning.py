@@ -123,9 +123,7 @@ class Reasoning(Study):
                     curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
                     line = {k: v for k, v in look.items() if k != "alpha"}
                     band(axis, curve, colors[label], x="position", alpha=look.get("alpha", 0.16), **line)
-            axis.set_title(name.removeprefix("the "), fontsize=9, loc="left")
-            axis.set_xlabel("tokens read", fontsize=8)
-            quiet(axis)
+            quiet(axis, name.removeprefix("the "), "tokens read")
         axes[0].set_ylabel("prompt entropy of the prefix (nats)", fontsize=8)
         _legend(axes[-1], colors)
         figure.suptitle(escape_math(subtitle(manifest)), fontsize=8)

@@ -6,13 +6,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.sites import whole_layers
-from layerscope.report.text import number, sparkline
+from layerscope.report.text import curve_ends, sparkline
 from layerscope.studies.base import Study, get_study, studies
 from layerscope.studies.run import StudyRun
 from layerscope.terminal import Console, headed_table
@@ -89,9 +88,8 @@ def _print_curves(console: Console, run: StudyRun) -> None:
         curve = group.sort_values("layer")
         if curve.empty:
             continue
-        low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
-        ends = [f"{number(end['value'])} @ {int(end['layer'])}" for end in (low, high)]
-        shown.add_row(*(escape(str(part)) for part in key), sparkline(_thinned(curve["value"].to_numpy())), *ends)
+        ends = curve_ends(curve["layer"], curve["value"])
+        shown.add_row(*(escape(str(part)) for part in key), sparkline(curve["value"], _WIDEST), *ends)
     if shown.row_count:
         console.print(shown)
     if len(groups) > _CURVES:
@@ -106,10 +104,3 @@ def _whole_layers(table: pd.DataFrame) -> pd.DataFrame:
     if "kind" in rows and len(rows):
         rows = rows[rows["kind"] == rows["kind"].iloc[0]]
     return rows[rows["normalization"] == "raw"] if "normalization" in rows else rows
-
-
-def _thinned(values: np.ndarray) -> np.ndarray:
-    """At most so many values that the curve fits beside its names: evenly spaced, the first and the last among them."""
-    if len(values) <= _WIDEST:
-        return values
-    return np.asarray(values[np.linspace(0, len(values) - 1, _WIDEST).round().astype(int)])

@@ -224,11 +224,8 @@ def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
     axis.text(
         top * 0.97, 1 + 0.04 * top, "where Theorem 1 as printed\nputs every matrix", fontsize=7, ha="right", color="dimgrey"
     )
-    axis.set_title("Theorem 1: effective rank is the larger one", fontsize=9, loc="left")
-    axis.set_xlabel("entropy rank exp(S₁)", fontsize=8)
-    axis.set_ylabel("effective rank", fontsize=8)
     axis.legend(fontsize=7, frameon=False, loc="upper left", markerscale=1.5)
-    quiet(axis)
+    quiet(axis, "Theorem 1: effective rank is the larger one", "entropy rank exp(S₁)", "effective rank")
 
 
 def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
@@ -246,12 +243,9 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(rows["x"].unique()), [f"{n:g}" for n in sorted(rows["x"].unique())])
     axis.axhline(0, color="grey", linewidth=0.8)
-    axis.set_title("Theorems 5 and 6: the difference is the missing trace", fontsize=9, loc="left")
-    axis.set_xlabel("prompts N (D = 16)", fontsize=8)
-    axis.set_ylabel("dataset entropy S₂ (nats)", fontsize=8)
     axis.set_ylim(top=float(rows["value"].max()) + 4)  # room for the legend
     axis.legend(fontsize=7, frameon=False, loc="upper right")
-    quiet(axis)
+    quiet(axis, "Theorems 5 and 6: the difference is the missing trace", "prompts N (D = 16)", "dataset entropy S₂ (nats)")
 
 
 STUDY = Theory()

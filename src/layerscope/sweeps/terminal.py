@@ -12,7 +12,7 @@ from rich.table import Table
 
 from layerscope.core.formatting import format_duration
 from layerscope.metrics.registry import few_metrics
-from layerscope.report.text import number, sparkline
+from layerscope.report.text import curve_ends, sparkline
 from layerscope.sweeps.run import Sweep
 from layerscope.terminal import Console, headed_table
 
@@ -75,7 +75,6 @@ def _curves(rows: pd.DataFrame) -> list[tuple[str, str, str, str]]:
     for name, part in groups:
         curve = part.dropna(subset=["value"]).sort_values("layer")
         if len(curve):
-            low, high = curve.iloc[int(curve["value"].argmin())], curve.iloc[int(curve["value"].argmax())]
-            ends = [f"{number(float(end['value']))} @ {int(end['layer'])}" for end in (low, high)]
-            lines.append((name, sparkline(curve["value"]), ends[0], ends[1]))
+            low, high = curve_ends(curve["layer"], curve["value"])
+            lines.append((name, sparkline(curve["value"]), low, high))
     return lines

@@ -74,15 +74,14 @@ def test_sparkline() -> None:
     assert sparkline([]) == ""
 
 
-def test_deep_models_keep_their_ends(run: Profile) -> None:
-    from layerscope.report.sections.profile import _fitted
-
+def test_deep_models_keep_their_ends() -> None:
     values = np.zeros(200)
     values[[0, -1]] = 1, 2
-    drawn = _fitted(values, 28)
+    drawn = sparkline(values, 28)
     assert len(drawn) == 28
     assert drawn[-1] == "█"
     assert drawn[0] > drawn[1]
+    assert len(sparkline(np.arange(27.0), 28)) == 27
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, quiet
 from layerscope.report.sources import Scores, Section, weights_text
 from layerscope.report.text import break_at_slashes, sparkline
 from layerscope.selection.choice import readout_word
-from layerscope.terminal import Console, headed_table
+from layerscope.terminal import Console, headed_table, print_notes
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -132,12 +132,9 @@ def draw_readouts(figure: Any, score: Scores) -> None:
             linewidth=1.5,
             label=escape_math(readout),
         )
-    axis.set_xlabel("layer", fontsize=8)
-    axis.set_ylabel("main score × 100", fontsize=8)
     what = escape_math(score.tasks[0]) if len(score.tasks) == 1 else f"mean over {score.mean_says}"
-    axis.set_title(f"{escape_math(score.label)}: {what}", fontsize=9, loc="left")
     axis.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    quiet(axis)
+    quiet(axis, f"{escape_math(score.label)}: {what}", "layer", "main score × 100")
 
 
 _NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers
@@ -158,8 +155,7 @@ def print_evaluation(run: Evaluation, console: Console | None = None) -> None:
         console.print(f"[yellow]undefined[/] {escape(line)}")
     if len(m["undefined"]) > 3:
         console.print(f"[yellow]undefined[/] … and {len(m['undefined']) - 3} more, in manifest.json")
-    for warning in m["warnings"]:
-        console.print(f"[yellow]note[/] {escape(warning)}")
+    print_notes(console, m["warnings"])
     for failure in run.failed:
         console.print(f"[red]failed[/] {escape(failure['task'])}: {escape(failure['reason'])}")
 
@@ -225,16 +221,6 @@ def _readouts(run: Evaluation, width: int, names: int) -> Table:
         at = int(np.nanargmax(means))
         last = f"{100 * means[-1]:.2f}" if math.isfinite(means[-1]) else "–"
         table.add_row(
-            escape(break_at_slashes(name, names)),
-            sparkline(_narrowed(means, width)),
-            f"{100 * means[at]:.2f} @ {layers[at]}",
-            last,
+            escape(break_at_slashes(name, names)), sparkline(means, width), f"{100 * means[at]:.2f} @ {layers[at]}", last
         )
     return table
-
-
-def _narrowed(values: np.ndarray, width: int) -> np.ndarray:
-    """At most `width` values, evenly spaced, the first and the last among them."""
-    if len(values) <= width:
-        return values
-    return values[np.round(np.linspace(0, len(values) - 1, width)).astype(int)]

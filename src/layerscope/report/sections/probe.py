@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, escape_math, fill_band, line_style, new_figure, quiet, styles
+from layerscope.report.drawing import COLORS, escape_math, fill_band, line_style, new_figure, panel_axes, quiet, styles
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
-from layerscope.terminal import Console, headed_table
+from layerscope.terminal import Console, headed_table, print_notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,18 +82,15 @@ def plot_probes(
     """One panel per probe, one line per run with its 95 % band; a filled point at the best layer, rings at those tied with it."""
     probes = list(dict.fromkeys(probe for run in runs for probe in run.probes))
     columns = len(probes) if len(probes) < 4 else 2
-    rows = -(-len(probes) // columns)
-    figure = new_figure(3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * rows + 0.8)
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()[: len(probes)]
+    figure = new_figure(3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(probes) // columns) + 0.8)
+    axes = panel_axes(figure, len(probes), columns, sharey=True)
     names = [run.name for run in runs] if labels is None else list(labels)
     looks = styles([(run.manifest["model"]["family"], name) for run, name in zip(runs, names, strict=True)])
     for axis, probe in zip(axes, probes, strict=True):
         for run, look, name in zip(runs, looks, names, strict=True):
             if probe in run.probes:
                 _line(axis, run, probe, metric, x, COLORS[look.color], line_style(look.dash), name)
-        axis.set_title(_PROBES.get(probe, f"{probe} probe"), fontsize=9, loc="left")
-        axis.set_xlabel("depth (layer / blocks)" if x == "depth" else "layer", fontsize=8)
-        quiet(axis)
+        quiet(axis, _PROBES.get(probe, f"{probe} probe"), x)
     for axis in axes[::columns]:
         axis.set_ylabel(_TITLES[metric], fontsize=8)
     _crop(axes[0], runs, metric)
@@ -139,8 +136,7 @@ def print_probes(run: ProbeRun, console: Console | None = None) -> None:
     console.print(_layers(run, console.width))
     for probe in run.probes:
         console.print(f"{probe:>10}  {sparkline(run.curve(probe)['value'])}  {sentence(run, probe)}", highlight=False)
-    for warning in run.manifest["warnings"]:
-        console.print(f"[yellow]note[/] {escape(warning)}")
+    print_notes(console, run.manifest["warnings"])
 
 
 def sentence(run: ProbeRun, probe: str) -> str:

@@ -16,12 +16,23 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.metrics import get_metric, main_metrics, metrics, on_log_scale, shown_series
+from layerscope.metrics import get_metric, main_metrics, metric_title, metrics, on_log_scale, shown_series
 from layerscope.profiling.run import entropy_valley
-from layerscope.report.drawing import COLORS, Style, escape_math, fill_band, line_style, logarithmic, new_figure, quiet, styles
+from layerscope.report.drawing import (
+    COLORS,
+    Style,
+    escape_math,
+    fill_band,
+    line_style,
+    logarithmic,
+    new_figure,
+    panel_axes,
+    quiet,
+    styles,
+)
 from layerscope.report.sources import Curves, Section, weights_text
-from layerscope.report.text import number, sparkline
-from layerscope.terminal import Console, headed_table
+from layerscope.report.text import curve_ends, number, sparkline
+from layerscope.terminal import Console, headed_table, print_notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,12 +102,9 @@ def profile_height(panels: int, columns: int) -> float:
 
 def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *, x: str = "depth", columns: int = 4) -> None:
     """Draw the panels into a figure or a part of one."""
-    axes = np.atleast_1d(figure.subplots(math.ceil(len(names) / columns), columns, squeeze=False)).ravel()
     looks = styles([(run.family, run.model) for run in curves])
-    for axis, name in zip(axes, names, strict=False):
+    for axis, name in zip(panel_axes(figure, len(names), columns), names, strict=True):
         _panel(axis, curves, looks, name, x)
-    for axis in axes[len(names) :]:
-        axis.set_visible(False)
     handles = _legend(curves, looks)
     # as many beside each other as the figure has room for: a name of 40 letters takes about 3 inches
     longest = max(len(str(handle.get_label())) for handle in handles)
@@ -160,11 +168,7 @@ def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str,
             )
     if on_log_scale(name):
         logarithmic(axis)
-    known = metrics().get(name)
-    axis.set_title(known.info.title if known else name.replace("_", " "), fontsize=9, loc="left")
-    axis.set_ylabel(known.info.unit if known else "", fontsize=8)
-    axis.set_xlabel("depth (layer / blocks)" if x == "depth" else "layer", fontsize=8)
-    quiet(axis)
+    quiet(axis, metric_title(name), x, metrics()[name].info.unit if name in metrics() else "")
 
 
 def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
@@ -208,8 +212,7 @@ def print_run(run: Profile, console: Console | None = None) -> None:
         console.print(escape(valley.sentence()))
     elif "prompt_entropy" in set(run.table["metric"]):
         console.print("Prompt entropy has no valley: no dip is clear of noise and at least 5 % below both its shoulders.")
-    for warning in run.manifest["warnings"]:
-        console.print(f"[yellow]note[/] {escape(warning)}")
+    print_notes(console, run.manifest["warnings"])
 
 
 def describe_prompts(manifest: dict[str, Any]) -> str:
@@ -276,20 +279,12 @@ def _curves(run: Profile, width: int) -> Table:
             continue
         for sink in metric.info.sinks:
             curve = run.curve(name, sink=sink)
-            values, at = curve["value"].to_numpy(), curve["layer"].to_numpy()
+            values = curve["value"].to_numpy()
             label = name if sink == "keep" else "  … sink dropped"
             if not np.isfinite(values).any():
                 table.add_row(label, "undefined at every layer")
                 continue
-            low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
-            extremes = [f"{number(values[i])} @ {at[i]:<2}" for i in (low, high)]
+            extremes = [end + " " * (end[-2] == " ") for end in curve_ends(curve["layer"], values)]
             meaning = [metric.info.higher_means if sink == "keep" else ""] if wide else []
-            table.add_row(label, _fitted(values, 28 if width < 100 else 48), *extremes, *meaning)
+            table.add_row(label, sparkline(values, 28 if width < 100 else 48), *extremes, *meaning)
     return table
-
-
-def _fitted(values: np.ndarray, most: int) -> str:
-    """A sparkline of at most `most` characters: deep models are sampled evenly, ends included."""
-    if len(values) > most:
-        values = values[np.linspace(0, len(values) - 1, most).round().astype(int)]
-    return sparkline(values)

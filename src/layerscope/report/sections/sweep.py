@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.core.sites import whole_layers
+from layerscope.core.tables import lowest_and_highest
 from layerscope.metrics import metrics
 from layerscope.metrics.registry import few_metrics
 from layerscope.report.sources import Block, Chart, Line, Section
@@ -71,9 +72,8 @@ def _extremes(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     keys = ["job", "task", "readout", "metric"]
     for key, part in _curves(table).dropna(subset=["value"]).groupby(keys, sort=False, dropna=False):
-        low, high = part.iloc[int(part["value"].argmin())], part.iloc[int(part["value"].argmax())]
-        named = dict(zip(keys, key, strict=True))
-        rows.append({**named, "lowest": low["value"], "at": low["layer"], "highest": high["value"], "at layer": high["layer"]})
+        low, high = lowest_and_highest(part["layer"], part["value"]).values()
+        rows.append([*key, low["value"], low["layer"], high["value"], high["layer"]])
     return pd.DataFrame(rows, columns=[*keys, "lowest", "at", "highest", "at layer"])
 
 

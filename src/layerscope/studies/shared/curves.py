@@ -26,6 +26,7 @@ from layerscope.report.drawing import (
     fill_band,
     logarithmic,
     new_figure,
+    panel_axes,
     quiet,
     sequential,
     styles,
@@ -72,10 +73,7 @@ def draw_panel(axis: Any, table: pd.DataFrame, panel: tuple[str, str, str], by: 
         if len(rows):
             band(axis, rows, color, alpha=0.13)
     known = metrics().get(metric)
-    axis.set_title(title, fontsize=9, loc="left")
-    axis.set_ylabel("" if known is None else known.info.unit, fontsize=8)
-    axis.set_xlabel("depth (layer / blocks)", fontsize=8)
-    quiet(axis)
+    quiet(axis, title, "depth", "" if known is None else known.info.unit)
     if on_log_scale(metric):
         logarithmic(axis)
 
@@ -84,16 +82,13 @@ def draw_ordered(table: pd.DataFrame, labels: Sequence[str], shown: Sequence[str
     """A panel per metric; models in an order (steps, sizes) that their colors follow, named in a bar."""
     panels = wanted_panels(table)
     columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = new_figure(3.6 * columns + 1.2, 2.7 * rows + 0.5)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    figure = new_figure(3.6 * columns + 1.2, 2.7 * -(-len(panels) // columns) + 0.5)
+    axes = panel_axes(figure, len(panels), columns)
     colors = dict(zip(labels, sequential(len(labels)), strict=True))
-    for axis, panel in zip(axes, panels, strict=False):
+    for axis, panel in zip(axes, panels, strict=True):
         draw_panel(axis, table, panel, "model", colors)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
     _same_scale(axes, panels)
-    color_key(figure, list(axes[: len(panels)]), [escape_math(name) for name in shown], key)
+    color_key(figure, axes, [escape_math(name) for name in shown], key)
     figure.suptitle(subtitle(manifest), fontsize=9)
     return figure
 
