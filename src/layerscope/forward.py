@@ -47,6 +47,7 @@ class BatchRunner:
     ) -> None:
         """The same for items that are read when their batch is made: `make(numbers)` gives the batch."""
         self.tokens = run_batches(lengths, lambda numbers: reduce(numbers, make(numbers)), self.tokens, self.batch_size)
+        self.model.check_files()
 
 
 Look = Callable[[list[int], Batch, int, Tensor, Tensor], None]

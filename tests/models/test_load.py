@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 import transformers as hf
 
+import layerscope
 from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, OfflineError, UnknownNameError
 from layerscope.models import LoadedModel, load, wrap
 from layerscope.models.source import resolve
+from layerscope.store import RunFolder
 from tests.models.reading import read_layers, some_ids
 from tests.tiny import EOS, build_tiny, tiny_model, tiny_tokenizer
 
@@ -20,6 +23,30 @@ def save(folder: Path, family: str = "llama", seed: int = 0) -> Path:
     build_tiny(family, seed).save_pretrained(folder)
     tiny_tokenizer(family in ("bert", "mpnet", "roberta")).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("how", ["in place", "by rename"])
+def test_weights_that_change_under_a_run_are_told_and_nothing_is_complete(
+    how: str, tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = save(tmp_path / "a"), save(tmp_path / "b", seed=1)
+    run = LoadedModel.run
+
+    def overwrite(model: LoadedModel, batch: object) -> object:
+        if how == "in place":
+            (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+        else:
+            shutil.copy(other / "model.safetensors", tmp_path / "new")
+            (tmp_path / "new").replace(folder / "model.safetensors")
+        return run(model, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LoadedModel, "run", overwrite)
+    with pytest.raises(ModelError, match=r"model.safetensors was changed while .* was in use.* Run the same command again"):
+        layerscope.profile(folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False)
+    assert RunFolder(tmp_path / "run").status == "stopped"
+    monkeypatch.undo()
+    with pytest.raises(LayerscopeError, match="the model's weights"):
+        layerscope.profile(folder, texts, out=tmp_path / "run", views=2, permutations=2, progress=False)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mamba", "bert", "gpt_neox"])

@@ -69,7 +69,7 @@ def test_batches_go_without_masks_only_where_that_was_tried(monkeypatch: pytest.
     run = modules.run
     monkeypatch.setattr(modules, "run", lambda module, ids, mask=None, *more: given.append(mask) or run(module, ids, mask, *more))
     for known, masked in [(None, [1, 1, 1]), (Maskless(True, False), [0, 1, 1]), (Maskless(True, True), [0, 0, 1])]:
-        model._maskless = known
+        model._tried, model._open_shortcuts = known, int(known is not None)
         given.clear()
         got = {name: model.run(batch).last_hidden_state for name, batch in batches.items()}
         assert [mask is not None for mask in given] == [bool(m) for m in masked]

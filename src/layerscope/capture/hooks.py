@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,15 @@ _RESIDUAL_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 OnState = Callable[[int, Tensor, Tensor], None]
 OnRaw = Callable[[int, Tensor, nn.Module], bool]
 
+_locks: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+_changing = threading.Lock()
+
+
+def lock_of(thing: Any) -> threading.RLock:
+    """The lock of a block or a tokenizer that several threads may use, whatever wraps it. Its thread may take it again."""
+    with _changing:
+        return _locks.setdefault(thing, threading.RLock())
+
 
 class _PassDone(Exception):
     """Raised inside the last hook: the rest of the forward pass would compute nothing that is read."""
@@ -35,6 +46,8 @@ class Capture:
     `applied` norms every state of the residual stream with the model's final norm, `raw` none, `hf` the last layer only (what
     `output_hidden_states` returns: of most image models it is raw there too). Branches and norms inside blocks are always raw.
     `on_raw(i, raw, norm)`, if given, is asked first where a norm is to be applied: True says that it needs no normed state.
+
+    Several threads may read one model: their passes wait for each other, and each capture sees those of its own thread only.
     """
 
     def __init__(
@@ -46,6 +59,7 @@ class Capture:
         self.on_raw = on_raw
         self._handles: list[RemovableHandle] = []
         self._unread: set[int] = set()
+        self._lock, self._thread = lock_of(anatomy.blocks[0]), 0
 
     def __enter__(self) -> Self:
         try:
@@ -63,10 +77,13 @@ class Capture:
         """Run one forward pass; it ends as soon as every site has been read."""
         self._unread = set(range(len(self.sites)))
         try:
-            with torch.inference_mode():
+            with self._lock, torch.inference_mode():
+                self._thread = threading.get_ident()
                 forward()
         except _PassDone:
             return
+        finally:
+            self._thread = 0
         missing = ", ".join(self.sites[i].name for i in sorted(self._unread)[:5])
         raise ModelError(
             f"the forward pass never reached {missing}: the {self.anatomy.family} family does not describe this model."
@@ -80,7 +97,8 @@ class Capture:
         tap = _tap(self.anatomy, site)
 
         def read(*found: Any) -> None:
-            self._read(index, _scaled(first_tensor(*found), tap))
+            if self._thread == threading.get_ident():
+                self._read(index, _scaled(first_tensor(*found), tap))
 
         def before(_module: nn.Module, given: Any, named: Any) -> None:
             read(given, named)

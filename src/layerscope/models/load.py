@@ -17,7 +17,7 @@ from layerscope.models.declared import check_sizes
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import files_sha256, module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
-from layerscope.models.loaded import LoadedModel
+from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
 from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model, sound_family
@@ -66,6 +66,7 @@ def load(
     source = resolve(spec, offline, revision=revision, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     if source.gguf is not None:
         require_gguf()
+    files = {path: file_state(path) for path in source.weights}
 
     options: dict[str, Any] = {"dtype": precision, "trust_remote_code": trust_remote_code}
     if device_map is not None:
@@ -102,6 +103,8 @@ def load(
         sentence_encoder=(source.path / "modules.json").is_file(),
         adapters=facts,
     )
+    model.files = files
+    model.check_files()
     return model
 
 

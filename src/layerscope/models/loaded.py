@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,22 @@ from torch import Tensor, nn
 
 from layerscope.capture.anatomy import Anatomy
 from layerscope.capture.batches import Batch, make_batch
+from layerscope.capture.hooks import lock_of
 from layerscope.data.items import Items
 from layerscope.errors import DataError, ModelError
 from layerscope.models import modules
 from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_by_characters, tokenizer_explained
+
+FileState = tuple[int, int, int]
+
+
+def file_state(path: Path) -> FileState | None:
+    """A file's size, modification time and inode; None where it is gone."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class LoadedModel:
     anatomy: Anatomy
     name: str
     identity: dict[str, Any] = field(default_factory=dict)
+    files: dict[Path, FileState | None] = field(default_factory=dict, repr=False, compare=False)
+    """The files of its weights as they were when it was loaded. They may be mapped: who writes to one changes the model."""
 
     def __post_init__(self) -> None:
         self._accepts = modules.accepted(self.module)
@@ -48,7 +63,16 @@ class LoadedModel:
             self._tokenizer.truncation_side = "right"
         self.shares_prefixes: bool | None = None  # not tried yet: see `models.prefix`
         self._tried: modules.Maskless | None = None  # nor this: see `shortcuts`
-        self._maskless: modules.Maskless | None = None  # what holds now
+        self._open_shortcuts = 0
+
+    def check_files(self) -> None:
+        """An error if a file of the weights is not the one that was loaded."""
+        for path, before in self.files.items():
+            if file_state(path) != before:
+                raise ModelError(
+                    f"{path} was changed while {self.name} was in use, so results would mix two models. Run the same command "
+                    "again, or load the model again."
+                )
 
     @property
     def kind(self) -> str:
@@ -157,11 +181,18 @@ class LoadedModel:
             takes_mask = "attention_mask" in self._accepts
             self._tried = modules.maskless(self.module) if takes_mask else modules.Maskless(False, False)
             modules.find_shortcuts(self.module)
-        before, self._maskless = self._maskless, self._tried
+        with lock_of(self.module):
+            self._open_shortcuts += 1
         try:
             yield
         finally:
-            self._maskless = before
+            with lock_of(self.module):
+                self._open_shortcuts -= 1
+
+    @property
+    def _maskless(self) -> modules.Maskless | None:
+        """What holds now."""
+        return self._tried if self._open_shortcuts else None
 
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""
@@ -193,7 +224,7 @@ class LoadedModel:
             raise DataError(f"max_length must be at least 1, not {limit}.")
         self._refuse_too_short(limit)
         heads, long = cut_by_characters(texts, limit)
-        with tokenizer_explained(self.name):
+        with lock_of(self._tokenizer), tokenizer_explained(self.name):
             tokens = self._tokenize(heads, limit)
             for i in (i for i in long if not tokens.truncated[i]):
                 whole = self._tokenize([texts[i]], limit)
@@ -227,7 +258,7 @@ class LoadedModel:
         if not getattr(self._tokenizer, "is_fast", False):
             raise ModelError(f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest.")
         options = {"return_offsets_mapping": True, "return_attention_mask": False, "return_token_type_ids": False}
-        with tokenizer_explained(self.name):
+        with lock_of(self._tokenizer), tokenizer_explained(self.name):
             batch = self._tokenizer(list(texts), verbose=False, **options)
         offsets = [[(int(a), int(b)) for a, b in row] for row in batch["offset_mapping"]]
         return [list(ids) for ids in batch["input_ids"]], offsets
