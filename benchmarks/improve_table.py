@@ -74,7 +74,8 @@ class Measured:
             "favorite": float(scores[best]), "chosen": float(scores[chosen]), "best": float(np.nanmax(scores)),
             "at": f"{readouts[chosen[0]].name} {self.layers[chosen[1]]}", "cost": float(self.costs[list(which)][chosen]),
             "default": self.default, "task": self.name, "kept": float(bool(decision.weak)),
-            "agreement": float(part.score[chosen]), "by words": float(prefers_plain_text(part, readouts)) if len(which) > 1 else 0.0,
+            "agreement": float(part.score[chosen]),
+            "by words": float(prefers_plain_text(part, readouts)) if len(which) > 1 else 0.0,
         }  # fmt: skip
 
 

@@ -100,4 +100,3 @@ def hub(files: dict[str, bytes], other_files: dict[str, bytes], tmp_path: Path, 
         utils.close_session()
         yield known
         utils.close_session()
-        utils.set_client_factory(utils._http.default_client_factory)

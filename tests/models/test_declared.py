@@ -114,10 +114,11 @@ def test_a_tokenizer_without_its_unknown_token(folder: Path) -> None:
         profile(folder, [f"a b and {i} others" for i in range(300)], metrics=["prompt_entropy"], max_length=8)
 
 
-@pytest.mark.parametrize("value", [[1], "x", 5, {"quant_method": []}, None])
-def test_a_quantization_that_is_none(folder: Path, value: object) -> None:
+@pytest.mark.parametrize("value", [[1], "x", 5, {"quant_method": []}, None, {"quant_method": "gptq"}])
+def test_a_quantization_is_told_only_where_it_is_one(folder: Path, value: Any) -> None:
     change(folder / "config.json", quantization_config=value)
-    resolve(folder)  # what transformers makes of it is its own error
+    named = isinstance(value, dict) and value["quant_method"] == "gptq"
+    assert resolve(folder).quantization == ("gptq" if named else None)  # what transformers makes of it is its own error
 
 
 def test_a_reason_of_several_lines_is_one(folder: Path) -> None:

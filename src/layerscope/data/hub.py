@@ -75,42 +75,35 @@ def limit_hub_waits() -> None:
 
     Its bars, and those of `datasets`, are shown only where a person looks.
     """
-    from huggingface_hub import utils
+    from huggingface_hub import get_session, utils
 
     if not shows_bars():
         utils.disable_progress_bars()
         disable = getattr(sys.modules.get("datasets"), "disable_progress_bars", None)
         if disable is not None:
             disable()
-    make = getattr(utils, "set_client_factory", None)
-    default = getattr(getattr(utils, "_http", None), "default_client_factory", None)
-    current = getattr(getattr(utils, "_http", None), "_GLOBAL_CLIENT_FACTORY", None)
-    if make is None or default is None or current is not default:
-        return  # an earlier client, or one that the user has set up
-    create: Any = default
-
-    def limit(request: Any) -> None:  # a request that asks for no limit would overrule the client's own
-        asked = request.extensions.get("timeout") or {}
-        kinds = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
-
-    def refuse_long_waits(response: Any) -> None:
-        seconds = _wait_asked_for(response.headers) if response.status_code in (429, 503) else 0.0
-        if seconds > _LONGEST_WAIT:
-            raise HubBusyError(response.status_code, seconds)
-        if seconds > 2:
-            log.info("the hub is busy (HTTP %d): waiting %s", response.status_code, format_duration(seconds))
-
-    def patient() -> Any:
-        client = create()
-        hooks = client.event_hooks
+    client = get_session()
+    hooks = client.event_hooks
+    if _limit_time not in hooks["request"]:
         client.event_hooks = {
-            "request": [*hooks.get("request", ()), limit],
-            "response": [*hooks.get("response", ()), refuse_long_waits],
+            "request": [*hooks["request"], _limit_time],
+            "response": [*hooks["response"], _refuse_long_waits],
         }
-        return client
 
-    make(patient)
+
+def _limit_time(request: Any) -> None:
+    """The client has no limit of its own, and its settings are for files only."""
+    asked = request.extensions.get("timeout") or {}
+    kinds = ("connect", "read", "write", "pool")
+    request.extensions["timeout"] = {kind: min(asked.get(kind) or _PATIENCE, _PATIENCE) for kind in kinds}
+
+
+def _refuse_long_waits(response: Any) -> None:
+    seconds = _wait_asked_for(response.headers) if response.status_code in (429, 503) else 0.0
+    if seconds > _LONGEST_WAIT:
+        raise HubBusyError(response.status_code, seconds)
+    if seconds > 2:
+        log.info("the hub is busy (HTTP %d): waiting %s", response.status_code, format_duration(seconds))
 
 
 def retry_hub(ask: Callable[[], Any], tries: int = 3) -> Any:

@@ -176,7 +176,8 @@ def _local_source(
             )
     facts = _marker(path)
     quantized = config.get("quantization_config")
-    method = str(quantized["quant_method"]) if isinstance(quantized, dict) and "quant_method" in quantized else None
+    named = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    method = named if isinstance(named, str) else None
     return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
                   facts.get("license"), pickled)  # fmt: skip
 
