@@ -15,6 +15,7 @@ import pandas as pd
 from layerscope.core.candidates import Place, ScoredCandidates
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
+from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.selection.budget import allowed_blocks
 from layerscope.selection.judges.base import with_second_opinion
@@ -114,22 +115,21 @@ def _near(judgment: ScoredCandidates, best: Place, allowed: np.ndarray) -> np.nd
     return near
 
 
-COLUMNS = ["readout", "layer", "site", "score", "ci_low", "ci_high", "tied", "chosen", "cost"]
+COLUMNS = ["readout", "layer", "site", "score", *INTERVAL, "tied", "chosen", "cost"]
 
 
 def candidate_table(
     readouts: Sequence[Readout], layers: Sequence[int], judgment: ScoredCandidates, decision: Decision, costs: np.ndarray
 ) -> pd.DataFrame:
     """One row per candidate, the best first."""
-    low, high = judgment.interval()
+    ends = judgment.interval()
     rows = [
         {
             "readout": readout.name,
             "layer": layer,
             "site": site_of(layer),
             "score": float(judgment.score[r, k]),
-            "ci_low": float(low[r, k]),
-            "ci_high": float(high[r, k]),
+            **{name: float(end[r, k]) for name, end in zip(INTERVAL, ends, strict=True)},
             "tied": bool(decision.tied[r, k]),
             "chosen": decision.chosen == (r, k),
             "cost": float(costs[r, k]),

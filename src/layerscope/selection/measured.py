@@ -16,7 +16,7 @@ from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.sites import site_of
-from layerscope.core.statistics import Z95
+from layerscope.core.statistics import INTERVAL, Z95
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import ItemScores, resampled, same_items
 from layerscope.selection import budget as budgets
@@ -261,6 +261,7 @@ def task_draws(
     own = [items[candidate] for candidate in candidates if candidate in items]
     if len(own) == len(candidates) and same_items(own):
         return np.nan_to_num(resampled(own, seed) - np.array([[item.score()] for item in own])), True
-    sd = np.nan_to_num(((rows["ci_high"] - rows["ci_low"]) / (2 * Z95)).reindex(candidates).to_numpy(dtype=float))
+    low, high = (rows[name].reindex(candidates).to_numpy(dtype=float) for name in INTERVAL)
+    sd = np.nan_to_num((high - low) / (2 * Z95))
     noise = np.random.default_rng([seed, len("/".join(entry))]).standard_normal((DRAWS, len(candidates)))
     return (noise * sd).T, False
