@@ -39,12 +39,12 @@ from layerscope import forward
 from layerscope.capture import reduce
 from layerscope.data import Corpus, workers
 from layerscope.data.augment import ViewPool
-from layerscope.metrics import dime, folds, lidar
-from layerscope.models import LoadedModel, modules, positions
+from layerscope.metrics import lidar
+from layerscope.models import LoadedModel, modules
 from layerscope.models.inputs import TextReader
 from layerscope.profiling import encode, encoder, tables
-from layerscope.spectra import execution, faster, solve
-from layerscope_gpu import ahead, factors, halves, passes, tokens
+from layerscope.spectra import execution, faster
+from layerscope_gpu import ahead, factors, passes, tokens
 
 WARM = ("a 128", "a 512", "b 128", "b 512", "b 128 folder")
 SMALL = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 1024}
@@ -114,11 +114,6 @@ class WriteNow:
 def send_now(sent: execution.Sent, tensor: torch.Tensor) -> None:
     """`Sent.__init__` that waits for the copy."""
     sent._done, sent._here = None, tensor.cpu()
-
-
-def one_by_one(batches: Any, overwrite: bool = False, rough: bool = False) -> list[torch.Tensor]:
-    """`solve_together` without streams."""
-    return [solve.eigvalsh(batch, overwrite, rough) for batch in batches]
 
 
 @dataclass(frozen=True)
@@ -193,16 +188,6 @@ MECHANISMS = (
         WARM[:4],
     ),
     Mechanism(
-        "matrices of several sizes on streams of their own",
-        (
-            (lidar, "solve_together", one_by_one),
-            (folds, "solve_together", one_by_one),
-            (dime, "run_concurrently", lambda one, other, device: (one(), other())),
-        ),
-        (solve.solve_together, execution.run_concurrently, execution.side_stream),
-        WARM[:4],
-    ),
-    Mechanism(
         "LiDAR of all layers at once (GPU)",
         ((lidar.LiDAR, "prepare", lambda self, many: None),),
         (lidar.LiDAR.prepare, lidar.LiDAR._finish, lidar.whitened_together, lidar._sites_at_once, lidar._solvers, lidar._by_size),
@@ -224,12 +209,6 @@ MECHANISMS = (
         "passes without masks",
         ((modules, "maskless", lambda module: modules.Maskless(False, False)),),
         (modules.maskless, modules.Maskless),
-        WARM[:4],
-    ),
-    Mechanism(
-        "positions looked at once per length",
-        ((modules, "remembered_positions", lambda module: nullcontext()),),
-        (positions,),
         WARM[:4],
     ),
     Mechanism(
@@ -258,15 +237,6 @@ MECHANISMS = (
     ),
     # kernels of layerscope-gpu
     Mechanism("fused passes", ((passes, "fast_passes", lambda module: nullcontext()),), (passes,), WARM[:4]),
-    Mechanism(
-        "products in halves",
-        (
-            (layerscope_gpu, "symmetric_product", lambda rows, lower=False: rows.mT @ rows),
-            (layerscope_gpu, "lower_product", torch.matmul),
-        ),
-        (halves,),
-        VIEWS,
-    ),
     Mechanism("inverse factors by a kernel", ((factors, "inverse_factor", lambda a: False),), (factors,), WARM[:4]),
     Mechanism(
         "normed states that are not stored",

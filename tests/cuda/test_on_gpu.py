@@ -21,7 +21,7 @@ from layerscope.spectra import chebyshev, eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound
 from layerscope.spectra.resolvents import sums_without
 from layerscope_gpu import chebyshev as chebyshev_kernels
-from layerscope_gpu import factors, halves
+from layerscope_gpu import factors
 from layerscope_gpu.emulator import launch as emulate
 from layerscope_gpu.emulator import missing as emulator_missing
 from layerscope_gpu.passes import norms as model_norms
@@ -276,30 +276,6 @@ def test_inverse_factors(n):
     error = (found @ matrices @ found.mT - torch.eye(n, dtype=torch.float64, device="cuda")).abs().max()
     assert error < 1e-6
     torch.testing.assert_close(resolvents.log_determinant(found), torch.logdet(matrices), rtol=1e-8, atol=1e-6)
-
-
-@pytest.mark.parametrize(("n", "d"), [(600, 1000), (300, 1024), (64, 513)])
-def test_products_in_parts(n, d):
-    rows = states("random", 2, 3, n, d).cuda()
-    want = rows.mT @ rows
-    torch.testing.assert_close(halves.symmetric_product(rows), want)
-    torch.testing.assert_close(halves.symmetric_product(rows, lower=True).tril(), want.tril())
-    factors = want.tril()
-    torch.testing.assert_close(halves.lower_product(factors, rows.mT), factors @ rows.mT)
-
-
-def test_nobody_waits_for_a_pass():
-    """Positions of a length are looked at once: the host queues further passes without waiting."""
-    config = transformers.GPTNeoXConfig(hidden_size=64, num_attention_heads=2, num_hidden_layers=2, vocab_size=50)
-    module = transformers.GPTNeoXModel(config).to("cuda", torch.bfloat16).eval()
-    ids = torch.randint(0, 50, (3, 16), device="cuda")
-    want = modules.run(module, ids).last_hidden_state
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        got = modules.run(module, ids).last_hidden_state
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("kind", ["random", "anisotropic", "decaying"])

@@ -23,7 +23,7 @@ from layerscope.metrics.folds import (
     prepared_view,
 )
 from layerscope.metrics.samples import ViewRows
-from layerscope.spectra import Sent, eigvalsh, placed, run_concurrently
+from layerscope.spectra import Sent, eigvalsh, placed
 from layerscope.spectra.resolvents import FINE, fast_doubles, sums_without
 
 _BATCH_ENTRIES = {"cpu": 4_000_000, "cuda": 64_000_000}  # of products solved at once: 32 and 512 MB
@@ -222,15 +222,11 @@ class DiME(Metric[ViewRows]):
             a, b = a.mT, b.mT
         orders, paired = _orders(a.shape[1], o.permutations, o.seed, a.device), next(_products(a, b, []))
         quick = _are_quick(paired, o.alpha)
-        near, exact = run_concurrently(
-            lambda: eigvalsh(_all_products(a, b, orders, torch.float32).flatten(0, 1), overwrite=True),
-            lambda: _entropies(paired, o.alpha) if quick else paired,
-            a.device,
-        )
+        near = eigvalsh(_all_products(a, b, orders, torch.float32).flatten(0, 1), overwrite=True)
         near = near.double().clamp(min=0).view(len(there), -1, near.shape[-1])
         rough = self._entropy(near)
         # what rounding could do is nearly always more than it may; where that is quick, what it does is found out at once
-        moved = (rough[:, 0] - exact).abs() if quick else moved_by_rounding(self._entropy, near[:, 0])
+        moved = (rough[:, 0] - _entropies(paired, o.alpha)).abs() if quick else moved_by_rounding(self._entropy, near[:, 0])
         found = Sent(rough), Sent(moved)
 
         def keep() -> None:

@@ -24,7 +24,7 @@ from layerscope.core.statistics import jackknife_error
 from layerscope.metrics.entropy import gram_entropy, moved_by_rounding, rounding_floor, spectrum_entropy
 from layerscope.metrics.options import RowPreparation, prepare_rows
 from layerscope.metrics.samples import n_folds, stacked
-from layerscope.spectra import Sent, eigvalsh, joined, solve_together
+from layerscope.spectra import Sent, eigvalsh, joined
 from layerscope.spectra.resolvents import fast_doubles, sums_without
 
 if TYPE_CHECKING:
@@ -423,9 +423,9 @@ def pooled_spectra(
                 data._memo[key].sharpen(values)
 
 
-def _solve(matrices: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+def _solve(matrices: Tensor) -> Tensor:
     """Eigenvalues, clamped at zero, float64 on the CPU."""
-    return eigvalsh(matrices.to(dtype)).clamp(min=0).double().cpu()
+    return eigvalsh(matrices.double()).clamp(min=0).cpu()
 
 
 def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int | None, clamp: bool) -> list[Spectrum]:
@@ -433,7 +433,8 @@ def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int |
     made = [[m.float() for m in fold_matrices(data, rows, group, clamp)] for data in many]
     sizes = range(1, max(len(matrices) for matrices in made))
     batches = [torch.stack([site[0] for site in made]), *(joined([site[k] for site in made]) for k in sizes)]
-    wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solve_together(batches)]
+    solved = [eigvalsh(batch) for batch in batches]  # the GPU has all of its work before the host waits
+    wholes, *stacked = [values.clamp(min=0).double().cpu() for values in solved]
     if rows.startswith("centered") and group is None and not clamp and all(len(data) <= data.width for data in many):
         wholes[:, 0] = 0.0  # rows that sum to zero, scaled or not, miss one dimension
     split = [iter(values.split([len(site[k]) for site in made])) for k, values in zip(sizes, stacked, strict=True)]

@@ -15,7 +15,7 @@ from layerscope.metrics.entropy import NORMALIZATIONS, gram_entropy, moved_by_ro
 from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_grouped
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
-from layerscope.spectra import Sent, faster, solve_together
+from layerscope.spectra import Sent, eigvalsh
 from layerscope.spectra.memory import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
@@ -81,7 +81,7 @@ class LiDAR(Metric[ViewRows]):
                 part[k] = part[0]  # let go of what has been copied
         del made
         # what float32 loses is allowed for below; of the folds only a standard error is made
-        near, *left_out = solve_together([wholes.float(), *folds], overwrite=True, rough=True)
+        near, *left_out = [eigvalsh(batch, overwrite=True, rough=True) for batch in (wholes.float(), *folds)]
         del folds
         moved = moved_by_rounding(self._entropy, near.double().clamp(min=0))
         without = torch.cat([self._entropy(some).view(len(there), -1) for some in left_out], dim=1)
@@ -305,7 +305,7 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
     off[:, places] = _seen_from(centers, centers.mean(1, keepdim=True))
     inner = z.sub_(centers.unsqueeze(2))
     by_size = zip(inner.split([some.numel() for some in members], dim=1), members, strict=True)
-    within_of = [_symmetric_product(rows.unflatten(1, some.shape).flatten(2, 3), lower=True) for rows, some in by_size]
+    within_of = [_squared(rows.unflatten(1, some.shape).flatten(2, 3)) for rows, some in by_size]
     within = torch.stack([part.sum(1) for part in within_of]).sum(0)
     del z, inner, by_size, centers
     largest = within.diagonal(dim1=-2, dim2=-1).amax(-1)
@@ -334,7 +334,7 @@ def whitened_together(many: Sequence[ViewRows], options: Options) -> tuple[list[
         if by_prompts:
             rest = (off / math.sqrt(left))[:, left_in(some, n)].sub_(shift.unsqueeze(2) / math.sqrt(left))
         else:
-            rest = between.unsqueeze(1) - _symmetric_product(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
+            rest = between.unsqueeze(1) - _squared(off[:, some]) - left * shift.unsqueeze(3) * shift.unsqueeze(2)
             rest = rest / left
         out.append(_whiten(solve, rest, by_prompts).float())
     return out, safe
@@ -347,21 +347,14 @@ def _whiten(solve: Callable[[Tensor], Tensor], what: Tensor, by_prompts: bool) -
     """
     half = solve(what.mT if by_prompts else what)
     if by_prompts:
-        return _symmetric_product(half)
+        return _squared(half)
     whitened = solve(half.mT)
     return (whitened + whitened.mT) / 2
 
 
-def _symmetric_product(rows: Tensor, lower: bool = False) -> Tensor:
-    """rowsᵀ rows (…, d, d) of rows (…, n, d). With `lower`, what lies above the diagonal may be anything."""
-    gpu = faster.on(rows.device)
-    return rows.mT @ rows if gpu is None else gpu.symmetric_product(rows, lower)
-
-
-def _lower_product(factors: Tensor, others: Tensor) -> Tensor:
-    """factors @ others for lower triangular factors (…, d, d) and as many matrices (…, d, n)."""
-    gpu = faster.on(factors.device)
-    return factors @ others if gpu is None else gpu.lower_product(factors, others)
+def _squared(rows: Tensor) -> Tensor:
+    """rowsᵀ rows (…, d, d) of rows (…, n, d)."""
+    return rows.mT @ rows
 
 
 def _by_size(matrices: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -377,7 +370,7 @@ def _solvers(noises: Tensor, sizes: Sequence[int]) -> list[Callable[[Tensor], Te
     By products of matrices where a GPU is fast at them (its triangular solver is not).
     """
     if noises.is_cuda and fast_doubles(noises.device):
-        return [partial(_lower_product, factors) for factors in _by_size(inverse_factor(noises), sizes)]
+        return [partial(torch.matmul, factors) for factors in _by_size(inverse_factor(noises), sizes)]
     return [_by_factor(factors) for factors in _by_size(torch.linalg.cholesky_ex(noises).L, sizes)]
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from layerscope.errors import ModelError
-from layerscope.models.positions import remembered_positions
 from layerscope.spectra import faster
 
 _SAME = 0.05  # of their size: what rounding in half precision makes of the same states
@@ -42,12 +41,8 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
         given["use_cache"] = cache is not None
     if cache is not None:
         given["past_key_values"] = cache
-    with torch.inference_mode(), ExitStack() as stack:
-        gpu = faster.on(ids.device)
-        if gpu is not None:
-            stack.enter_context(gpu.passes.fast_passes(module))
-        if ids.is_cuda and mask is None and positions is None and cache is None:
-            stack.enter_context(remembered_positions(module))
+    gpu = faster.on(ids.device)
+    with torch.inference_mode(), nullcontext() if gpu is None else gpu.passes.fast_passes(module):
         return module(input_ids=ids, **given) if "input_ids" in names else module(ids, **given)
 
 

@@ -1,7 +1,7 @@
 """Eigenvalues of many symmetric matrices, per device. Nothing else in the package knows how they are computed."""
 
-from layerscope.spectra.execution import Sent, full_precision, map_concurrently, placed, run_concurrently
-from layerscope.spectra.solve import eigvalsh, joined, solve_together, solvers_used, usable_solvers
+from layerscope.spectra.execution import Sent, full_precision, map_concurrently, placed
+from layerscope.spectra.solve import eigvalsh, joined, solvers_used, usable_solvers
 
 __all__ = [
     "Sent",
@@ -10,8 +10,6 @@ __all__ = [
     "joined",
     "map_concurrently",
     "placed",
-    "run_concurrently",
-    "solve_together",
     "solvers_used",
     "usable_solvers",
 ]

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -92,30 +91,6 @@ class Sent:
             self._done.synchronize()
             self._done = None
         return self._here
-
-
-@cache
-def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream beside the usual one. One for good: every stream keeps memory of its own."""
-    return torch.cuda.Stream(device)
-
-
-def run_concurrently(one: Callable[[], Tensor], other: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tensors that two pieces of work make, done at once on a GPU: the last matrices of one leave most of the chip to others.
-
-    >>> run_concurrently(lambda: torch.ones(1), lambda: torch.zeros(1), torch.device("cpu"))
-    (tensor([1.]), tensor([0.]))
-    """
-    if device.type != "cuda":
-        return one(), other()
-    main, aside = torch.cuda.current_stream(device), side_stream(device)
-    aside.wait_stream(main)
-    first = one()
-    with torch.cuda.stream(aside):
-        second = other()
-    main.wait_stream(aside)
-    second.record_stream(main)
-    return first, second
 
 
 T = TypeVar("T")

@@ -70,22 +70,6 @@ def eigvalsh(matrices: Tensor, overwrite: bool = False, rough: bool = False) -> 
     return torch.cat(list(map_concurrently("eigenvalues", _solve_single_threaded, parts))).reshape(matrices.shape[:-1])
 
 
-def solve_together(batches: Sequence[Tensor], overwrite: bool = False, rough: bool = False) -> list[Tensor]:
-    """`eigvalsh` of several batches of different sizes; side by side on a GPU, most of which a small one would leave idle."""
-    if not batches or not batches[0].is_cuda:
-        return [eigvalsh(batch, overwrite, rough) for batch in batches]
-    main = torch.cuda.current_stream(batches[0].device)
-    beside, solved = [torch.cuda.Stream(batches[0].device) for _ in batches], []
-    for stream, batch in zip(beside, batches, strict=True):
-        stream.wait_stream(main)
-        with torch.cuda.stream(stream):
-            solved.append(eigvalsh(batch, overwrite, rough))
-    for stream, values in zip(beside, solved, strict=True):
-        main.wait_stream(stream)
-        values.record_stream(main)
-    return solved
-
-
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """`torch.cat` along the first dimension; parts that lie in memory one after the other are joined as they are.
 

@@ -7,7 +7,6 @@ cannot be used. Imports only torch, numpy and the standard library.
 from layerscope_gpu import ahead, chebyshev, factors, passes, tokens
 from layerscope_gpu.cuda import UnusableError, is_ready
 from layerscope_gpu.eigenvalues import eigvalsh, kernel_source, solvers_used, usable_solvers
-from layerscope_gpu.halves import lower_product, symmetric_product
 
 __all__ = [
     "UnusableError",
@@ -17,10 +16,8 @@ __all__ = [
     "factors",
     "is_ready",
     "kernel_source",
-    "lower_product",
     "passes",
     "solvers_used",
-    "symmetric_product",
     "tokens",
     "usable_solvers",
 ]
