@@ -104,13 +104,14 @@ def panel_of(name: str) -> str:
     return next((panel for panel, names in STORY.items() if name in names), "More")
 
 
-def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a command. Its help ends with an example that runs; parameters that are option groups become their options."""
-    EXAMPLES[name] = example
+def command(name: str, example: str, group: typer.Typer | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command, or one of a group. Its help ends with an example that runs; option groups stand for their options."""
+    if group is None:
+        EXAMPLES[name] = example
     lines = "\n\n".join(line.strip() for line in example.strip().splitlines())
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(expand(function))
+        (group or app).command(name, cls=PlainCommand, epilog=f"Example:\n\n{lines}")(expand(function))
         return function
 
     return add

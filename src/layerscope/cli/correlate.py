@@ -10,7 +10,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, RESULT, option, parse_list
+from layerscope.cli.shared import DATA, METRICS, option, parse_list
 
 if TYPE_CHECKING:
     from layerscope.correlation import Tables
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @command("correlate", "layerscope correlate runs/profile runs/scores --surrogates 499")
 def correlate_command(
+    output: shared.Printing,
     runs: list[Path] = typer.Argument(
         None,
         help="Folders of a profile and an evaluation of the same model. Also possible: a profile per task (`profile --task`), "
@@ -48,10 +49,8 @@ def correlate_command(
     surrogates: int = option(
         999, "--surrogates", panel=METRICS, help="Number of random, equally smooth curves for each p-value."
     ),
-    seed: int = option(0, "--seed", panel=METRICS, help="Seed of the surrogates and the bootstrap."),
-    out: Path | None = typer.Option(None, "--out", "-o", rich_help_panel=RESULT, help="Draw to this file: .png, .svg or .pdf."),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
+    seed: int = shared.seed_option("Seed of the surrogates and the bootstrap."),
+    out: Path | None = shared.out_option("Draw to this file: .png, .svg or .pdf."),
 ) -> None:
     """Test whether metrics follow the scores across layers, against random curves that are equally smooth."""
     from layerscope.atlas import correlation_tables
@@ -70,25 +69,24 @@ def correlate_command(
         _keep(tables, parse_list(metric))
     settings: dict[str, Any] = {"measures": parse_list(measure) or [], "surrogates": surrogates, "seed": seed}
     if len(every) > 1:
-        _over_models(every, settings, out, as_json, quiet)
+        _over_models(every, settings, out, output)
         return
     tables = every[0]
     correlations = correlate(tables.metrics, tables.scores, **settings)
-    if as_json:
-        shared.print_json({**tables.facts, **correlations.as_dict(), "notes": tables.notes})
-    elif not quiet:
-        from layerscope.report.atlas import print_correlations
+    from layerscope.report.atlas import print_correlations
 
-        print_correlations(correlations, tables)
+    folders = " ".join(shared.shown(run) for run in runs or [])
+    output.show(
+        {**tables.facts, **correlations.as_dict(), "notes": tables.notes},
+        lambda: print_correlations(correlations, tables),
+        then=f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shown(model or '')}",
+    )
     if out is not None:
         from layerscope.report.drawing import save_figure
         from layerscope.report.panels import correlation_panels, plot_panels
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
         print(f"Written to {save_figure(plot_panels(correlation_panels(correlations), title), out)}", file=sys.stderr)
-    if not as_json and not quiet:
-        folders = " ".join(shared.shown(run) for run in runs or [])
-        shared.next_step(f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shown(model or '')}")
 
 
 def _keep(tables: Tables, chosen: list[str] | None) -> None:
@@ -104,7 +102,7 @@ def _keep(tables: Tables, chosen: list[str] | None) -> None:
     tables.metrics = tables.metrics[tables.metrics["metric"].isin(chosen)]
 
 
-def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None, as_json: bool, quiet: bool) -> None:
+def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None, output: shared.Printing) -> None:
     """Several models: the test over them, and each model's mean over tasks."""
     from layerscope.correlation import correlate, over_models
     from layerscope.errors import LayerscopeError
@@ -117,12 +115,10 @@ def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None
     found = {name: correlate(t.metrics, t.scores, bootstrap=100, **settings) for name, t in zip(names, every, strict=True)}
     families = {name: str(tables.facts.get("family", name)) for name, tables in zip(names, every, strict=True)}
     result = over_models(found, families)
-    if as_json:
-        shared.print_json({**result.as_dict(), "families": families, "notes": [note for t in every for note in t.notes]})
-    elif not quiet:
-        from layerscope.report.atlas import print_over_models
+    from layerscope.report.atlas import print_over_models
 
-        print_over_models(result, families)
+    value = {**result.as_dict(), "families": families, "notes": [note for t in every for note in t.notes]}
+    output.show(value, lambda: print_over_models(result, families))
 
 
 def _from_folders(runs: list[Path], readout: str, sink: str, store: Path | None) -> list[Tables]:

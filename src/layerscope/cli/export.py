@@ -9,12 +9,13 @@ import typer
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.cli.shared import DATA, ENGINES, MODELS, RESULT, option, parse_whole_numbers
-from layerscope.errors import LayerscopeError, printable
+from layerscope.errors import LayerscopeError
 
 
 @command("export", "layerscope export smollm2-135m --choice runs/scores --out exports/small")
 def export_command(
     loading: shared.Loading,
+    output: shared.Output,
     model: str = shared.MODEL,
     layer: str | None = typer.Option(
         None, "--layer", "-l", rich_help_panel=MODELS, help="Layer to export; -1: the last. (default: chosen by --choice)"
@@ -49,13 +50,8 @@ def export_command(
     bench: bool = option(
         False, "--bench", panel=RESULT, help="Measure speed and size against the whole model, and add them to the model card."
     ),
-    out: Path | None = typer.Option(
-        None, "--out", "-o", rich_help_panel=RESULT, help="Folder to write. (default: exports/MODEL)"
-    ),
+    out: Path | None = shared.out_option("Folder to write. (default: exports/MODEL)"),
     offline: bool = shared.OFFLINE,
-    overwrite: bool = option(False, "--overwrite", panel=RESULT, help="Replace an earlier export in the same folder."),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Cut a model at a layer and save it as a sentence-transformers folder, verified in a fresh process."""
     from layerscope.exporting import export
@@ -74,19 +70,19 @@ def export_command(
         onnx=onnx,
         quantize=quantize,
         bench=bench,
-        overwrite=overwrite,
+        overwrite=output.overwrite,
         offline=offline,
         model_options=loading.as_dict(),
     )
-    if as_json:
-        shared.print_json({"out": str(done.path), **done.facts})
-    elif not quiet:
-        from layerscope.exporting.describing import print_export
+    from layerscope.exporting.describing import print_export
 
-        folder = done.path
-        print_export(done.facts)
-        typer.echo(printable(f"Written to {folder}: open README.md there, or SentenceTransformer({str(folder)!r})"), err=True)
-        shared.next_step(f"layerscope bench {shared.shown(folder)} --against {shared.shown(model)}")
+    folder = done.path
+    output.show(
+        {"out": str(folder), **done.facts},
+        lambda: print_export(done.facts),
+        f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
+        f"layerscope bench {shared.shown(folder)} --against {shared.shown(model)}",
+    )
 
 
 def _layer(text: str | None) -> int | None:
@@ -100,6 +96,7 @@ def _layer(text: str | None) -> int | None:
 
 @command("bench", "layerscope bench exports/small --texts 8 --rounds 1")
 def bench_command(
+    output: shared.Printing,
     folder: Path = typer.Argument(..., help="Exported folder (or any sentence-transformers folder)."),
     against: str | None = option(
         None, "--against", panel=MODELS, help="Model to compare with: name, hub id or folder. (default: the one it was cut from)"
@@ -110,8 +107,6 @@ def bench_command(
     batch_size: int = option(16, "--batch-size", panel=ENGINES, help="Texts per batch."),
     threads: int | None = option(None, "--threads", panel=ENGINES, help="CPU threads. (default: torch's)"),
     offline: bool = shared.OFFLINE,
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Compare throughput, latency, memory and size of an exported folder and a model, on the CPU."""
     from layerscope.exporting.bench import DEFAULT_LENGTHS, base_of, bench, print_bench
@@ -121,8 +116,5 @@ def bench_command(
     measured = bench(
         folder, against, lengths=wanted, texts=texts, rounds=rounds, batch_size=batch_size, threads=threads, offline=offline
     )
-    if as_json:
-        shared.print_json(measured.as_dict())
-    elif not quiet:
-        print_bench(measured)
-        shared.next_step(f"layerscope export {shared.shown(against)} --onnx --quantize int8 --layer LAYER")
+    then = f"layerscope export {shared.shown(against)} --onnx --quantize int8 --layer LAYER"
+    output.show(measured.as_dict(), lambda: print_bench(measured), then=then)

@@ -15,12 +15,8 @@ _LEVELS = {
 }
 
 
-def _show(rows: list[dict[str, Any]], also: str, then: str, as_json: bool) -> None:
-    """Rows as JSON, or as a table with what else can be given."""
-    if as_json:
-        shared.print_json(rows)
-        return
-
+def _print_rows(rows: list[dict[str, Any]], also: str) -> None:
+    """Rows as a table, and what else can be given."""
     from layerscope.terminal import Console
 
     table = headed_table()
@@ -31,18 +27,17 @@ def _show(rows: list[dict[str, Any]], also: str, then: str, as_json: bool) -> No
     console = Console(highlight=False)
     console.print(table)
     console.print(also, markup=False)
-    shared.next_step(then)
 
 
 @command("models", "layerscope models")
-def models_command(as_json: bool = shared.AS_JSON) -> None:
+def models_command(output: shared.Listing) -> None:
     """List the models of the catalogue, and which are cached."""
     from layerscope.cache import cache_dir
     from layerscope.models import catalogue
     from layerscope.models.families import families
 
     entries = catalogue()
-    if as_json:
+    if output.as_json:
         columns = ("name", "title", "blocks", "width", "license")
         shared.print_json([{**{c: getattr(e, c) for c in columns}, "cached": e.is_cached()} for e in entries.values()])
         return
@@ -62,17 +57,17 @@ def models_command(as_json: bool = shared.AS_JSON) -> None:
 
 
 @command("corpora", "layerscope corpora")
-def corpora_command(as_json: bool = shared.AS_JSON) -> None:
+def corpora_command(output: shared.Listing) -> None:
     """List the corpora of the catalogue, and which are cached."""
     from layerscope.data import corpora
 
     rows = [{"name": name, "texts": entry.summary, "cached": entry.is_cached()} for name, entry in corpora().items()]
     also = "Also: a .txt (a prompt per line), .jsonl, .csv or .parquet file, or a hub dataset org/name[:config][/split]."
-    _show(rows, also, "layerscope profile MODEL --data NAME", as_json)
+    output.show(rows, lambda: _print_rows(rows, also), then="layerscope profile MODEL --data NAME")
 
 
 @command("images", "layerscope images")
-def images_command(as_json: bool = shared.AS_JSON) -> None:
+def images_command(output: shared.Listing) -> None:
     """List the image sets of the catalogue, and which are cached."""
     from layerscope.data.images.sets import image_sets
 
@@ -81,15 +76,15 @@ def images_command(as_json: bool = shared.AS_JSON) -> None:
         for name, entry in image_sets().items()
     ]
     also = "Also: a folder of class folders, a .parquet file with a column of images, or a hub dataset org/name[:config][/split]."
-    _show(rows, also, "layerscope probe MODEL --data NAME", as_json)
+    output.show(rows, lambda: _print_rows(rows, also), then="layerscope probe MODEL --data NAME")
 
 
 @command("metrics", "layerscope metrics")
-def metrics_command(as_json: bool = shared.AS_JSON) -> None:
+def metrics_command(output: shared.Listing) -> None:
     """List the metrics: what a higher value means, their bounds and their source."""
     from layerscope.metrics import metrics
 
-    if as_json:
+    if output.as_json:
         columns = ("title", "unit", "level", "higher_means", "citation", "core")
         rows = [
             {"name": n, **{c: getattr(m.info, c) for c in columns}, "bounds": m.info.bounds_text} for n, m in metrics().items()

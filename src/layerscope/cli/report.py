@@ -20,17 +20,14 @@ ATLAS = option(None, "--atlas", panel=DATA, help="Published models to add, e.g. 
 
 @command("report", "layerscope report runs/profile runs/scores --out report.html")
 def report_command(
+    output: shared.Printing,
     runs: list[Path] = RUNS,
-    out: Path = typer.Option(
-        Path("report.html"), "--out", "-o", rich_help_panel=RESULT, help="File to write; the suffix sets the format."
-    ),
+    out: Path = shared.out_option("File to write; the suffix sets the format.", Path("report.html")),
     kind: str | None = typer.Option(
         None, "--format", "-f", rich_help_panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"
     ),
     atlas: str | None = ATLAS,
     show: bool = option(False, "--open", panel=RESULT, help="Open the file once it is written."),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Write one self-contained page about runs: a headline, curves, scores, correlations, tables."""
     from layerscope.report.contents import gather
@@ -38,15 +35,14 @@ def report_command(
 
     report = gather([*(runs or []), *published(atlas, runs)])
     target = write(report, out, kind)
-    if as_json:
-        headline = {"lead": report.headline.lead, "points": report.headline.points}
-        shared.print_json({"report": target, "headline": headline, "runs": [run.label for run in report.runs]})
-    else:
-        print(target)
+    headline = {"lead": report.headline.lead, "points": report.headline.points}
+    output.tell(
+        {"report": target, "headline": headline, "runs": [run.label for run in report.runs]},
+        target,
+        f"layerscope open {' '.join(shared.shown(run) for run in runs or [])}".rstrip(),
+    )
     if show:
         webbrowser.open(target.resolve().as_uri())
-    if not as_json and not quiet:
-        shared.next_step(f"layerscope open {' '.join(shared.shown(run) for run in runs or [])}".rstrip())
 
 
 def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
@@ -62,52 +58,40 @@ def published(atlas: str | None, runs: list[Path] | None) -> list[Any]:
 
 @command("open", "layerscope open runs/profile runs/scores")
 def open_command(
+    output: shared.Printing,
     runs: list[Path] = typer.Argument(None, help="Folders of runs; a profile running with --live is updated as it goes."),
     atlas: str | None = ATLAS,
     port: int = option(0, "--port", panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
     browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
     from layerscope.report.live import page_for, serve
 
     page = page_for(runs or [], published(atlas, runs))
     with serve(page, port) as (url, wait):
-        if as_json:
-            shared.print_json({"url": url, "page": page})
-        else:
-            print(url)
+        then = f"layerscope select {' '.join(shared.shown(run) for run in runs or [])}".rstrip()
+        output.tell({"url": url, "page": page}, url, then)
         sys.stdout.flush()
+        if not output.silent:
+            print("Serving on this machine only. Ctrl-C ends it.", file=sys.stderr)
         if browser:
             webbrowser.open(url)
-        if not as_json and not quiet:
-            print("Serving on this machine only. Ctrl-C ends it.", file=sys.stderr)
-            shared.next_step(f"layerscope select {' '.join(shared.shown(run) for run in runs or [])}".rstrip())
         wait()
 
 
 @command("plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png")
 def plot_command(
+    output: shared.Printing,
     runs: list[Path] = typer.Argument(..., help="Folders of finished runs, all of one kind: profiles, probes or one study."),
-    out: Path = typer.Option(
-        Path("profile.png"), "--out", "-o", rich_help_panel=RESULT, help="File to write: .png, .svg or .pdf."
-    ),
+    out: Path = shared.out_option("File to write: .png, .svg or .pdf.", Path("profile.png")),
     metrics: str | None = option(None, "--metrics", panel=DATA, help="Comma-separated metric names, for profiles."),
     x: str | None = option(None, "--x", panel=DATA, help="x-axis: depth or layer. (default: depth)"),
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Draw the curves of runs on the same axes."""
     from layerscope.report.drawing import save_figure
 
     target = save_figure(_figure(runs, parse_list(metrics), x), out)
-    if as_json:
-        shared.print_json({"figure": target})
-        return
-    print(target)
-    if not quiet:
-        shared.next_step(f"layerscope report {' '.join(shared.shown(run) for run in runs)}")
+    output.tell({"figure": target}, target, f"layerscope report {' '.join(shared.shown(run) for run in runs)}")
 
 
 def _figure(paths: list[Path], metrics: list[str] | None, x: str | None) -> Any:

@@ -13,6 +13,7 @@ from layerscope.cli.shared import CHOICE, DATA, option, parse_list
 
 @command("select", "layerscope select runs/scores")
 def select_command(
+    output: shared.Printing,
     runs: list[str] = typer.Argument(
         None, help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
@@ -37,10 +38,8 @@ def select_command(
         panel=CHOICE,
         help="Points of score that an earlier layer may lose. (default with --budget: 1, or a tie)",
     ),
-    seed: int = option(0, "--seed", panel=CHOICE, help="Seed of resampling and folds."),
+    seed: int = shared.seed_option("Seed of resampling and folds.", CHOICE),
     offline: bool = shared.OFFLINE,
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels."""
     from layerscope.errors import LayerscopeError
@@ -58,13 +57,9 @@ def select_command(
         tolerance=tolerance,
         seed=seed,
         offline=offline,
-        progress=False if as_json or quiet else None,
+        progress=output.progress,
     )
-    if as_json:
-        print(choice.to_json())
-    elif not quiet:
-        _print_choice(choice)
-        shared.next_step(_then(choice, runs or []))
+    output.show(choice.as_dict(), lambda: _print_choice(choice), then=_then(choice, runs or []))
 
 
 def _print_choice(choice: Any) -> None:

@@ -228,6 +228,15 @@ class Printing(Listing):
 
     quiet: bool = QUIET
 
+    def tell(self, value: Any, place: Any, then: str) -> None:
+        """A result that is a file or an address: as JSON, or the place alone; what comes next unless that is not asked for."""
+        if self.as_json:
+            print_json(value)
+            return
+        print(place)
+        if not self.quiet:
+            next_step(then)
+
 
 class Output(Printing):
     """What is printed, and whether an earlier result may be replaced."""

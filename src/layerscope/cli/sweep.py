@@ -40,15 +40,14 @@ def sweep_command(
 
 @command("recipe", "layerscope recipe paper --dry-run")
 def recipe_command(
+    loading: shared.Loading,
+    running: shared.Running,
+    output: shared.Output,
     recipe: str = typer.Argument(..., help="`paper` (the paper's experiments on its models), or a .yaml file."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder of the studies. (default: runs/RECIPE)"),
     dry_run: bool = typer.Option(False, "--dry-run", help="List the steps, and which are finished, and stop."),
     small: bool = typer.Option(False, "--small", help="Run the steps on the catalogue's small models (NAME-small)."),
     only: str | None = typer.Option(None, "--only", help="Run only these steps, comma-separated."),
-    device: str | None = shared.DEVICE,
-    offline: bool = shared.OFFLINE,
-    as_json: bool = shared.AS_JSON,
-    quiet: bool = shared.QUIET,
 ) -> None:
     """Run several studies from one file.
 
@@ -58,31 +57,15 @@ def recipe_command(
     from layerscope.sweeps.terminal import print_failed, print_plan, print_step
 
     recipe = f"{recipe}-small" if small else recipe
-    silent = quiet or as_json
-
-    done = sweep(
-        recipe,
-        out=out,
-        only=parse_list(only),
-        device=device,
-        dry_run=dry_run,
-        offline=offline,
-        progress=False if silent else None,
-        on_step=None if silent else print_step,
-    )
+    ways = shared.as_arguments(loading, running, output)
+    told = None if output.silent else print_step
+    done = sweep(recipe, out=out, only=parse_list(only), dry_run=dry_run, on_step=told, **ways)
+    rows = done.jobs.to_dict(orient="records")
     if dry_run:
-        if as_json:
-            shared.print_json(done.jobs.to_dict(orient="records"))
-        elif not quiet:
-            print_plan(done)
-            shared.next_step(f"layerscope recipe {shared.shown(recipe)}")
+        output.show(rows, lambda: print_plan(done), then=f"layerscope recipe {shared.shown(recipe)}")
         return
-    if as_json:
-        rows = [{**row, "step": row["job"], "run": str(done.path / row["job"])} for row in done.jobs.to_dict(orient="records")]
-        shared.print_json(rows)
-    elif not quiet:
-        print_failed(done)
-        shared.next_step(f"layerscope report {shared.shown(done.path)}")
+    rows = [{**row, "step": row["job"], "run": str(done.path / row["job"])} for row in rows]
+    output.show(rows, lambda: print_failed(done), then=f"layerscope report {shared.shown(done.path)}")
     if done.failed:
         names = ", ".join(one["job"] for one in done.failed)
         total = len(done.jobs)
