@@ -117,7 +117,7 @@ def test_an_error_that_nobody_foresaw_is_one_line(cli: Cli, tmp_path: Path, monk
 def test_verify(cli: Cli, tmp_path: Path) -> None:
     synthetic_run().save(tmp_path / "run")
     ended = cli("verify", tmp_path / "run")
-    assert (ended.code, ended.out) == (0, "3 files: 3 ok\n")
+    assert (ended.code, ended.out) == (0, "4 files: 4 ok\n")
     file = tmp_path / "run" / "profile.parquet"
     raw = bytearray(file.read_bytes())
     raw[100] ^= 1

@@ -56,7 +56,7 @@ def test_json_is_pure(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) 
             ("cannot be exported without custom code", "--readout plain/mean/applied/keep/none"),
         ),
         (("--layer", "1", "--readout", "plain/mean/raw/drop"), ("largest norm", "plain/mean/raw/keep/none")),
-        ((), ("say which layer",)),
+        ((), ("say which --layer (0 to 3)", "--choice")),
         (("--choice", "nowhere"), ("nowhere", "no run")),
     ],
 )
