@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import layerscope
+from layerscope.core import runs
+from layerscope.errors import LayerscopeError
 from layerscope.metrics import metrics
 from layerscope.profiling import profile
+from layerscope.store import atomic
 from tests.cli.support import Cli, assert_refused
 from tests.report.synthetic import synthetic_run
 from tests.tiny import tiny_model
@@ -97,7 +103,6 @@ def test_plot_mistakes(cli: Cli, run_folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_error_that_nobody_foresaw_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerscope.core import runs
 
     def broken(path: object) -> None:
         raise KeyError("a \x1b[31mkey\nthat is not there")
@@ -114,6 +119,37 @@ def test_an_error_that_nobody_foresaw_is_one_line(cli: Cli, tmp_path: Path, monk
         cli("plot", tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_pipes_and_unreadable_files_are_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(cli("profile", tmp_path / "pipe"), "pipe is not a file or a folder but a pipe or a device")
+    assert_refused(cli("sweep", tmp_path / "pipe"), "there is no file")
+    (tmp_path / "plan.yaml").write_text("models: [a]")
+
+    def broken(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    assert_refused(cli("sweep", tmp_path / "plan.yaml"), "plan.yaml cannot be read: Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(OSError(errno.EFBIG, "File too large"), "`ulimit -f`"), (MemoryError(), "memory is short, or limited")],
+    ids=["file size", "data"],
+)
+def test_limits_are_told(error: Exception, said: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runs, "load_run", broken)
+    ended = cli("plot", tmp_path)
+    assert_refused(ended, said)
+    assert "unexpected" not in ended.err
+    with pytest.raises(LayerscopeError, match="ulimit -f"), atomic.explained(tmp_path):
+        raise OSError(errno.EFBIG, "File too large")
+
+
 def test_verify(cli: Cli, tmp_path: Path) -> None:
     synthetic_run().save(tmp_path / "run")
     ended = cli("verify", tmp_path / "run")
@@ -125,10 +161,18 @@ def test_verify(cli: Cli, tmp_path: Path) -> None:
     ended = cli("verify", tmp_path / "run")
     assert ended.code == 2
     assert ended.out.startswith(f"damaged  {file}: its checksum")
-    assert "3 files: 2 ok, 1 damaged" in ended.out
+    assert "4 files: 3 ok, 1 damaged" in ended.out
     told = json.loads(cli("verify", tmp_path / "run", "--json").out)
     assert told["damaged"] == [{"path": str(file), "reason": "its checksum is not the one in the manifest"}]
     assert cli("verify", "store").out == "0 files: none\n"
+    file.write_bytes(bytes(raw[:100]) + bytes([raw[100] ^ 1]) + bytes(raw[101:]))
+    assert cli("verify", tmp_path / "run").code == 0
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    bare = {name: value for name, value in manifest.items() if name not in ("checksum", "tables")}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(bare))
+    table = pd.read_parquet(file)
+    table.assign(value=2 * table["value"]).to_parquet(file)
+    assert cli("verify", tmp_path / "run").code == 3  # nothing shows what was written
     assert_refused(cli("verify", tmp_path / "nothing"), "is no folder")
     assert_refused(cli("verify", tmp_path / "cache"), "is no folder")
 

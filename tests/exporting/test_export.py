@@ -202,6 +202,13 @@ def test_a_folder_that_fails_is_not_published(tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.glob(".*"))
 
 
+def test_texts_to_center_on_are_not_ignored(tmp_path: Path) -> None:
+    for given in ("no-such-corpus", ["one text here", "and another one"]):
+        with pytest.raises(ExportError, match=r"does not center.* readout='plain/mean/raw/keep/corpus'"):
+            export(tiny_model("llama"), 1, readout="plain/mean/raw/keep/none", out=tmp_path / "x", center_on=given)
+    assert not (tmp_path / "x").exists()
+
+
 def test_centering_needs_texts(tmp_path: Path) -> None:
     readout = "plain/mean/raw/keep/corpus"
     with pytest.raises(ExportError, match=r"say over which texts.* readout='plain/mean/raw/keep/none'"):

@@ -99,6 +99,23 @@ def test_any_order_repeats_and_many_chunks(tmp_path: Path) -> None:
     assert np.array_equal(EmbeddingStore(tmp_path).space(HERE).read(keys_of(asked), KIND, "block.0"), vectors_of(asked)[1])
 
 
+@pytest.mark.parametrize("level", ["space", "folder of spaces"])
+def test_a_space_that_is_a_link_is_not_followed(tmp_path: Path, level: str) -> None:
+    description = {"model": "a"}
+    store = EmbeddingStore(tmp_path / "store")
+    place = store.folder(space_key({**description, "storage_dtype": "float32"}))
+    place = place if level == "space" else place.parent
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(tmp_path / "mine")
+    with pytest.raises(RunFolderError, match="is a link, and the embedding store follows none"):
+        store.space(description)
+    assert store.spaces() == store.prune(keep_bytes=0) == list(store.verify()) == []
+    store.remove_leftovers()
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
 def test_what_is_missing_is_known_per_kind_and_site(tmp_path: Path) -> None:
     space = EmbeddingStore(tmp_path).space(HERE)
     fill(space, "ab", SITES[:2])

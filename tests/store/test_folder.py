@@ -358,6 +358,26 @@ def test_a_damaged_file_of_a_finished_run_is_named_discarded_and_due_again(
     assert f"{file} is damaged" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["scores.csv", "figure.png"])
+def test_csv_files_and_figures_are_checked_and_repaired(tmp_path: Path, name: str) -> None:
+    folder = finished_run(tmp_path)
+    folder.write_file("figure.png", lambda stream: stream.write(b"a figure of some bytes"))
+    folder.write_manifest(folder.manifest() or {})
+    file = tmp_path / name
+    before = file.read_bytes()
+    assert folder.damaged() == []
+    file.write_bytes(before.replace(b"o", b"0"))
+    assert [check.path for check in folder.damaged()] == [file]
+    with folder.session("evaluation", CONFIG, owned=["results", "texts"]) as session:
+        assert session.finished == (name == "scores.csv")  # made again from its table; a figure is drawn again by the run
+    assert (tmp_path / f"{name}.damaged").exists()
+    if name == "scores.csv":
+        assert file.read_bytes() == before
+        assert folder.damaged() == []
+    file.unlink(missing_ok=True)
+    assert folder.damaged() == []  # who needs none may remove it
+
+
 def test_a_users_table_in_a_runs_folder_is_his_own(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     mine = tmp_path / "mine.parquet"
@@ -460,7 +480,8 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with folder.session("profile", CONFIG):
         folder.scratch.mkdir()
-    left = [tmp_path / ".profile.parquet.77.part", folder.scratch / ".000001.pooled.npy.12345678-9-0a1b2c3d.part"]
+    figure = tmp_path / ".figure.svg.12345678-9-0a1b2c3d.part"
+    left = [tmp_path / ".profile.parquet.77.part", figure, folder.scratch / ".000001.pooled.npy.12345678-9-0a1b2c3d.part"]
     report = tmp_path / ".report.html.ffffffff-9-0a1b2c3d.part"  # somebody else may be writing it
     for path in (*left, report):
         path.write_text("half")

@@ -227,6 +227,10 @@ def _unexpected(error: Exception) -> str:
         return f"no space is left on a disk ({first}). Free some space and run the same command again."
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({first}). Raise the limit (`ulimit -n 4096`) and run the same command again."
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return f"a file is larger than it may be here ({first}). Raise the limit (`ulimit -f`) and run the same command again."
+    if isinstance(error, MemoryError):
+        return "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise the limit."
     where = "set LAYERSCOPE_DEBUG=1 to see where"
     with contextlib.suppress(OSError, LayerscopeError):
         file = cache_dir() / "last-error.txt"

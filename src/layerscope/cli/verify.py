@@ -17,7 +17,7 @@ def verify_command(
     what: list[str] = typer.Argument(..., help="Folders of runs or exports, or `store` for the embedding store."),
     as_json: bool = shared.AS_JSON,
 ) -> None:
-    """Check every stored table, array and result against its checksum. Exit code 2: something is damaged."""
+    """Check every stored table, array and result against its checksum. Exit code 2: damaged; 3: something has no checksum."""
     from layerscope.cache import cache_dir
     from layerscope.core.runs import MANIFEST
     from layerscope.models.sealed import check_export
@@ -50,8 +50,8 @@ def verify_command(
             print(printable(f"damaged  {check.path}: {check.reason}"))
         print(f"{len(found)} files: " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "none"))
         if counts[UNKNOWN]:
-            print(f"{counts[UNKNOWN]} were written by an earlier version, without a checksum.")
+            print(f"{counts[UNKNOWN]} have no checksum: an earlier version wrote them, or it was removed.")
         if damaged:
             shared.next_step("run the command that wrote it again: what is damaged is set aside and computed again")
-    if damaged:
-        raise typer.Exit(2)
+    if damaged or counts[UNKNOWN]:
+        raise typer.Exit(2 if damaged else 3)

@@ -145,6 +145,11 @@ def export(
         raise ExportError(f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
+    if center_on is not None and plan.centering != "corpus":
+        raise ExportError(
+            f"center_on= gives texts to center on, and the readout {plan.name} does not center. Leave it out, or give "
+            f"readout={replace(plan, centering='corpus').name!r}"
+        )
     for name in extra:
         FORMATS.get(name).check_choice(loaded, chosen, plan)
     length = _length(loaded, max_length, evidence)

@@ -138,6 +138,8 @@ def _catalogue_source(name: str, offline: bool) -> Source:
 def _local_source(
     path: Path, name: str, kind: Kind, allow_pickle: bool, trust_remote_code: bool, revision: str | None = None
 ) -> Source:
+    if not path.is_file() and not path.is_dir():
+        raise ModelError(f"{path} is not a file or a folder but a pipe or a device. Give the model's folder.")
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{path} is a single file; only .gguf files can be loaded alone. Give the model's folder.")

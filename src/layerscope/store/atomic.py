@@ -50,6 +50,11 @@ def explained(path: Path) -> Iterator[None]:
                 f"cannot write {path}: this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the "
                 "same command again."
             ) from error
+        if error.errno == errno.EFBIG:
+            raise RunFolderError(
+                f"cannot write {path}: it is larger than a file may be here. Raise the limit (`ulimit -f`), or use another disk, "
+                "and run the same command again."
+            ) from error
         if error.errno in _REFUSED:
             raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another folder.") from error
         raise

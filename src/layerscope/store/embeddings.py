@@ -140,7 +140,10 @@ class EmbeddingStore:
 
     def folder(self, key: str) -> Path:
         """Where a space lies."""
-        return self.root / key[:2] / key
+        folder = self.root / key[:2] / key
+        if _is_link(folder):
+            raise RunFolderError(f"{folder} is a link, and the embedding store follows none. Remove the link.")
+        return folder
 
     def make_room(self, need: int, current: Space) -> None:
         """See that `need` more bytes fit the budget; other spaces go for it, the least recently used first."""
@@ -183,7 +186,7 @@ class EmbeddingStore:
         return sorted(infos, key=lambda info: (info.last_used, info.key))
 
     def _folders(self, pattern: str) -> list[Path]:
-        return [path for path in self.root.glob(pattern) if path.is_dir()]
+        return [path for path in self.root.glob(pattern) if path.is_dir() and not _is_link(path)]
 
     def _used_elsewhere(self, info: SpaceInfo) -> bool:
         return info.key not in self._open and in_use(self.folder(info.key))
@@ -200,6 +203,10 @@ class EmbeddingStore:
         shutil.rmtree(away, ignore_errors=True)
         self._total -= info.bytes
         return True
+
+
+def _is_link(space: Path) -> bool:
+    return space.is_symlink() or (space.parent.is_symlink() and len(space.parent.name) == 2)
 
 
 def _count_texts(folder: Path) -> int:

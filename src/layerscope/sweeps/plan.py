@@ -115,6 +115,8 @@ def _read_text(path: Path) -> str:
         raise PlanError(f"{path} has {path.stat().st_size:,} bytes: a plan has at most {_MOST_BYTES:,}.")
     try:
         return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise PlanError(f"{path} is not UTF-8 (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8.") from error
 
