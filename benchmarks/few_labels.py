@@ -198,31 +198,34 @@ class Study:
         evidence = assemble(draw.labeled, draw.measure, found, [site.layer for site in self.sites])
         weighed = weigh(evidence, seed=draw.seed)
         decision = decide(evidence, weighed)
+        at, (judged_gain, judged_risk) = decision.extra["at"], decision.extra["judged"]
         truth = 100 * self.scores(draw)
         reference, best = truth[evidence.reference], np.nanmax(truth)
         plain = weighed.score if evidence.accuracy is None else evidence.accuracy
         naive = np.unravel_index(int(np.nanargmax(plain)), truth.shape)
-        gained = truth[decision.chosen] - reference
-        chosen = evidence.readouts[decision.chosen[0]].name
-        promised = decision.gain.scaled(100)
+        gained = truth[at] - reference
+        promised = decision.gain
+        assert promised is not None
+        best_at = np.unravel_index(int(np.nanargmax(truth)), truth.shape)
+        row = decision.table[(decision.table["readout"] == evidence.readouts[best_at[0]].name)]
         return {
-            "layer": evidence.layers[decision.chosen[1]],
-            "readout": chosen,
+            "layer": decision.layer,
+            "readout": decision.readout,
             "reference": reference,
             "headroom": best - reference,
             "gain": gained,
             "recovered": gained / (best - reference),
             "naive_recovered": (truth[naive] - reference) / (best - reference),
             "abstained": float(decision.abstained),
-            "unguarded": (truth[decision.best] - reference) / (best - reference),
-            "judged_gain": 100 * decision.judged[0],
-            "judged_risk": decision.judged[1],
+            "unguarded": (truth[decision.extra["best"]] - reference) / (best - reference),
+            "judged_gain": judged_gain,
+            "judged_risk": judged_risk,
             # gains of classes are in another unit than the held-out accuracy
             "promised": promised.value if evidence.accuracy is None else np.nan,
             "covered": float(promised.low <= gained <= promised.high) if evidence.accuracy is None else np.nan,
-            "risk": decision.risk,
+            "risk": decision.risk_of_loss,
             "lost": float(gained < 0),
-            "best_tied": float(decision.tied[np.unravel_index(int(np.nanargmax(truth)), truth.shape)]),
+            "best_tied": float(row.loc[row["layer"] == evidence.layers[best_at[1]], "tied"].iloc[0]),
         }
 
 

@@ -68,12 +68,12 @@ class Measured:
         eligible = panel.eligible(readouts, float(self.arrays["tokens"][0])) if alone else None
         best = part.best()
         second = None if alone else self.judgment(f"{CONSISTENCY} alone").only(which)
-        decision = decide(part, readouts, self.layers, self.costs[list(which)], eligible=eligible, second=second)
-        chosen = decision.chosen
+        decided = decide(part, readouts, self.layers, self.costs[list(which)], eligible=eligible, second=second)
+        chosen = [readout.name for readout in readouts].index(str(decided.readout)), self.layers.index(decided.layer)
         return {
             "favorite": float(scores[best]), "chosen": float(scores[chosen]), "best": float(np.nanmax(scores)),
             "at": f"{readouts[chosen[0]].name} {self.layers[chosen[1]]}", "cost": float(self.costs[list(which)][chosen]),
-            "default": self.default, "task": self.name, "kept": float(bool(decision.weak)),
+            "default": self.default, "task": self.name, "kept": float(decided.abstained),
             "agreement": float(part.score[chosen]),
             "by words": float(prefers_plain_text(part, readouts)) if len(which) > 1 else 0.0,
         }  # fmt: skip

@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from layerscope import atlas, metrics, training
     from layerscope.core.options import DataOptions, EngineOptions, ModelOptions
     from layerscope.core.runs import AnyRun, load_run
-    from layerscope.correlation import correlate
-    from layerscope.data import load_corpus
-    from layerscope.data.images import load_images
+    from layerscope.correlation import Correlations, correlate
+    from layerscope.data import Corpus, load_corpus
+    from layerscope.data.images import ImageSet, load_images
     from layerscope.errors import LayerscopeError
     from layerscope.evaluation.job import evaluate
     from layerscope.evaluation.run import Evaluation
-    from layerscope.exporting import export
+    from layerscope.exporting import Exported, export
     from layerscope.improving import Improved, improve
-    from layerscope.models import load, wrap
+    from layerscope.models import LoadedModel, load, wrap
     from layerscope.probing import ProbeRun, probe
     from layerscope.profiling import Profile, profile
     from layerscope.report import write_report
     from layerscope.report.comparing import Comparison, compare
     from layerscope.selection.choice import Choice
+    from layerscope.selection.labels import select_with_labels
     from layerscope.selection.select import select
     from layerscope.studies.run import StudyRun, study
     from layerscope.sweeps import sweep
@@ -41,11 +42,16 @@ __all__ = [
     "AnyRun",
     "Choice",
     "Comparison",
+    "Corpus",
+    "Correlations",
     "DataOptions",
     "EngineOptions",
     "Evaluation",
+    "Exported",
+    "ImageSet",
     "Improved",
     "LayerscopeError",
+    "LoadedModel",
     "ModelOptions",
     "ProbeRun",
     "Profile",
@@ -66,6 +72,7 @@ __all__ = [
     "probe",
     "profile",
     "select",
+    "select_with_labels",
     "study",
     "sweep",
     "training",
@@ -78,11 +85,16 @@ _HOMES = {
     "AnyRun": "layerscope.core.runs",
     "Choice": "layerscope.selection",
     "Comparison": "layerscope.report.comparing",
+    "Corpus": "layerscope.data",
+    "Correlations": "layerscope.correlation",
     "DataOptions": "layerscope.core.options",
     "EngineOptions": "layerscope.core.options",
     "Evaluation": "layerscope.evaluation.run",
+    "Exported": "layerscope.exporting",
+    "ImageSet": "layerscope.data.images",
     "Improved": "layerscope.improving",
     "LayerscopeError": "layerscope.errors",
+    "LoadedModel": "layerscope.models",
     "ModelOptions": "layerscope.core.options",
     "ProbeRun": "layerscope.probing",
     "Profile": "layerscope.profiling.run",
@@ -100,6 +112,7 @@ _HOMES = {
     "probe": "layerscope.probing",
     "profile": "layerscope.profiling.job",
     "select": "layerscope.selection",
+    "select_with_labels": "layerscope.selection.labels",
     "study": "layerscope.studies.run",
     "sweep": "layerscope.sweeps",
     "wrap": "layerscope.models",

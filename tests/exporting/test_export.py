@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from layerscope import Evaluation, evaluate, profile, select
+from layerscope import Evaluation, evaluate, profile, select, select_with_labels
 from layerscope.core.readout import Readout
 from layerscope.evaluation.tasks import resolve_tasks
 from layerscope.exporting import Exported, ExportError, export, verifying
 from layerscope.exporting.describing import UNKNOWN, front_matter, license_of
 from layerscope.exporting.draft import why_not
 from layerscope.report.contents import gather
+from layerscope.report.headline import kind_of
 from layerscope.selection import gains_in_words
 from tests.evaluation.support import mteb_score, write_tasks
 from tests.exporting.support import joining_model
@@ -336,7 +337,7 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
     labels = tmp_path / "labels.jsonl"
     labels.write_text("\n".join(json.dumps(row) for row in rows))
     model = tiny_model("llama")
-    told = select(model, labels=labels, store=tmp_path / "store", max_length=100, progress=False)
+    told = select_with_labels(model, labels, store=tmp_path / "store", max_length=100, progress=False)
     # a choice as it is where the labels favor a centered readout, which a model of random weights need not give
     choice = replace(told, layer=2, readout="plain/mean/raw/keep/corpus", center_on=str(labels))
     file = tmp_path / "choice.json"
@@ -364,5 +365,5 @@ def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
     )  # fmt: skip
     choice = select(run)
     done = export(joining_model(), choice=run.path, store=whole.store, out=tmp_path / "x")
-    (mark,) = [mark for mark in gather([run]).marks if mark.kind == "chosen"]
+    (mark,) = [mark for mark in gather([run]).marks if kind_of(mark) == "chosen"]
     assert (done.layer, done.readout) == (choice.layer, choice.readout) == (mark.layer, mark.readout)

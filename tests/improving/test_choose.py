@@ -11,6 +11,7 @@ from layerscope.errors import LayerscopeError
 from layerscope.improving.choose import decide, relative_costs
 from layerscope.improving.grid import offered
 from layerscope.improving.judging import Panel, prefers_plain_text
+from layerscope.selection.choice import Choice
 from layerscope.selection.judges import ScoredCandidates
 
 READOUTS = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus")]
@@ -21,6 +22,10 @@ def judged(score, error: float) -> ScoredCandidates:
     score = np.array(score, dtype=float)
     rng = np.random.default_rng(0)
     return ScoredCandidates(score, score[..., None] + error * rng.normal(size=(*score.shape, 300)))
+
+
+def at(choice: Choice) -> tuple[int, int]:
+    return [readout.name for readout in READOUTS].index(str(choice.readout)), choice.layer
 
 
 COSTS = relative_costs([10, 20], LAYERS, 4)
@@ -34,48 +39,52 @@ def test_costs_are_tokens_times_blocks():
 
 
 def test_a_clear_winner_is_taken_and_its_gain_is_split():
-    decision = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001), READOUTS, LAYERS, COSTS)
-    assert decision.chosen == decision.best == (1, 3)
-    assert decision.gain == pytest.approx(0.7)
-    assert decision.low > 0.65
-    assert decision.template_gain == pytest.approx(0.5)
-    assert decision.layer_gain == pytest.approx(0.2)
-    assert not decision.weak
+    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.4, 0.9, 0.7]], 0.001), READOUTS, LAYERS, COSTS)
+    assert at(choice) == (1, 3)
+    assert choice.extra["best"] == {"readout": READOUTS[1].name, "layer": 3}
+    assert choice.after - choice.before == pytest.approx(0.7)
+    assert choice.extra["interval"][0] > 0.65
+    assert choice.extra["readout_gain"] == pytest.approx(0.5)
+    assert choice.extra["layer_gain"] == pytest.approx(0.2)
+    assert choice.expected_gain is None  # a judge's score is not in points
+    assert not choice.abstained
+    assert choice.table.iloc[0][["readout", "layer", "chosen"]].tolist() == [READOUTS[1].name, 3, True]
 
 
 def test_of_candidates_that_score_practically_the_same_the_cheapest_is_taken():
     """The difference of two candidates has an error of about 0.028 here, so 0.0003 behind is near, and 0.002 is not."""
-    decision = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02), READOUTS, LAYERS, COSTS)
-    assert decision.best == (1, 3)
-    assert decision.chosen == (1, 1)
-    assert decision.near.sum() == 2
-    assert np.argwhere(decision.tied).tolist() == [[1, 1], [1, 2], [1, 3]]  # what noise cannot tell from the best is more
+    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.8997, 0.898, 0.9, 0.7]], 0.02), READOUTS, LAYERS, COSTS)
+    assert choice.extra["best"]["layer"] == 3
+    assert at(choice) == (1, 1)
+    assert choice.extra["near"] == 2
+    assert choice.tied == (1, 2, 3)  # what noise cannot tell from the best is more
+    assert choice.extra["tied"] == 3
 
 
 def test_a_second_opinion_counts_among_the_layers_of_the_judges_template():
     judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.2, 0.88, 0.9, 0.3]], 0.001)
     # it likes layer 2 much better, and likes the plain text best of all, which the judge does not
     second = judged([[0.9, 0.9, 0.9, 0.9, 0.9], [0.1, 0.1, 0.8, 0.2, 0.1]], 0.001)
-    assert decide(judgment, READOUTS, LAYERS, COSTS).chosen == (1, 3)
-    decision = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
-    assert decision.chosen == (1, 2)
-    assert decision.gain == pytest.approx(0.68)  # as the judge sees it
+    assert at(decide(judgment, READOUTS, LAYERS, COSTS)) == (1, 3)
+    choice = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
+    assert at(choice) == (1, 2)
+    assert choice.after - choice.before == pytest.approx(0.68)  # as the judge sees it
 
 
 def test_a_second_opinion_is_no_evidence_of_a_gain():
     judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2)
     second = judged([[0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.2, 0.4, 0.9, 0.4]], 0.001)
-    decision = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
-    assert decision.weak
-    assert decision.chosen == decision.reference
+    choice = decide(judgment, READOUTS, LAYERS, COSTS, second=second)
+    assert choice.abstained
+    assert choice.extra["kept_default"]
 
 
 def test_readouts_that_are_not_eligible_are_not_chosen():
     judgment = judged([[0.1, 0.9, 0.9, 0.95, 0.2], [0.1, 0.2, 0.4, 0.8, 0.3]], 0.001)
-    assert decide(judgment, READOUTS, LAYERS, COSTS).chosen[0] == 0
-    assert decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True]).chosen == (1, 3)
+    assert at(decide(judgment, READOUTS, LAYERS, COSTS))[0] == 0
+    assert at(decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, True])) == (1, 3)
     # where nothing that is eligible can be judged, the rest is
-    assert decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, False]).chosen[0] == 0
+    assert at(decide(judgment, READOUTS, LAYERS, COSTS, eligible=[False, False]))[0] == 0
 
 
 @pytest.mark.parametrize(("plain", "prompt", "warned"), [(0.5, 0.4, True), (0.4, 0.5, False)])
@@ -103,15 +112,15 @@ def test_without_an_encoder_sentences_are_read_by_prompts_alone():
 
 
 def test_the_default_stays_where_the_evidence_is_weak():
-    decision = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2), READOUTS, LAYERS, COSTS)
-    assert decision.weak
-    assert decision.chosen == decision.reference == (0, 4)
-    assert decision.gain == 0
+    choice = decide(judged([[0.1, 0.2, 0.2, 0.2, 0.5], [0.1, 0.2, 0.4, 0.55, 0.4]], 0.2), READOUTS, LAYERS, COSTS)
+    assert choice.abstained
+    assert at(choice) == (0, 4)
+    assert choice.extra["interval"] == [0, 0]
 
 
 def test_a_budget_limits_the_layers():
     judgment = judged([[0.1, 0.2, 0.2, 0.2, 0.2], [0.1, 0.5, 0.4, 0.9, 0.7]], 0.001)
-    assert decide(judgment, READOUTS, LAYERS, COSTS, budget=0.5).chosen == (1, 1)
+    assert at(decide(judgment, READOUTS, LAYERS, COSTS, budget=0.5)) == (1, 1)
 
 
 def test_nothing_to_judge_is_an_error():

@@ -8,12 +8,13 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from layerscope.core import plugins
-from layerscope.selection.rules import RULES, Answer, RuleInfo
+from layerscope.selection import Choice
+from layerscope.selection.rules import RULES, RuleInfo
 from tests.cli.support import run_main
 
 
 def _at(depth: float | None):
-    return lambda evidence: Answer(round((depth or 0.5) * evidence.n_blocks), "the user's own rule.")
+    return lambda evidence: Choice(round((depth or 0.5) * evidence.n_blocks), reason="the user's own rule.")
 
 
 RULE = RuleInfo("halfway", "the layer in the middle, or at another depth", _at, parameter=True)

@@ -196,8 +196,7 @@ def synthetic_sweep() -> Sweep:
 def synthetic_improvement(name: str = "small", blocks: int = 6, layer: int = 4) -> Improved:
     """A choice of the one-word template, with two texts and their neighbors before and after."""
     choice = Choice(
-        layer=layer, site=site(layer), readout=READOUTS[3], expected_gain=None, ci_low=None, ci_high=None, risk_of_loss=None,
-        tied=(layer,), rule="improve", blocks_saved=blocks - layer, layers=blocks, model=name, reason="It is the best.",
+        layer=layer, readout=READOUTS[3], tied=(layer,), rule="improve", layers=blocks, model=name, reason="It is the best.",
     )  # fmt: skip
     rows = [
         {"text": f"text {t}", "which": which, "rank": rank, "neighbor": f"{which} {t}.{rank}", "cosine": 0.9}

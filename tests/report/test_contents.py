@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.report.contents import gather, load_any
 from layerscope.report.drawing import COLORS, MARKERS, ON_DARK, ON_LIGHT, family_color, line_style, styles
+from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
 from layerscope.report.relations import MEAN, compare
 from layerscope.selection import Choice
@@ -62,18 +64,18 @@ def test_the_same_warning_is_said_once() -> None:
 def test_marks_follow_the_evaluation_then_the_profile_then_what_is_given() -> None:
     report = gather([synthetic_run(), synthetic_evaluation(best=2)])
     (mark,) = report.marks
-    assert (mark.layer, mark.kind, mark.rule, mark.readout) == (2, "chosen", "measured", READOUTS[0])
+    assert (mark.layer, kind_of(mark), mark.rule, mark.readout) == (2, "chosen", "measured", READOUTS[0])
     (mark,) = gather([synthetic_run()]).marks
     assert mark.rule == "evidence"
-    choice = Choice(4, "block.3", READOUTS[0], 1.0, 0.0, 2.0, 0.1, [4], "mine", 2, layers=6, model="small", reason="because")
+    choice = Choice(4, READOUTS[0], Interval(1.0, 0.0, 2.0), 0.1, (4,), "mine", 6, "small", "because")
     (mark,) = gather([synthetic_run(), synthetic_evaluation(), choice]).marks
-    assert (mark.layer, mark.rule, mark.text) == (4, "mine", "because")
+    assert (mark.layer, mark.rule, mark.reason) == (4, "mine", "because")
     with pytest.raises(LayerscopeError, match="which is none of the runs: other"):
         gather([synthetic_run("other"), choice])
 
 
 def test_a_choice_is_read_from_a_file(tmp_path: Path) -> None:
-    choice = Choice(4, "block.3", None, None, None, None, None, [4], "mine", 2, layers=6, model="small", reason="because")
+    choice = Choice(4, tied=(4,), rule="mine", layers=6, model="small", reason="because")
     path = tmp_path / "choice.json"
     path.write_text(choice.to_json(), encoding="utf-8")
     assert load_any(path) == choice

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from layerscope import Evaluation, select
+from layerscope.core.statistics import Interval
 from layerscope.report.contents import gather
-from layerscope.report.headline import gain_of, headline
+from layerscope.report.headline import gain_of, page_headline
 from layerscope.report.headline import marks as find_marks
 from layerscope.report.sections.evaluation import from_evaluation
 from layerscope.report.sections.profile import from_run
-from layerscope.report.sources import Mark, Scores
+from layerscope.report.sources import Scores
+from layerscope.selection import Choice
 from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 
 
-def said(*runs: object, marks: list[Mark] | None = None) -> str:
+def said(*runs: object, marks: list[Choice] | None = None) -> str:
     curves = [from_run(r) for r in runs if not isinstance(r, Evaluation)]  # type: ignore[arg-type]
     scores = [from_evaluation(r) for r in runs if isinstance(r, Evaluation)]
-    return headline(curves, scores, find_marks(curves, scores) if marks is None else marks).sentence
+    return page_headline(curves, scores, find_marks(curves, scores) if marks is None else marks).sentence
 
 
 def test_a_clear_gain_with_its_interval_and_blocks() -> None:
     text = said(synthetic_evaluation(best=2, blocks=12))
-    assert text == "Layer 2 of 12: +9.8 on STSBenchmark over the last layer (95 %: +8.9 to +10.9) with 6 × fewer blocks."
+    assert text == "Layer 2 of 12: +9.9 on STSBenchmark over the last layer (95 %: +8.9 to +10.8) with 6 × fewer blocks."
 
 
 def test_fewer_blocks_in_words() -> None:
@@ -49,7 +52,7 @@ def test_an_unclear_gain_is_not_called_one() -> None:
     assert "the last layer is kept" in text
     elsewhere = from_evaluation(synthetic_evaluation(best=2, half=0.2))
     elsewhere.run = None  # scores from elsewhere, which the selection cannot read
-    text = headline([], [elsewhere]).sentence
+    text = page_headline([], [elsewhere]).sentence
     assert text == "No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0."
 
 
@@ -70,8 +73,7 @@ def test_the_last_layer_is_best() -> None:
     run = synthetic_evaluation(best=6)
     assert said(run) == "The last layer, 6 of 6, is the best on STSBenchmark (30.0), and no earlier one ties with it."
     (mark,) = find_marks([], [from_evaluation(run)])
-    mark.tied = [2, 6]
-    assert "; layer 2 ties with it with 3 × fewer blocks" in said(run, marks=[mark])
+    assert "; layer 2 ties with it with 3 × fewer blocks" in said(run, marks=[replace(mark, tied=(2, 6))])
 
 
 def test_a_gain_is_told_by_its_causes() -> None:
@@ -136,13 +138,11 @@ def test_several_models_are_told_apart_the_largest_gain_first() -> None:
 
 
 def test_a_choice_without_labels() -> None:
-    mark = Mark(
-        "small", 4, 6, "chosen", "a reason", rule="evidence", expected_gain=1.9, ci_low=-2.0, ci_high=5.0, risk_of_loss=0.3
-    )
+    mark = Choice(4, None, Interval(1.9, -2.0, 5.0), 0.3, rule="evidence", layers=6, model="small", reason="a reason")
     text = said(synthetic_run(), marks=[mark])
     assert "Without labels the best guess is layer 4 of 6: +1.9 expected over the last layer (95 %: -2.0 to +5.0)" in text
     assert "30 % risk of a loss" in text
-    last = Mark("small", 6, 6, "chosen", "a reason", rule="evidence")
+    last = Choice(6, rule="evidence", layers=6, model="small", reason="a reason")
     assert "Without labels the last layer, 6 of 6, is the safe choice." in said(synthetic_run(), marks=[last])
     assert "without labels" not in said(synthetic_run(), synthetic_evaluation(), marks=[mark]).lower()
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import layerscope
+from layerscope.core.statistics import Interval
 from layerscope.report.notebook import charts_html, table_html
 from layerscope.report.sources import Chart, Line
 from layerscope.selection import Choice
@@ -59,7 +60,7 @@ def read(fragment: str) -> set[str]:
 
 def choice(**more: Any) -> Choice:
     facts = {"layers": 6, "model": "small", "reason": "It is the best."}
-    return Choice(4, "block.3", READOUTS[3], 5.0, 1.0, 9.0, 0.1, (4, 5), "measured", 2, **{**facts, **more})
+    return Choice(4, READOUTS[3], Interval(5.0, 1.0, 9.0), 0.1, (4, 5), "measured", **{**facts, **more})
 
 
 def correlations() -> Any:

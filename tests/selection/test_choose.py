@@ -16,7 +16,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.evaluation.run import Evaluation
-from layerscope.selection import Choice, choose, gains_in_words, headline, lines, select
+from layerscope.selection import Choice, choose, gains_in_words, lines, select
 from tests.selection.support import evaluation, profile, valley_curve
 
 WORD = Readout("one-word", "last")
@@ -49,7 +49,7 @@ def test_the_gain_of_the_readout_and_of_the_layer_are_told_apart() -> None:
     assert choice.gain_readout.value + choice.gain_layer.value == pytest.approx(choice.expected_gain)
     assert choice.gain_readout.known
     assert choice.gain_layer.known
-    said = headline(choice)
+    said = choice.headline()
     assert "template +43." in said
     assert "layer +0." in said
     assert "over the last layer" not in said

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, UnknownNameError
-from layerscope.selection.rules import RULES, Answer, RuleInfo, get_rule, rules
+from layerscope.selection.choice import Choice
+from layerscope.selection.rules import RULES, RuleInfo, get_rule, rules
 from tests.selection.support import evidence, valley_curve
 
 
@@ -83,7 +84,7 @@ def test_the_sink_stands_in_where_the_norm_hides_the_valley() -> None:
 def test_another_package_adds_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     rules()
     monkeypatch.setattr(RULES, "_things", dict(RULES.all()))
-    RULES.add(RuleInfo("second", "the second layer", lambda _: lambda evidence: Answer(2, "as they say")))
+    RULES.add(RuleInfo("second", "the second layer", lambda _: lambda evidence: Choice(2, reason="as they say")))
     made = evidence({"prompt_entropy": valley_curve()})
     assert get_rule("second")(made).layer == 2
     with pytest.raises(LayerscopeError, match="takes no number"):

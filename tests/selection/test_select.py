@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layerscope.errors import LayerscopeError, RunFolderError
-from layerscope.selection import headline, lines, select
+from layerscope.selection import lines, select
 from layerscope.selection.budget import allowed_blocks, earliest
 from layerscope.selection.choice import KEYS
 from tests.selection.support import evaluation, profile, valley_curve
@@ -31,7 +31,7 @@ def test_a_profile_gives_the_same_answer_from_memory_and_disk(tmp_path: Path) ->
     assert 0 < (held.risk_of_loss or 0) < 1 / 3
     answer = json.loads(held.to_json())
     assert list(answer)[: len(KEYS)] == list(KEYS)
-    assert f"layer {held.layer} of 20" in headline(held)
+    assert f"layer {held.layer} of 20" in held.headline()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_sentence_encoder_keeps_its_last_layer(anisotropy: list[float], facts:
     assert choice.abstained
     assert choice.is_last
     assert (choice.expected_gain, choice.risk_of_loss, choice.blocks_saved) == (0, 0, 0)
-    assert "keep the last layer" in headline(choice)
+    assert "keep the last layer" in choice.headline()
     assert ("saves", "nothing") in lines(choice)
 
 

@@ -42,34 +42,29 @@ def select_command(
     offline: bool = shared.OFFLINE,
 ) -> None:
     """Choose the layer to read embeddings from: by a profile, by measured scores, or by a few labels."""
-    from layerscope.errors import LayerscopeError
-    from layerscope.selection import select
+    common: dict[str, Any] = {"readouts": parse_list(readouts), "budget": budget, "tolerance": tolerance, "seed": seed}
+    if labels is None:
+        from layerscope.selection import select
 
-    if labels is not None and (len(runs or []) != 1 or atlas is not None or rule is not None):
-        raise LayerscopeError("--labels takes one model or the folder of one run, without --atlas and --rule.")
-    choice = select(
-        *(runs or []),
-        atlas=atlas,
-        rule=rule,
-        labels=labels,
-        readouts=parse_list(readouts),
-        budget=budget,
-        tolerance=tolerance,
-        seed=seed,
-        offline=offline,
-        progress=output.progress,
-    )
+        choice = select(*(runs or []), atlas=atlas, rule=rule, **common)
+    else:
+        from layerscope.errors import LayerscopeError
+        from layerscope.selection.labels import select_with_labels
+
+        if len(runs or []) != 1 or atlas is not None or rule is not None:
+            raise LayerscopeError("--labels takes one model or the folder of one run, without --atlas and --rule.")
+        choice = select_with_labels(runs[0], labels, **common, offline=offline, progress=output.progress)
     output.show(choice.as_dict(), lambda: _print_choice(choice), then=_then(choice, runs or []))
 
 
 def _print_choice(choice: Any) -> None:
     from rich.markup import escape
 
-    from layerscope.selection import headline, lines
+    from layerscope.selection import lines
     from layerscope.terminal import Console, print_facts
 
     console = Console()
-    console.print(escape(headline(choice)), highlight=False, style="bold")
+    console.print(escape(choice.headline()), highlight=False, style="bold")
     print_facts(console, lines(choice))
 
 

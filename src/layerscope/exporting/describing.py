@@ -20,7 +20,7 @@ from layerscope.exporting.draft import Draft
 from layerscope.exporting.formats import FORMATS
 from layerscope.exporting.verifying import Verification
 from layerscope.models import LoadedModel, catalogue
-from layerscope.selection import Choice, headline
+from layerscope.selection import Choice
 from layerscope.store import atomic
 from layerscope.terminal import Console
 from layerscope.version import VERSION
@@ -175,7 +175,7 @@ def _evidence(facts: Mapping[str, Any]) -> str:
     else:
         lines += ["", "No scores were given when this folder was made: how good this layer is was not measured here."]
     if choice is not None:
-        lines += ["", f"Chosen by layerscope (rule `{choice['rule']}`): {headline(Choice.from_json(choice))} {choice['reason']}"]
+        lines += ["", f"Chosen by layerscope (rule `{choice['rule']}`): {Choice.from_json(choice).headline()} {choice['reason']}"]
     if choice is not None and rows:
         lines += ["", "The choice was made on these very tasks, so the scores above are on the high side."]
     return "\n".join([*lines, *(f"\n{note}" for note in evidence["notes"])])

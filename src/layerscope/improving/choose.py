@@ -7,7 +7,6 @@ tells layers apart that an encoder cannot. It never decides whether there is a g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,10 @@ import pandas as pd
 from layerscope.core.candidates import Place, ScoredCandidates
 from layerscope.core.readout import Readout
 from layerscope.core.sites import site_of
-from layerscope.core.statistics import INTERVAL
+from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError
 from layerscope.selection.budget import allowed_blocks
+from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import with_second_opinion
 
 CHEAPER_WITHIN = 0.025
@@ -32,28 +32,6 @@ SCREEN = 200
 
 KEPT = 1
 """Templates that go on from there, besides the default's."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Places (readout, layer) of the choice, of the best and of the default; what the judge says of the choice.
-
-    `gain` is the judge's score of the choice minus the default's, with a 95 % interval; `template_gain` and `layer_gain` split
-    it: first the readout changes at the default's layer, then the layer. `tied` marks what cannot be told from the best, `near`
-    what scores practically the same. `weak` says why the default was kept, if so.
-    """
-
-    chosen: Place
-    best: Place
-    reference: Place
-    tied: np.ndarray
-    near: np.ndarray
-    gain: float
-    low: float
-    high: float
-    template_gain: float
-    layer_gain: float
-    weak: str = ""
 
 
 def relative_costs(tokens: Sequence[float], layers: Sequence[int], n_blocks: int) -> np.ndarray:
@@ -74,8 +52,12 @@ def decide(
     *,
     eligible: Sequence[bool] | None = None,
     second: ScoredCandidates | None = None,
-) -> Decision:
-    """Choose. `budget` is the largest share of the blocks to run; `eligible` says which readouts may be chosen."""
+) -> Choice:
+    """Choose. `budget` is the largest share of the blocks to run; `eligible` says which readouts may be chosen.
+
+    The judge's score claims nothing in points, so that the choice has no gain; `extra` says what the judge says of it: the 95 %
+    `interval` of its score minus the default's, and what the readout (at the default's layer) and then the layer bring.
+    """
     reference = (list(readouts).index(Readout()), len(layers) - 1)
     n_blocks = layers[-1]
     within = np.asarray(layers)[None, :] <= allowed_blocks(budget, n_blocks)
@@ -93,15 +75,35 @@ def decide(
     tied, near = opinion.tied(allowed), _near(opinion, best, allowed)
     chosen = min(zip(*np.nonzero(near), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
     chosen = (int(chosen[0]), int(chosen[1]))
-    gain = judgment.gain(chosen, reference)
-    middle = judgment.score[chosen[0], reference[1]]
-    split = (float(middle - judgment.score[reference]), float(judgment.score[chosen] - middle))
-    weak = ""
+    gain, weak = judgment.gain(chosen, reference), ""
     if best != reference and within[0, reference[1]] and not gain.low > 0:
         weak = "the texts do not show that it is better than what you have"
-    if weak:  # the default stays
-        return Decision(reference, best, reference, tied, near, 0.0, 0.0, 0.0, 0.0, 0.0, weak)
-    return Decision(chosen, best, reference, tied, near, gain.value, gain.low, gain.high, *split)
+        chosen, gain = reference, Interval(0.0, 0.0, 0.0)  # the default stays
+    middle = judgment.score[chosen[0], reference[1]]
+    extra = {
+        "interval": [gain.low, gain.high],
+        "readout_gain": float(middle - judgment.score[reference]),
+        "layer_gain": float(judgment.score[chosen] - middle),
+        "relative_cost": float(costs[chosen]),
+        "candidates": int(judgment.defined.sum()),
+        "tied": int(tied.sum()),
+        "near": int(near.sum()),
+        "kept_default": chosen == reference,
+        "best": {"readout": readouts[best[0]].name, "layer": layers[best[1]]},
+    }
+    return Choice(
+        layers[chosen[1]],
+        readouts[chosen[0]].name,
+        tied=tuple(sorted({layers[int(k)] for k in np.flatnonzero(tied[chosen[0]])} | {layers[chosen[1]]})),
+        rule="improve",
+        layers=n_blocks,
+        reason=weak,
+        abstained=bool(weak),
+        before=float(judgment.score[reference]),
+        after=float(judgment.score[chosen]),
+        extra=extra,
+        table=_table(readouts, layers, judgment, tied, chosen, costs),
+    )
 
 
 def _near(judgment: ScoredCandidates, best: Place, allowed: np.ndarray) -> np.ndarray:
@@ -118,8 +120,13 @@ def _near(judgment: ScoredCandidates, best: Place, allowed: np.ndarray) -> np.nd
 COLUMNS = ["readout", "layer", "site", "score", *INTERVAL, "tied", "chosen", "cost"]
 
 
-def candidate_table(
-    readouts: Sequence[Readout], layers: Sequence[int], judgment: ScoredCandidates, decision: Decision, costs: np.ndarray
+def _table(
+    readouts: Sequence[Readout],
+    layers: Sequence[int],
+    judgment: ScoredCandidates,
+    tied: np.ndarray,
+    chosen: Place,
+    costs: np.ndarray,
 ) -> pd.DataFrame:
     """One row per candidate, the best first."""
     ends = judgment.interval()
@@ -130,8 +137,8 @@ def candidate_table(
             "site": site_of(layer),
             "score": float(judgment.score[r, k]),
             **{name: float(end[r, k]) for name, end in zip(INTERVAL, ends, strict=True)},
-            "tied": bool(decision.tied[r, k]),
-            "chosen": decision.chosen == (r, k),
+            "tied": bool(tied[r, k]),
+            "chosen": chosen == (r, k),
             "cost": float(costs[r, k]),
         }
         for r, readout in enumerate(readouts)

@@ -27,12 +27,12 @@ from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
-from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, Decision, candidate_table, decide, relative_costs
+from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
-from layerscope.improving.record import VERSION_KEY, Settings, choice_of, evidence_of, left_alone, manifest_of, other_rule
+from layerscope.improving.record import VERSION_KEY, Settings, evidence_of, left_alone, manifest_of, other_rule, told
 from layerscope.improving.result import Improved
 from layerscope.improving.sample import Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import announce, stages
@@ -203,21 +203,21 @@ class ImproveJob:
             self._stage(panel, readouts, len(self.sample.texts)),
         )  # fmt: skip
         costs = self._costs(readouts)
-        decision = self._decide(panel, readouts, judgment, costs)
-        if readouts[decision.chosen[0]].template == BLEND:
-            self._tell_blend(panel, readouts, judgment, decision, costs)
-        return self._result(panel, readouts, judgment, decision, costs, out, overwrite)
+        choice = self._decide(panel, readouts, judgment, costs)
+        if Readout.parse(str(choice.readout)).template == BLEND:
+            self._tell_blend(panel, readouts, judgment, choice, costs)
+        return self._result(panel, readouts, choice, out, overwrite)
 
     def _tell_blend(
-        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, decision: Decision, costs: np.ndarray
+        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, choice: Choice, costs: np.ndarray
     ) -> None:
         """A mean over templates takes code of its own: say so, and name the best that takes none."""
         single = [i for i, readout in enumerate(readouts) if readout.template != BLEND]
         part, names = judgment.only(single), [readouts[i] for i in single]
         eligible = panel.eligible(names, self.tokens["plain"])
-        other = decide(part, names, self.reader.layers, costs[single], self.settings.budget, eligible=eligible).chosen
-        where = f"layer {self.reader.layers[other[1]]} under {names[other[0]].name}"
-        scores = f"{part.score[other]:.3f} instead of {judgment.score[decision.chosen]:.3f}"
+        other = decide(part, names, self.reader.layers, costs[single], self.settings.budget, eligible=eligible)
+        where = f"layer {other.layer} under {other.readout}"
+        scores = f"{other.after:.3f} instead of {choice.after:.3f}"
         self.nearest = f"The best that needs one pass per text and no code of its own is {where} ({scores}): max_cost=1."
         self.notes.append(
             f"a mean over {len(self.prompts)} templates is no standard module: its folder holds a small file of Python, and "
@@ -289,37 +289,28 @@ class ImproveJob:
         """The templates that are read."""
         return list(self.prompts) if readout.template == BLEND else [readout.template]
 
-    def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Decision:
+    def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Choice:
         """The judge's choice; of its template's layers, with a second opinion. A judge that seems weak is named."""
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
-        decision = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
-        if panel.takes_second_opinion and decision.chosen != decision.reference:
-            template = readouts[decision.best[0]].template
+        choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
+        if panel.takes_second_opinion and not choice.extra["kept_default"]:
+            template = Readout.parse(choice.extra["best"]["readout"]).template
             second = second_opinion(
                 self.reader, readouts, template, self.sample.texts, self.prompts, self.settings.seed, self.bar
             )
-            decision = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
+            choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
         prompts = any(readout.template != "plain" for readout in readouts)
         if panel.encoder is not None and self.labels is None and prompts and prefers_plain_text(judgment, readouts):
             self.notes.append(
                 f"{panel.encoder.name} agrees more with the plain text than with any prompt. Judges that go by words rather than "
                 "by meaning do that, and their choice is worth less; long documents are another cause. Compare with judge='none'."
             )
-        return decision
+        return choice
 
-    def _result(
-        self,
-        panel: Panel,
-        readouts: Sequence[Readout],
-        judgment: ScoredCandidates,
-        decision: Decision,
-        costs: np.ndarray,
-        out: Path | None,
-        overwrite: bool,
-    ) -> Improved:
+    def _result(self, panel: Panel, readouts: Sequence[Readout], choice: Choice, out: Path | None, overwrite: bool) -> Improved:
         layers, sample = self.reader.layers, self.sample.texts
-        readout, layer = readouts[decision.chosen[0]], layers[decision.chosen[1]]
+        readout, layer = Readout.parse(str(choice.readout)), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, self.prompts)
         before = candidates.vectors(Readout())[-1]
         chosen = Chosen(self.model, self.reader, readout, layer, self._parts(readout), None, self.nearest)
@@ -327,15 +318,14 @@ class ImproveJob:
             chosen = replace(chosen, centered=self._center(candidates, chosen))
         after = chosen.finished({name: candidates.raw(chosen.of(name), layer) for name in chosen.parts})
         evidence = {
-            **evidence_of(panel, readouts, layers, judgment, decision, costs, passes_of(readout, self.prompts)),
+            **evidence_of(panel, choice, passes_of(readout, self.prompts)),
             "screened": self.screened,
             "changed_neighbors": changed_share(before, after),
         }
         self._note_cuts(readout)
-        choice = choice_of(self.model, self.reader, readout, layer, decision, evidence, self.notes)
-        table = candidate_table(readouts, layers, judgment, decision, costs)
+        choice = told(choice, self.model, self.reader, evidence, self.notes)
         sampled = {"texts": list(sample), "before": before, "after": after}
-        return self._finish(choice, table, sampled, evidence, chosen, out, overwrite)
+        return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite)
 
     def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Centered:
         """The mean to subtract: over the sample and, as far as that is asked for or costs little, over further texts."""

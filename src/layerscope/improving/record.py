@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
-from layerscope.core.sites import site_of
 from layerscope.core.templates import BLEND
 from layerscope.improving.centering import Centered
-from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND, Decision
+from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel
@@ -101,41 +97,26 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
     return f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})" if differing else ""
 
 
-def evidence_of(
-    panel: Panel, readouts: Sequence[Readout], layers: Sequence[int], judgment: ScoredCandidates, decision: Decision,
-    costs: np.ndarray, passes: int,
-) -> dict[str, Any]:  # fmt: skip
+def evidence_of(panel: Panel, choice: Choice, passes: int) -> dict[str, Any]:
     """What the judge says of the choice and of what the user has today, and what the choice costs."""
-    readout, relative = readouts[decision.chosen[0]], float(costs[decision.chosen])
+    assert choice.how is not None
     return {
         "judge": panel.name,
         "score_name": panel.score_name,
-        "before": float(judgment.score[decision.reference]),
-        "after": float(judgment.score[decision.chosen]),
-        "interval": [decision.low, decision.high],
-        "readout_gain": decision.template_gain,
-        "layer_gain": decision.layer_gain,
-        "today": f"layer {layers[-1]} under {Readout().name}",
-        "cost": f"{passes} pass{'es' if passes > 1 else ''} per text, {relative:.2f} × today's computation",
+        "before": choice.before,
+        "after": choice.after,
+        **choice.extra,
+        "today": f"layer {choice.layers} under {Readout().name}",
+        "cost": f"{passes} pass{'es' if passes > 1 else ''} per text, {choice.extra['relative_cost']:.2f} × today's computation",
         "passes": passes,
-        "needs_trust": readout.template == BLEND,
-        "relative_cost": relative,
-        "candidates": int(judgment.defined.sum()),
-        "tied": int(decision.tied.sum()),
-        "near": int(decision.near.sum()),
-        "kept_default": decision.chosen == decision.reference,
-        "best": {"readout": readouts[decision.best[0]].name, "layer": layers[decision.best[1]]},
+        "needs_trust": choice.how.template == BLEND,
     }
 
 
-def choice_of(
-    model: LoadedModel, reader: Reader, readout: Readout, layer: int, decision: Decision, evidence: dict[str, Any],
-    notes: Sequence[str],
-) -> Choice:  # fmt: skip
-    """The choice with its reason in words."""
+def told(choice: Choice, model: LoadedModel, reader: Reader, evidence: dict[str, Any], notes: Sequence[str]) -> Choice:
+    """The choice with its reason in words, and what an export needs."""
     if evidence["kept_default"]:
-        why = decision.weak or "it is already the best that was found"
-        reason = f"{why}. Last layer, {Readout().name}."
+        reason = f"{choice.reason or 'it is already the best that was found'}. Last layer, {Readout().name}."
     else:
         near = f" It is the cheapest of {evidence['near']} that score practically the same." if evidence["near"] > 1 else ""
         score = "" if evidence["score_name"] == evidence["judge"] else f"{evidence['score_name']} "
@@ -144,30 +125,10 @@ def choice_of(
             f"{evidence['before']:.3f} → {evidence['after']:.3f} (readout {evidence['readout_gain']:+.3f}, layer "
             f"{evidence['layer_gain']:+.3f}).{near}"
         )
-    tied = {reader.layers[k] for k in np.flatnonzero(decision.tied[decision.chosen[0]])} | {layer}
-    return Choice(
-        layer=layer,
-        site=site_of(layer),
-        readout=readout.name,
-        expected_gain=None,
-        ci_low=None,
-        ci_high=None,
-        risk_of_loss=None,
-        tied=tuple(sorted(tied)),
-        rule="improve",
-        blocks_saved=model.n_blocks - layer,
-        layers=model.n_blocks,
-        model=model.name,
-        reason=reason,
-        warnings=tuple(notes),
-        abstained=bool(decision.weak),
-        metric=evidence["score_name"],
-        before=evidence["before"],
-        after=evidence["after"],
-        identity=model.identity,
-        max_length=reader.max_length,
-        unit_length=True,
-    )
+    return replace(
+        choice, model=model.name, reason=reason, warnings=tuple(notes), metric=evidence["score_name"], identity=model.identity,
+        max_length=reader.max_length, unit_length=True, extra={},
+    )  # fmt: skip
 
 
 def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Choice]:
@@ -179,10 +140,8 @@ def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Ch
     }  # fmt: skip
     reason = "it is a sentence encoder, trained for embeddings, and no other readout of it was found to be better."
     choice = Choice(
-        layer=blocks, site=site_of(blocks), readout=readout.name, expected_gain=None, ci_low=None, ci_high=None,
-        risk_of_loss=None, tied=(blocks,), rule="improve", blocks_saved=0, layers=blocks, model=model.name,
-        reason=reason, abstained=True,
-    )  # fmt: skip
+        blocks, readout.name, tied=(blocks,), rule="improve", layers=blocks, model=model.name, reason=reason, abstained=True
+    )
     return evidence, choice
 
 

@@ -19,19 +19,11 @@ _COSTLY = 4.0
 """Encoding that costs this many times what it costs today is worth a note."""
 
 
-def headline(result: Improved) -> str:
-    """One sentence: what was chosen, and against what."""
-    choice, evidence = result.choice, result.manifest["evidence"]
-    if choice.abstained or evidence["kept_default"]:
-        return f"{result.model} is left as it is: {choice.reason}"
-    return f"{result.model}: layer {choice.layer} of {choice.layers}, {how_read(str(choice.readout))}. {choice.reason}"
-
-
 def page_words(result: Improved) -> list[str]:
-    """The same for a page: the answer, then against what and why. What the readout and what the layer bring is told apart."""
+    """For a page: the answer, then against what and why. What the readout and what the layer bring is told apart."""
     choice, evidence = result.choice, result.manifest["evidence"]
     if choice.abstained or evidence["kept_default"]:
-        return [headline(result)]
+        return [choice.headline()]
     low, high = evidence["interval"]
     return [
         f"{result.model}: layer {choice.layer} of {choice.layers}, {how_read(str(choice.readout))}: {evidence['score_name']} "
@@ -44,7 +36,7 @@ def page_words(result: Improved) -> list[str]:
 def score_lines(result: Improved) -> list[tuple[str, str]]:
     """What the judge says, with the change of the readout and the change of the layer apart."""
     evidence = result.manifest["evidence"]
-    lines = [("readout", str(result.choice.readout)), ("judge", evidence["judge"])]
+    lines = [("why", result.choice.reason), ("readout", str(result.choice.readout)), ("judge", evidence["judge"])]
     if not evidence["kept_default"]:
         low, high = evidence["interval"]
         lines.append(
@@ -74,7 +66,7 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
 def print_improved(result: Improved, console: Console | None = None) -> None:
     """Headline, neighbors before and after, the evidence, warnings, and the next command."""
     console = console or Console(highlight=False)
-    console.print(escape(headline(result)), style="bold")
+    console.print(escape(result.choice.headline()), style="bold")
     if not result.manifest["evidence"]["kept_default"]:
         console.print(_neighbors(result))
     print_facts(console, score_lines(result))

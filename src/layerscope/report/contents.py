@@ -14,11 +14,11 @@ from layerscope.core.untrusted import exists
 from layerscope.correlation.pooled import ModelCorrelations
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.report.drawing import Style, styles
-from layerscope.report.headline import Headline, headline, marks
+from layerscope.report.headline import Headline, marks, page_headline
 from layerscope.report.notices import Notice, notices
 from layerscope.report.relations import PairCorrelations, across_models, correlate
 from layerscope.report.sections import sections
-from layerscope.report.sources import Block, Curves, Mark, Scores, Source
+from layerscope.report.sources import Block, Curves, Scores, Source
 from layerscope.selection import Choice
 
 
@@ -36,7 +36,7 @@ class Report:
     curves: list[Curves]
     scores: list[Scores]
     blocks: list[Block]
-    marks: list[Mark]
+    marks: list[Choice]
     correlations: list[PairCorrelations]
     over_models: ModelCorrelations | None
     notices: list[Notice]
@@ -102,7 +102,7 @@ def _gather(sources: Sequence[Source | Choice], live: dict[str, Any] | None) -> 
         related,
         across_models(curves, scores, related),
         notices(curves, scores, marked, blocks),
-        headline(curves, scores, marked, blocks),
+        page_headline(curves, scores, marked, blocks),
         drawn,
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         live,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from layerscope.core.readout import how_read
@@ -12,15 +12,19 @@ from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
 from layerscope.profiling.run import EntropyValley
 from layerscope.report.sections.evaluation import gain_parts
-from layerscope.report.sources import Block, Curves, Mark, Scores
+from layerscope.report.sources import Block, Curves, Scores
 from layerscope.selection import Choice, choose
+
+BEST = "best"
+"""The rule of a choice that rests on published scores alone: the highest mean, of which nothing is claimed."""
 
 
 def marks(
-    curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Any] = (), parts: Sequence[Block] = ()
-) -> list[Mark]:
-    """One mark per model: a choice that was given, an improvement's, or the one that its evaluation or profile leads to."""
-    out: dict[str, Mark] = {}
+    curves: Sequence[Curves], scores: Sequence[Scores], choices: Sequence[Choice] = (), parts: Sequence[Block] = ()
+) -> list[Choice]:
+    """One choice per model, which every view points out: one that was given, an improvement's, or the one that its evaluation or
+    profile leads to."""
+    out: dict[str, Choice] = {}
     blocks = {run.model: run.n_blocks for run in curves} | {run.model: run.n_blocks for run in scores}
     improved = {part.model: part.choice for part in parts if part.choice is not None}
     blocks |= {model: choice.layers for model, choice in improved.items() if model not in blocks}
@@ -28,17 +32,22 @@ def marks(
         model = choice.model or next(iter(blocks))
         if model not in blocks:
             raise LayerscopeError(f"the choice is about {model}, which is none of the runs: {', '.join(blocks)}.")
-        out.setdefault(model, _mark(choice, model, blocks[model]))
+        out.setdefault(model, choice)
     for model, choice in improved.items():
-        out.setdefault(model, _mark(choice, model, blocks[model]))
+        out.setdefault(model, choice)
     for score in scores:
         if score.model not in out and (found := _of_scores(score)) is not None:
             out[score.model] = found
     # the final norm hides the valley that label-free rules look at: other profiles of the model are asked first
     for curve in sorted(curves, key=lambda c: c.final_norm == "applied"):
         if curve.model not in out and curve.run is not None and (found := _select(curve.run)) is not None:
-            out[curve.model] = _mark(found, curve.model, curve.n_blocks)
-    return list(out.values())
+            out[curve.model] = found
+    return [replace(choice, model=model, layers=blocks[model]) for model, choice in out.items()]
+
+
+def kind_of(choice: Choice) -> str:
+    """What a view calls the layer: best by published scores, or chosen by a rule."""
+    return "best" if choice.rule == BEST else "chosen"
 
 
 def best_layer(score: Scores, readout: str) -> int | None:
@@ -47,46 +56,23 @@ def best_layer(score: Scores, readout: str) -> int | None:
     return None if mean.empty else int(mean.index[int(mean.argmax())])
 
 
-def _of_scores(score: Scores) -> Mark | None:
+def _of_scores(score: Scores) -> Choice | None:
     chosen = None if score.run is None else _select(score.run)
     if chosen is not None:
-        return _mark(chosen, score.model, score.n_blocks)
+        return chosen
     best = best_layer(score, score.reference)
     if best is None:
         return None
     text = f"best by mean score over {score.mean_says}" if len(score.tasks) > 1 else f"best on {score.tasks[0]}"
-    return Mark(score.model, best, score.n_blocks, "best", text, score.reference)
+    return Choice(best, score.reference, rule=BEST, reason=text)
 
 
-def _select(run: Any, **options: Any) -> Any:
+def _select(run: Any) -> Choice | None:
     """What a selection makes of a run; None where it cannot tell (a curve is missing, an evaluation of one layer)."""
     try:
-        return choose(run, **options)
+        return choose(run)
     except LayerscopeError:
         return None
-
-
-def _mark(choice: Choice, model: str, n_blocks: int) -> Mark:
-    of_readout, of_layer = choice.gain_readout, choice.gain_layer
-    return Mark(
-        model,
-        choice.layer,
-        n_blocks,
-        "chosen",
-        choice.reason,
-        choice.readout,
-        choice.rule,
-        list(choice.warnings),
-        choice.expected_gain,
-        choice.ci_low,
-        choice.ci_high,
-        choice.risk_of_loss,
-        choice.abstained,
-        choice.extra.get("score"),
-        None if of_readout is None else of_readout.value,
-        None if of_layer is None else of_layer.value,
-        list(choice.tied),
-    )
 
 
 @dataclass
@@ -119,8 +105,8 @@ class Gain:
         return math.isfinite(self.half) and self.gain > self.half
 
 
-def headline(
-    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = (), blocks: Sequence[Block] = ()
+def page_headline(
+    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Choice] = (), blocks: Sequence[Block] = ()
 ) -> Headline:
     """A sentence per model: an improvement first, then the largest clear gain; the valley is told where a profile shows one."""
     improved = {block.model: block for block in blocks if block.choice is not None and block.lead}
@@ -130,7 +116,7 @@ def headline(
     for model in models:
         own_scores = [s for s in scores if s.model == model]
         own_curves = [c for c in curves if c.model == model]
-        chosen = next((m for m in marks if m.model == model and m.kind == "chosen"), None)
+        chosen = next((m for m in marks if m.model == model and kind_of(m) == "chosen"), None)
         parts: list[str] = []
         weight = 0.0
         if model in improved:
@@ -199,10 +185,10 @@ def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | Non
     return Gain(at, last, 100 * float(mean[at]), 100 * float(mean[at] - mean[last]), half, tied)
 
 
-def score_words(score: Scores, chosen: Mark | None = None) -> list[str]:
+def score_words(score: Scores, chosen: Choice | None = None) -> list[str]:
     """What the selection chose from these scores; where nothing could be chosen (published scores), what the means show."""
     if chosen is not None and chosen.rule == "measured":
-        why = [chosen.text.removesuffix(".")] if chosen.abstained and chosen.text else []  # too long for a headline
+        why = [chosen.reason.removesuffix(".")] if chosen.abstained and chosen.reason else []  # too long for a headline
         return [chosen_words(chosen, score.reference, _where(score)), *why]
     gain = reference_gain(score, chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None)
     if gain is None:
@@ -217,7 +203,7 @@ def score_words(score: Scores, chosen: Mark | None = None) -> list[str]:
     return [f"{told}{_blocks_of(gain.layer, gain.last)}" + ("" if sure else ", without an interval to judge it by")]
 
 
-def measured_words(score: Scores, chosen: Mark) -> list[str]:
+def measured_words(score: Scores, chosen: Choice) -> list[str]:
     """How a choice that was made without these scores does on them, against the last layer read the default way."""
     readout = str(chosen.readout)
     if readout not in score.readouts:
@@ -234,14 +220,14 @@ def _where(score: Scores) -> str:
     return f"on {score.tasks[0]}" if len(score.tasks) == 1 else f"on average over {score.mean_says}"
 
 
-def chosen_words(mark: Mark, reference: str, where: str) -> str:
+def chosen_words(mark: Choice, reference: str, where: str) -> str:
     """A choice from measured scores, in the numbers of the selection itself."""
-    blocks = mark.n_blocks
+    blocks = mark.layers
     if mark.abstained:
         return f"no layer is clearly better than the last, {blocks} of {blocks}, {where}"
     same = mark.readout in (None, reference)
     if mark.layer == blocks and same:
-        number = "" if mark.score is None else f" ({mark.score:.1f})"
+        number = "" if mark.after is None else f" ({mark.after:.1f})"
         earlier = [layer for layer in mark.tied if layer != blocks]
         tied = f"; layer {min(earlier)} ties with it{_blocks_of(min(earlier), blocks)}" if earlier else ""
         return f"the last layer, {blocks} of {blocks}, is the best {where}{number}{tied or ', and no earlier one ties with it'}"
@@ -257,23 +243,23 @@ def chosen_words(mark: Mark, reference: str, where: str) -> str:
     return f"layer {mark.layer} of {blocks}, {read}: {gain}{where}{interval}{saved}{f': {parts}' if parts else ''}"
 
 
-def gain_words(mark: Mark) -> str:
+def gain_words(mark: Choice) -> str:
     """Where a gain comes from.
 
-    >>> mark = Mark("m", 26, 30, "chosen", "", "one-word/last/raw/keep/none", readout_gain=43.4, layer_gain=0.4)
-    >>> gain_words(mark)
+    >>> from layerscope.core.statistics import Interval
+    >>> gain_words(Choice(26, "one-word/last/raw/keep/none", gain_readout=Interval(43.4), gain_layer=Interval(0.4)))
     'template +43.4, layer +0.4'
     """
-    if mark.readout_gain is None or mark.layer_gain is None or mark.readout is None:
+    if mark.gain_readout is None or mark.gain_layer is None or mark.readout is None:
         return ""
-    return gain_parts(mark.readout, mark.readout_gain, mark.layer_gain)
+    return gain_parts(mark.readout, mark.gain_readout.value, mark.gain_layer.value)
 
 
-def _choice_words(mark: Mark) -> str:
+def _choice_words(mark: Choice) -> str:
     """A choice that rests on no scores of this model."""
-    if mark.layer == mark.n_blocks:
-        return f"without labels the last layer, {mark.layer} of {mark.n_blocks}, is the safe choice"
-    text = f"without labels the best guess is layer {mark.layer} of {mark.n_blocks}"
+    if mark.layer == mark.layers:
+        return f"without labels the last layer, {mark.layer} of {mark.layers}, is the safe choice"
+    text = f"without labels the best guess is layer {mark.layer} of {mark.layers}"
     if mark.expected_gain is None:
         return text
     text += f": {mark.expected_gain:+.1f} expected over the last layer"

@@ -11,6 +11,7 @@ from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import Interval
 from layerscope.metrics import metric_title
 from layerscope.report.contents import Report
+from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
 from layerscope.report.sections.profile import curve_of
 from layerscope.report.sources import Block, Curves, Scores
@@ -26,8 +27,8 @@ def markdown(report: Report) -> str:
     parts += ["", "## Before you read the numbers", ""]
     parts += [f"- **{'Mind' if n.level == 'warn' else 'Note'}**, {plain(n.about)}: {plain(n.text)}" for n in report.notices]
     for mark in report.marks:
-        why = plain(mark.text).removesuffix(".")
-        parts.append(f"- The {mark.kind} layer of {plain(mark.model)} is {mark.layer} of {mark.n_blocks}: {why}.")
+        why = plain(mark.reason).removesuffix(".")
+        parts.append(f"- The {kind_of(mark)} layer of {plain(mark.model)} is {mark.layer} of {mark.layers}: {why}.")
     parts += ["", "## Conventions", ""]
     runs = report.runs
     rows = [[row["name"], *row["values"]] for row in convention_rows(runs)]

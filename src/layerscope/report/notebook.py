@@ -24,7 +24,7 @@ from layerscope.report.drawing import new_figure
 from layerscope.report.panels import correlation_panels, draw_charts, plot_panels
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
 from layerscope.report.text import curve_ends, number
-from layerscope.selection.choice import Choice, headline, lines
+from layerscope.selection.choice import Choice, lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,14 +130,13 @@ def scores_html(scores: Scores) -> str:
 
 def choice_html(choice: Choice) -> str:
     """A choice: the sentence, what it rests on, and its scores by layer where it was chosen with labels."""
-    table = getattr(choice, "table", None)
-    charts = []
+    table, charts = choice.table, []
     if table is not None and len(table) and {"readout", "layer", "score"} <= set(table.columns):
         rows = table[table["readout"] == choice.readout].sort_values("layer")
         note = (choice.layer, f"layer {choice.layer}")
         charts = [Chart("score by layer", [Line(str(choice.readout), list(rows["layer"]), list(rows["score"]), note=note)])]
     facts = pd.DataFrame(lines(choice), columns=["", "what"])
-    return _page([f"<b>{text(headline(choice))}</b>", charts_html(charts), table_html(facts, most=40)])
+    return _page([f"<b>{text(choice.headline())}</b>", charts_html(charts), table_html(facts, most=40)])
 
 
 def correlations_html(found: Correlations) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerscope.core.readout import Readout
-from layerscope.report.sources import Block, Curves, Mark, Scores, Source
+from layerscope.report.sources import Block, Curves, Scores, Source
+from layerscope.selection import Choice
 
 # (name, what a difference means) for profiles that are drawn on the same axes
 _COMPARED = {
@@ -39,7 +40,7 @@ class Notice:
 
 
 def notices(
-    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Mark] = (), blocks: Sequence[Block] = ()
+    curves: Sequence[Curves], scores: Sequence[Scores], marks: Sequence[Choice] = (), blocks: Sequence[Block] = ()
 ) -> list[Notice]:
     """Differences between runs first, then each run's own warnings; the same text about several runs is said once."""
     out = [*_differences(curves, _COMPARED, "profiles"), *_differences(scores, _COMPARED_SCORES, "evaluations")]

@@ -155,33 +155,6 @@ class Section:
     read: Callable[[Any], Source]
 
 
-@dataclass
-class Mark:
-    """A layer of a model that is pointed out in every view. `kind` is chosen (by a rule) or best (by labeled scores).
-
-    Gains are in points (score × 100), None where nothing is claimed. `expected_gain` is over the last layer read the default way;
-    of it, `readout_gain` comes from reading texts in another way and `layer_gain` from reading another layer.
-    """
-
-    model: str
-    layer: int
-    n_blocks: int
-    kind: str
-    text: str
-    readout: str | None = None
-    rule: str | None = None
-    warnings: list[str] = field(default_factory=list)
-    expected_gain: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-    risk_of_loss: float | None = None
-    abstained: bool = False
-    score: float | None = None
-    readout_gain: float | None = None
-    layer_gain: float | None = None
-    tied: list[int] = field(default_factory=list)
-
-
 def weights_text(model: dict[str, Any]) -> str:
     """Which weights a run read, in a few words."""
     sha = str(model.get("weights_sha256") or "")[:12]

@@ -12,7 +12,7 @@ from typing import Any
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import view
-from layerscope.core.sites import layer_ranges
+from layerscope.core.sites import layer_ranges, site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import RunFolderError, clean_values
 from layerscope.store.atomic import plain
@@ -42,14 +42,16 @@ MOST_LOSSES = 0.2
 
 @dataclass(frozen=True)
 class Choice:
-    """The layer to use, and how to read it. Gains are in points (score × 100), or None if the rule makes no claim.
+    """The layer to use, and how to read it. Every rule, the scores, labels and `improve` answer with one; parts may be unknown.
 
-    Every gain is relative to the default: the last layer under the default readout. It has two parts: `gain_readout` is the last
-    layer under the chosen readout minus the last layer under the default one, and `gain_layer` is the chosen layer minus the last
-    layer, both under the chosen readout. `expected_gain` (with `ci_low`, `ci_high`, `risk_of_loss`) is their sum.
+    Gains are in points (score × 100), None if the rule makes no claim. Every gain is relative to the default: the last layer
+    under the default readout. It has two parts: `gain_readout` is the last layer under the chosen readout minus the last layer
+    under the default one, and `gain_layer` is the chosen layer minus the last layer, both under the chosen readout. `gain` is
+    their sum, also known as `expected_gain`, `ci_low` and `ci_high`; `risk_of_loss` is the chance that it is below zero.
 
     `tied` are the layers that the evidence cannot tell from the chosen one under the same readout. `layers` is the number of
     blocks, so `layer == layers` is the last layer. `metric` names the user's own measure; `before` and `after` are its values.
+    `table` has a row per candidate, where several were compared; `extra` has what else the rule knows.
 
     An export needs `identity` (the facts of the model's identity), `readout`, `layer`, `max_length`, `unit_length`, and
     `center_on` (the run or file whose mean a centered readout subtracts). `passed_over` names better candidates that could not be
@@ -57,15 +59,11 @@ class Choice:
     """
 
     layer: int
-    site: str
-    readout: str | None
-    expected_gain: float | None
-    ci_low: float | None
-    ci_high: float | None
-    risk_of_loss: float | None
-    tied: tuple[int, ...]
-    rule: str
-    blocks_saved: int
+    readout: str | None = None
+    gain: Interval | None = None
+    risk_of_loss: float | None = None
+    tied: tuple[int, ...] = ()
+    rule: str = ""
     layers: int = 0
     model: str = ""
     reason: str = ""
@@ -83,15 +81,37 @@ class Choice:
     unit_length: bool | None = None
     center_on: str | None = None
     passed_over: tuple[str, ...] = ()
+    forecast: Any = field(default=None, repr=False, compare=False)  # of a rule: what each layer gains (`prior.Forecast`)
+    table: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("tied", "warnings", "passed_over"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("gain_readout", "gain_layer"):
-            given = getattr(self, name)
-            if isinstance(given, Mapping):
-                bounds = {key: math.nan if given.get(key) is None else float(given[key]) for key in ("value", "low", "high")}
-                object.__setattr__(self, name, Interval(**bounds, n=int(given.get("n") or 0)))
+
+    @property
+    def site(self) -> str:
+        """The layer as a place in the network."""
+        return site_of(self.layer)
+
+    @property
+    def expected_gain(self) -> float | None:
+        """What is expected over the last layer under the default readout, in points."""
+        return None if self.gain is None else self.gain.value
+
+    @property
+    def ci_low(self) -> float | None:
+        """The lower end of its 95 % interval."""
+        return None if self.gain is None or not self.gain.known else self.gain.low
+
+    @property
+    def ci_high(self) -> float | None:
+        """The upper end of its 95 % interval."""
+        return None if self.gain is None or not self.gain.known else self.gain.high
+
+    @property
+    def blocks_saved(self) -> int:
+        """The number of blocks that need not run."""
+        return max(0, self.layers - self.layer)
 
     @property
     def is_last(self) -> bool:
@@ -122,17 +142,33 @@ class Choice:
         """For notebooks; text is escaped."""
         return view("choice", "html")(self)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, the documented keys first."""
-        first = [*KEYS, "gain_readout", "gain_layer"]
-        names = [*first, *(f.name for f in fields(Choice) if f.name not in first)]
-        out = {name: _plain(getattr(self, name)) for name in names}
+    def as_dict(self, table: bool = False) -> dict[str, Any]:
+        """Plain values for JSON, the documented keys first; the rows of the table where asked."""
+        names = [*KEYS, "gain_readout", "gain_layer", *(f.name for f in fields(Choice) if f.name not in _NOT_WRITTEN)]
+        out = {name: _plain(getattr(self, name)) for name in dict.fromkeys(names)}
         out["compute_saved"] = self.compute_saved
+        if table:
+            out["table"] = [] if self.table is None else plain(self.table.to_dict(orient="records"))
         return out
 
     def to_json(self, indent: int | None = 2) -> str:
         """The same as JSON text."""
         return json.dumps(self.as_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def headline(self) -> str:
+        """One sentence: which layer under which readout, and what each of the two is expected to gain."""
+        where = f"layer {self.layer} of {self.layers} ({self.site})"
+        who = f"{self.model}: " if self.model else ""
+        if self.abstained:
+            return f"{who}keep the last layer, {where}."
+        other = self.readout not in (None, DEFAULT_READOUT)
+        how = f" with {self.readout}" if other else ""
+        if self.is_default and not self.expected_gain:
+            return f"{who}read the last layer, {where}."
+        measured = _measured(self)
+        if self.gain is None:
+            return f"{who}read {where}{how}{f': {measured}' if measured else '; this rule says nothing about what it gains'}."
+        return f"{who}read {where}{how}: {gains_in_words(self)}{f' ({measured})' if measured else ''}."
 
     @classmethod
     def from_json(cls, source: str | Path | Mapping[str, Any]) -> Choice:
@@ -148,16 +184,32 @@ class Choice:
                 is_text = isinstance(source, str) and source.lstrip().startswith("{")
                 where = where if is_text else str(source)
                 values = json.loads(source if isinstance(source, str) and is_text else Path(source).read_text(encoding="utf-8"))
-            known = {f.name for f in fields(Choice)}
-            more = {name: value for name, value in values.items() if name not in known and name != "compute_saved"}
-            own = {name: value for name, value in values.items() if name in known}
-            own["extra"] = {**(own.get("extra") or {}), **more}
-            _check_types(own)
-            return Choice(**{name: clean_values(value) for name, value in own.items()})
+            missing = [name for name in KEYS if name not in values]
+            if missing:
+                raise ValueError(f"{missing[0]} is missing")
+            known = {f.name for f in fields(Choice)} - _NOT_WRITTEN
+            more = {name: value for name, value in values.items() if name not in known and name not in _TOLD}
+            _check_types(values)
+            own = {name: clean_values(value) for name, value in values.items() if name in known}
+            own |= {name: _interval(values[name]) for name in ("gain_readout", "gain_layer") if name in own}
+            gain = {"value": values.get("expected_gain"), "low": values.get("ci_low"), "high": values.get("ci_high")}
+            own["gain"] = None if gain["value"] is None else _interval(gain)
+            return Choice(**own | {"extra": {**(own.get("extra") or {}), **clean_values(more)}})
         except (ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             raise RunFolderError(
                 f"{where} holds no choice of a layer ({error}). `layerscope select --json` writes one."
             ) from None
+
+
+_NOT_WRITTEN = {"gain", "forecast", "table"}
+_TOLD = {"site", "blocks_saved", "expected_gain", "ci_low", "ci_high", "compute_saved"}  # follow from the rest
+
+
+def _interval(given: Mapping[str, Any] | None) -> Interval | None:
+    if given is None:
+        return None
+    bounds = {key: math.nan if given.get(key) is None else float(given[key]) for key in ("value", "low", "high")}
+    return Interval(**bounds, n=int(given.get("n") or 0))
 
 
 def _is_number(value: Any) -> bool:
@@ -202,35 +254,19 @@ def _plain(value: Any) -> Any:
 # --- in words ------------------------------------------------------------------------------------------------------------------
 
 
-def headline(choice: Choice) -> str:
-    """One sentence: which layer under which readout, and what each of the two is expected to gain."""
-    where = f"layer {choice.layer} of {choice.layers} ({choice.site})"
-    who = f"{choice.model}: " if choice.model else ""
-    if choice.abstained:
-        return f"{who}keep the last layer, {where}."
-    other = choice.readout not in (None, DEFAULT_READOUT)
-    how = f" with {choice.readout}" if other else ""
-    if choice.expected_gain is None:
-        return f"{who}read {where}{how}; this rule says nothing about what it gains."
-    if choice.is_default and choice.expected_gain == 0:
-        return f"{who}read the last layer, {where}."
-    return f"{who}read {where}{how}: {gains_in_words(choice)}{_measured(choice)}."
-
-
 def gains_in_words(choice: Choice) -> str:
     """What is expected of the readout and of the layer, told apart; never a sum of both over "the last layer".
 
-    >>> moved = Choice(26, "block.25", "one-word/last/applied/keep/none", 43.5, 40.0, 47.0, 0.0, (26,), "measured", 4, layers=30,
+    >>> moved = Choice(26, "one-word/last/applied/keep/none", Interval(43.5, 40.0, 47.0), layers=30,
     ...     gain_readout=Interval(43.4, 40.0, 46.0), gain_layer=Interval(0.1, -0.5, 0.7))
     >>> gains_in_words(moved)
     'template +43.4 (+40.0 to +46.0), layer +0.1 (-0.5 to +0.7) points expected, 95 %'
     """
-    if choice.expected_gain is None:
+    if choice.gain is None:
         return "nothing is claimed about its gain"
-    whole = Interval(choice.expected_gain, _nan(choice.ci_low), _nan(choice.ci_high))
     readout, layer = choice.gain_readout, choice.gain_layer
     if readout is None or layer is None:
-        return f"{_points(whole)} points expected over the last layer under the default readout, 95 %"
+        return f"{_points(choice.gain)} points expected over the last layer under the default readout, 95 %"
     if readout == NOTHING:
         return f"{_points(layer)} points expected over the last layer, same readout, 95 %"
     part = f"{readout_word(choice.readout)} {_points(readout)}"
@@ -245,10 +281,12 @@ def readout_word(readout: str | None) -> str:
 
 
 def _measured(choice: Choice) -> str:
-    """The user's own measure before and after."""
+    """The user's own measure before and after; a judge's score is no percentage."""
     if choice.before is None or choice.after is None or not choice.metric:
         return ""
-    return f" ({choice.metric} {choice.before:.1f} → {choice.after:.1f}{' %' if choice.metric == 'accuracy' else ''})"
+    digits = 1 if choice.gain is not None else 3
+    unit = " %" if choice.metric == "accuracy" else ""
+    return f"{choice.metric} {choice.before:.{digits}f} → {choice.after:.{digits}f}{unit}"
 
 
 def lines(choice: Choice) -> list[tuple[str, str]]:
@@ -270,7 +308,3 @@ def lines(choice: Choice) -> list[tuple[str, str]]:
 
 def _points(gain: Interval) -> str:
     return gain.format(1) if gain.known else f"{gain.value:+.1f}"
-
-
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else value

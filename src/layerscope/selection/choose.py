@@ -12,13 +12,14 @@
     choice.model_identity.difference(ModelIdentity.of(model.identity))  # None, or what tells the two models apart
     choice.max_length, choice.unit_length, choice.center_on  # what an export needs besides
 
-`headline(choice)`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into words.
+`choice.headline()`, `gains_in_words(choice)` and `lines(choice)` in `selection.choice` put it into words.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ from layerscope.core.formatting import split_names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.runs import MANIFEST, load_run
-from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection import budget as budgets
@@ -132,17 +132,14 @@ def choose_label_free(
         gain, risk = NOTHING, 0.0
     elif forecast is not None and np.isfinite(forecast.gain[at]):
         gain, risk = Interval(float(forecast.gain[at]), *forecast.interval(at)), forecast.risk(at)
-    return Choice(
+    return replace(
+        answer,
         layer=at,
-        site=site_of(at),
         readout=readout,
-        expected_gain=None if gain is None else gain.value,
-        ci_low=None if gain is None else gain.low,
-        ci_high=None if gain is None else gain.high,
+        gain=gain,
         risk_of_loss=risk,
         tied=tuple(sorted(answer.tied)) if at in answer.tied else (at,),
         rule=rule,
-        blocks_saved=last - at,
         gain_readout=None if gain is None else NOTHING,
         gain_layer=gain,
         layers=last,

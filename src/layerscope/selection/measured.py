@@ -15,7 +15,6 @@ import pandas as pd
 from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
-from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL, Z95
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.run import ItemScores, resampled, same_items
@@ -163,19 +162,14 @@ def choose_measured(
     else:
         reason = f"{many}." if at == picked else f"earliest layer near the {many}."
     name, number = names[at[0]], layers[at[1]]
-    whole = every.gain(at, reference, price)
     conventions = evaluation.manifest.get("conventions", {})
     return Choice(
         layer=number,
-        site=site_of(number),
         readout=name,
-        expected_gain=whole.value,
-        ci_low=whole.low,
-        ci_high=whole.high,
+        gain=every.gain(at, reference, price),
         risk_of_loss=_risk(every, at, reference, price),
         tied=tuple(sorted({layers[k] for k in np.flatnonzero(tied[at[0]])} | {number})),
         rule="measured",
-        blocks_saved=blocks - number,
         gain_readout=every.gain(same_last, reference, by_readout),
         gain_layer=every.gain(at, same_last, price - by_readout),
         layers=blocks,

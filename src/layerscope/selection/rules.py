@@ -10,34 +10,23 @@ how they carry over to families that were left out, and what that does not cover
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from layerscope.core.plugins import Registry
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
-from layerscope.selection.choice import MOST_RISK
+from layerscope.selection.choice import MOST_RISK, Choice
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, read_valley
-from layerscope.selection.prior import Forecast, Prior, best_layer, shipped
+from layerscope.selection.prior import Prior, best_layer, shipped
 
 UNSURE = 1.25  # how much wider intervals are where the evidence was not read as in the atlas
 DEFAULT_DEPTH = 0.8
 _TIE = 0.1  # share of the headroom within which one family alone cannot tell layers apart
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A layer and why; `forecast` where the rule says what each layer gains."""
-
-    layer: int
-    reason: str
-    forecast: Forecast | None = None
-    tied: tuple[int, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
-    abstained: bool = False
-
-
-Rule = Callable[[Evidence], Answer]
+Rule = Callable[[Evidence], Choice]
+"""A rule names the layer, the reason and, where it can, what ties and a forecast; the rest is filled in."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ def get_rule(name: str) -> Rule:
 # --- evidence ------------------------------------------------------------------------------------------------------------------
 
 
-def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
+def choose_by_evidence(evidence: Evidence, prior: Prior) -> Choice:
     """The answer under some prior: benchmarks give one that has not seen the model's family."""
     last = evidence.n_blocks
     if evidence.tuned:
@@ -114,7 +103,8 @@ def choose_by_evidence(evidence: Evidence, prior: Prior) -> Answer:
         warnings.append(f"{unseen}. If it was, keep the last layer.")
     kind = "with a valley gain late" if probability >= 0.5 else "without a valley gain early"
     reason = f"{sure}; the published models {kind}."
-    return Answer(layer, reason, forecast, _tied(prior, probability, layer, last), tuple(warnings))
+    tied = _tied(prior, probability, layer, last)
+    return Choice(layer, reason=reason, forecast=forecast, tied=tied, warnings=tuple(warnings))
 
 
 def _tied(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[int, ...]:
@@ -128,8 +118,9 @@ def _tied(prior: Prior, probability: float, layer: int, n_blocks: int) -> tuple[
     return tuple(int(k) for k in np.flatnonzero(near))
 
 
-def _abstain(last: int, why: str, warnings: tuple[str, ...]) -> Answer:
-    return Answer(last, f"no layer but the last can be trusted here: {why}", None, (last,), warnings, abstained=True)
+def _abstain(last: int, why: str, warnings: tuple[str, ...]) -> Choice:
+    reason = f"no layer but the last can be trusted here: {why}"
+    return Choice(last, reason=reason, tied=(last,), warnings=warnings, abstained=True)
 
 
 def _odds(risk: float) -> str:
@@ -152,11 +143,12 @@ def _fixed_depth(depth: float | None) -> Rule:
     wanted = DEFAULT_DEPTH if depth is None else depth
     if not 0 <= wanted <= 1:
         raise InvalidValueError(f"a depth lies between 0 (embeddings) and 1 (last layer), not at {wanted:g}.")
-    return lambda evidence: Answer(nearest(wanted, evidence.n_blocks), f"the layer at {wanted:.0%} depth; nothing was looked at.")
+    reason = f"the layer at {wanted:.0%} depth; nothing was looked at."
+    return lambda evidence: Choice(nearest(wanted, evidence.n_blocks), reason=reason)
 
 
 def _lowest(metric: str) -> Rule:
-    def choose(evidence: Evidence) -> Answer:
+    def choose(evidence: Evidence) -> Choice:
         curve = evidence.curve(metric)
         if curve is None:
             measured = ", ".join(sorted(evidence.curves)) or "none"
@@ -165,7 +157,7 @@ def _lowest(metric: str) -> Rule:
         # layers whose interval reaches below the upper end of the lowest one's
         tied = np.flatnonzero(np.nan_to_num(curve.low, nan=np.inf) <= np.nan_to_num(curve.high[layer], nan=curve.value[layer]))
         warning = "on the published results this rule loses to the last layer on some families: docs/label-free.md has the table."
-        return Answer(layer, f"{metric} is lowest there.", None, tuple(int(k) for k in tied), (warning,))
+        return Choice(layer, reason=f"{metric} is lowest there.", tied=tuple(int(k) for k in tied), warnings=(warning,))
 
     return choose
 
@@ -176,7 +168,7 @@ for _rule in (
         "ours: depth curves of the atlas, chosen by the valley of prompt entropy; abstains where evidence is weak",
         lambda _: lambda evidence: choose_by_evidence(evidence, shipped()),
     ),
-    RuleInfo("last", "the last layer", lambda _: lambda evidence: Answer(evidence.n_blocks, "the last layer, as asked.")),
+    RuleInfo("last", "the last layer", lambda _: lambda evidence: Choice(evidence.n_blocks, reason="the last layer, as asked.")),
     RuleInfo("fixed_depth", "the layer at 80 % depth, or at another: fixed_depth:0.7", _fixed_depth, parameter=True),
     *(
         RuleInfo(f"lowest_{metric}", f"the layer at which {metric} is lowest", lambda _, metric=metric: _lowest(metric))  # type: ignore[misc]

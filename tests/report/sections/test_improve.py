@@ -35,7 +35,7 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
     for runs in ([improved, profile], [profile, improved]):
         report = gather(runs)
         (mark,) = report.marks
-        assert (mark.layer, mark.readout, mark.rule, mark.n_blocks) == (2, READOUTS[3], "improve", 3)
+        assert (mark.layer, mark.readout, mark.rule, mark.layers) == (2, READOUTS[3], "improve", 3)
         assert report.headline.lead.startswith(
             "tiny-llama: layer 2 of 3, read with the one-word template (last pooling, no final norm"
         )
@@ -83,7 +83,7 @@ def test_a_model_that_is_left_as_it_is_says_so_once(improved: Improved) -> None:
     choice = replace(improved.choice, layer=3, readout=READOUTS[0], abstained=True, reason="The texts do not show it.")
     kept = replace(improved, choice=choice, manifest={**improved.manifest, "evidence": evidence})
     report = gather([kept, synthetic_run(improved.model, blocks=3)])
-    assert report.headline.lead == "tiny-llama is left as it is: The texts do not show it"
+    assert report.headline.lead == "tiny-llama: keep the last layer, layer 3 of 3 (block.2)"
     assert [mark.layer for mark in report.marks] == [3]
     (block,) = payload(report)["blocks"]
     assert block["title"].startswith("No better readout was found: tiny-llama on ")

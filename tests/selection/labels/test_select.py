@@ -13,7 +13,7 @@ from layerscope.evaluation.encode import open_space
 from layerscope.models import LoadedModel
 from layerscope.profiling import profile
 from layerscope.selection.choice import KEYS, Choice
-from layerscope.selection.labels import LabeledChoice, select_with_labels
+from layerscope.selection.labels import select_with_labels
 from layerscope.selection.labels.source import prepare
 from layerscope.store.embeddings import EmbeddingStore, text_key
 from tests.evaluation.support import watch
@@ -67,8 +67,9 @@ def test_the_site_that_carries_the_labels_is_found_in_the_store(
     assert found.extra["accuracy"] > 95
     assert found.extra["reference_accuracy"] < 60
     assert found.risk_of_loss == 0
-    assert found.expected_score == pytest.approx(found.reference_score + found.expected_gain)
-    assert found.gain_same_readout == pytest.approx(found.expected_gain, abs=25)
+    assert found.extra["expected_score"] == pytest.approx(found.extra["reference_score"] + found.expected_gain)
+    assert found.gain_layer is not None
+    assert found.gain_layer.value == pytest.approx(found.expected_gain, abs=25)
     assert found.tied == (2,)
     early = select_with_labels(model, file, readouts=["plain/mean/raw"], store=tmp_path / "store", budget=0.4)
     assert early.layer <= 1
@@ -76,14 +77,13 @@ def test_the_site_that_carries_the_labels_is_found_in_the_store(
 
 def test_the_answer_is_whole_and_json(model: LoadedModel, tmp_path: Path) -> None:
     found = select_with_labels(model, labeled_file(tmp_path), readouts=FEW, store=tmp_path / "store")
-    assert isinstance(found, LabeledChoice)
     assert isinstance(found, Choice)
-    told = json.loads(json.dumps(found.to_dict(table=True), allow_nan=False))
+    told = json.loads(json.dumps(found.as_dict(table=True), allow_nan=False))
     assert list(told)[: len(KEYS)] == list(KEYS)
-    assert told["labels"]["n"] == 48
-    assert told["judged_by"] == "auc"
-    assert told["conventions"]["encoded"] == 48
-    assert len(told["table"]) == 3 * 4 == found.candidates
+    assert told["extra"]["labels"]["n"] == 48
+    assert told["extra"]["judged_by"] == "auc"
+    assert told["extra"]["conventions"]["encoded"] == 48
+    assert len(told["table"]) == 3 * 4 == found.extra["candidates"]
     assert found.table.columns[:3].tolist() == ["layer", "site", "readout"]
     assert found.table["score"].between(0, 100).all()
     assert json.loads(found.to_json())["layer"] == found.layer
@@ -96,8 +96,10 @@ def test_the_order_of_rows_does_not_change_the_answer(model: LoadedModel, tmp_pa
     head, *rows = file.read_text().splitlines()
     file.write_text("\n".join([head, *np.random.default_rng(0).permutation(rows)]) + "\n")
     two = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    first, second = one.to_dict(table=True), two.to_dict(table=True)
-    assert {**first, "conventions": None} == {**second, "conventions": None}
+    first, second = one.as_dict(table=True), two.as_dict(table=True)
+    for told in (first, second):
+        del told["extra"]["conventions"]
+    assert first == second
 
 
 def test_texts_are_encoded_once(model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +109,8 @@ def test_texts_are_encoded_once(model: LoadedModel, tmp_path: Path, monkeypatch:
     assert len(seen) == 3 * 24
     again = select_with_labels(model, file, store=tmp_path / "store", layers=[1])
     assert len(seen) == 3 * 24
-    assert again.conventions["encoded"] == 0
-    assert again.candidates <= 2 * len(all_readouts())
+    assert again.extra["conventions"]["encoded"] == 0
+    assert again.extra["candidates"] <= 2 * len(all_readouts())
 
 
 def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
@@ -116,10 +118,14 @@ def test_pairs_and_scores(model: LoadedModel, tmp_path: Path) -> None:
     rows = [(a, b, i % 2) for i, (a, b) in enumerate(zip(texts, texts[::-1], strict=True))]
     file = write_csv(tmp_path / "p.csv", ("sentence1", "sentence2", "label"), rows)
     pairs = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    assert (pairs.judged_by, pairs.metric, pairs.labels["kind"]) == ("average_precision", "average precision", "pairs")
+    assert (pairs.extra["judged_by"], pairs.metric, pairs.extra["labels"]["kind"]) == (
+        "average_precision",
+        "average precision",
+        "pairs",
+    )
     file = write_csv(tmp_path / "s.tsv", ("sentence1", "sentence2", "score"), rows, "\t")
     scores = select_with_labels(model, file, readouts=FEW, store=tmp_path / "store")
-    assert (scores.judged_by, scores.metric, scores.labels["kind"]) == ("spearman", "Spearman", "scores")
+    assert (scores.extra["judged_by"], scores.metric, scores.extra["labels"]["kind"]) == ("spearman", "Spearman", "scores")
     assert scores.table["score"].between(-100, 100).all()
 
 
@@ -150,10 +156,10 @@ def test_the_label_free_answer_stands_beside_a_profiles(model: LoadedModel, tmp_
     profiled = profile(model, sentences(30), out=run, max_length=64, progress=False)
     select_with_labels(model, file, readouts=FEW, max_length=64, store=tmp_path / "store")
     found = select_with_labels(run, file, readouts=FEW, store=tmp_path / "store")
-    assert profiled.manifest["conventions"]["max_length"] == found.conventions["max_length"] == 64
-    assert found.label_free is not None
-    assert "layer" in found.label_free
-    json.dumps(found.to_dict(), allow_nan=False)
+    assert profiled.manifest["conventions"]["max_length"] == found.extra["conventions"]["max_length"] == 64
+    assert found.extra["label_free"] is not None
+    assert "layer" in found.extra["label_free"]
+    json.dumps(found.as_dict(), allow_nan=False)
 
 
 def test_a_model_folder_is_loaded(model_folder: Path, tmp_path: Path) -> None:

@@ -19,8 +19,10 @@ from layerscope.core.statistics import INTERVAL
 from layerscope.metrics import in_reading_order, metrics
 from layerscope.report.contents import Report
 from layerscope.report.drawing import ON_DARK, ON_LIGHT
+from layerscope.report.headline import BEST, kind_of
 from layerscope.report.notices import convention_rows
 from layerscope.report.sources import Block, Curves, Scores, Source
+from layerscope.selection import Choice
 from layerscope.version import VERSION
 
 # In reading order: later files use what earlier ones define.
@@ -114,7 +116,7 @@ def payload(report: Report) -> dict[str, Any]:
         "curves": [{**_curves(c), **vars(s)} for c, s in zip(report.curves, report.styles[:n], strict=True)],
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
         "blocks": [_block(block, report.headline.lead) for block in report.blocks],
-        "marks": [vars(mark) for mark in report.marks],
+        "marks": [_mark(choice) for choice in report.marks],
         "correlations": [
             {
                 "curves": c.curves,
@@ -141,6 +143,13 @@ def _run_name(run: Source) -> str:
     if isinstance(run, Block):
         return run.label
     return f"{run.label} ({'profile' if isinstance(run, Curves) else 'scores'})"
+
+
+def _mark(choice: Choice) -> dict[str, Any]:
+    """The layer that every view of a model points out."""
+    rule = None if kind_of(choice) == BEST else choice.rule
+    facts = {"model": choice.model, "layer": choice.layer, "n_blocks": choice.layers, "readout": choice.readout}
+    return {**facts, "kind": kind_of(choice), "rule": rule, "text": choice.reason}
 
 
 def _block(block: Block, headline: str) -> dict[str, Any]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from layerscope.selection.labels.select import LabeledChoice, select_with_labels
+from layerscope.selection.labels.select import select_with_labels
 
-__all__ = ["LabeledChoice", "select_with_labels"]
+__all__ = ["select_with_labels"]

@@ -7,18 +7,21 @@ measures the gain on those set aside. Probes are trained without them, too.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
 from layerscope.core.readout import Readout
+from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval, bootstrap_weights
 from layerscope.errors import LayerscopeError
 from layerscope.selection import budget as budgets
+from layerscope.selection.choice import NOTHING, Choice
 from layerscope.selection.labels.measures import Contributions, LabelMeasure, make_measure
 from layerscope.selection.labels.read import Labeled
 
@@ -190,61 +193,107 @@ RISK = 0.5
 CHANCE = 0.05
 """Nor is one made where the chosen may well do no better than chance: labels that the vectors know nothing of choose nothing."""
 
-Weak = Literal["", "loss", "chance"]
-_NOTHING = Interval(0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class LabelDecision:
-    """Places (readout, layer) of what was chosen and of the best, and what the choice is worth, as scores from 0 to 1.
-
-    `gain` is judged by examples that had no part in the choice, and is the sum of `by_readout` (at the last layer) and `by_layer`
-    (under the chosen readout). `tied` (readouts, layers) marks what the examples cannot tell from the best. `weak` says why the
-    best candidate was not chosen, if it was not; `judged` holds its gain and risk anyway.
-    """
-
-    chosen: tuple[int, int]
-    best: tuple[int, int]
-    weak: Weak
-    gain: Interval
-    by_readout: Interval
-    by_layer: Interval
-    risk: float
-    tied: np.ndarray
-    judged: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def abstained(self) -> bool:
-        """Whether the reference was kept because the evidence is too weak."""
-        return bool(self.weak)
+_WEAK = {
+    "loss": "examples that had no part in choosing it do not bear that out",
+    "chance": "on examples that had no part in choosing it, it may do no better than chance",
+}
 
 
 def decide(
     evidence: LabelEvidence, scored: ScoredCandidates, budget: float | None = None, tolerance: float | None = None
-) -> LabelDecision:
-    """Choose. `budget` is the largest share of the blocks to run; `tolerance` (a score) takes the earliest within it."""
-    budgets.check(budget, None if tolerance is None else 100 * tolerance)
+) -> Choice:
+    """Choose. `budget` is the largest share of the blocks to run; `tolerance` (points) takes the earliest within it.
+
+    The gain is judged by examples that had no part in the choice. `extra` has the places (readout, layer) of the
+    choice and of the best as `at` and `best`, the best's gain and risk as `judged`, and why it was not chosen, if so, as `weak`.
+    """
+    budgets.check(budget, tolerance)
     if budget is not None and tolerance is None:
-        tolerance = budgets.TOLERANCE / 100
+        tolerance = budgets.TOLERANCE
     allowed = _allowed(evidence, budget)
     reference, smoothed, drawn = evidence.reference, smooth(scored), scored.draws
     assert drawn is not None
-    pick = partial(_pick, allowed=allowed, tolerance=tolerance)
-    best = pick(smoothed.score)
+    pick = partial(_pick, allowed=allowed, tolerance=None if tolerance is None else tolerance / 100)
+    at = best = pick(smoothed.score)
     gains = gains_in_rounds(evidence, pick)
     gain, same = _mean(gains.over_reference), _mean(gains.over_last)
     draws = gain + _centered(drawn[best] - drawn[reference])
     above = _mean(gains.over_chance) + _centered(drawn[best])
     risk, guessing = _share_below(draws), _share_below(above)
     tied = smoothed.tied(allowed)
-    weak: Weak = "chance" if guessing > CHANCE else "loss" if risk >= RISK or gain <= 0 else ""
+    weak = "chance" if guessing > CHANCE else "loss" if risk >= RISK or gain <= 0 else ""
     if best == reference or not allowed[reference]:
         weak = ""  # nothing is given up, or the reference is not to be had
+    judged, parts = (100 * gain, risk), [NOTHING] * 3
     if best == reference or weak:
-        return LabelDecision(reference, best, weak, _NOTHING, _NOTHING, _NOTHING, 0.0, tied, (gain, risk))
-    return LabelDecision(
-        best, best, weak, _interval(gain, draws), *_parts(scored, best, reference, gain, same), risk, tied, (gain, risk)
+        at, risk = reference, 0.0
+    else:
+        parts = [part.scaled(100) for part in (_interval(gain, draws), *_parts(scored, best, reference, gain, same))]
+    layers = evidence.layers
+    return Choice(
+        layers[at[1]],
+        evidence.readouts[at[0]].name,
+        gain=parts[0],
+        gain_readout=parts[1],
+        gain_layer=parts[2],
+        risk_of_loss=risk,
+        tied=tuple(sorted({layers[k] for k in np.flatnonzero(tied[at[0]])} | {layers[at[1]]})),
+        rule="labels",
+        abstained=bool(weak),
+        reason=_reason(evidence, best, at, weak, int(tied.sum()) - 1),
+        table=score_rows(evidence, scored, smoothed, tied),
+        extra={
+            "at": at,
+            "best": best,
+            "weak": weak,
+            "judged": judged,
+            "candidates": int(evidence.defined.sum()),
+            "tied_candidates": int(tied.sum()),
+        },
     )
+
+
+def _reason(evidence: LabelEvidence, best: Place, at: Place, weak: str, others: int) -> str:
+    compared = f"{int(evidence.defined.sum())} layers and readouts on {evidence.judged.shape[-1]} examples"
+    if weak:
+        name, layer = evidence.readouts[best[0]].name, evidence.layers[best[1]]
+        return (
+            f"Of {compared}, layer {layer} under {name} looks best, but {_WEAK[weak]}: the evidence is weak, and the "
+            "last layer under the default readout stays."
+        )
+    if at == evidence.reference:
+        return f"Of {compared}, the last layer under the default readout is best."
+    ties = f" {others} others cannot be told from the best." if others else ""
+    return f"Best of {compared}; the gain is measured on examples that had no part in the choice.{ties}"
+
+
+def score_rows(evidence: LabelEvidence, scored: ScoredCandidates, smoothed: ScoredCandidates, tied: np.ndarray) -> pd.DataFrame:
+    """One row per readout and layer, the best first, in points."""
+    reference = evidence.reference
+    assert scored.draws is not None
+    numbers = {"score": scored.score, "se": _spread(scored.draws), "gain": scored.score - scored.score[reference]}
+    numbers |= {"gain_se": _spread(scored.draws - scored.draws[reference]), "smoothed": smoothed.score}
+    if evidence.accuracy is not None:
+        numbers["accuracy"] = evidence.accuracy
+    rows = [
+        {
+            "layer": layer,
+            "site": site_of(layer),
+            "readout": readout.name,
+            **asdict(readout),
+            **{name: 100 * float(values[r, k]) for name, values in numbers.items()},
+            "tied": bool(tied[r, k]),
+        }
+        for r, readout in enumerate(evidence.readouts)
+        for k, layer in enumerate(evidence.layers)
+    ]
+    return pd.DataFrame(rows).sort_values("smoothed", ascending=False, na_position="last", ignore_index=True, kind="stable")
+
+
+def _spread(draws: np.ndarray) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a candidate that is undefined has no error either
+        return np.nanstd(draws, axis=-1)
 
 
 def _parts(scored: ScoredCandidates, best: Place, reference: Place, gain: float, same: float) -> tuple[Interval, Interval]:
@@ -254,8 +303,8 @@ def _parts(scored: ScoredCandidates, best: Place, reference: Place, gain: float,
     drawn = scored.draws
     assert drawn is not None
     return (
-        _NOTHING if last == reference else _interval(gain - by_layer, drawn[last] - drawn[reference]),
-        _NOTHING if best == last else _interval(by_layer, drawn[best] - drawn[last]),
+        NOTHING if last == reference else _interval(gain - by_layer, drawn[last] - drawn[reference]),
+        NOTHING if best == last else _interval(by_layer, drawn[best] - drawn[last]),
     )
 
 

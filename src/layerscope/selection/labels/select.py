@@ -2,70 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.sites import site_of
+from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.progress import progress_bar
 from layerscope.selection.choice import Choice
 from layerscope.selection.choose import choose
-from layerscope.selection.labels.decide import LabelDecision, LabelEvidence, decide, gather, smooth, weigh
+from layerscope.selection.labels.decide import LabelEvidence, decide, gather, weigh
 from layerscope.selection.labels.read import Labeled, read_labels
 from layerscope.selection.labels.source import LabeledVectors, Opened, encode_texts, open_source, truncated
-from layerscope.store.atomic import plain
 from layerscope.store.embeddings import DEFAULT_BUDGET, EmbeddingStore
-
-
-@dataclass(frozen=True)
-class LabeledChoice(Choice):
-    """A layer and readout chosen with labels. Scores and gains are in points (score × 100).
-
-    `metric`, `before` and `after` are the user's own measure (accuracy, average precision or Spearman), cross-validated on all
-    examples, for the last layer under the default readout and for the choice; the latter flatters a little, since these examples
-    chose it. The decision follows a finer measure, `judged_by`: `reference_score` is what it gives the last layer under the
-    default readout, `expected_score` adds the expected gain. `table` has a row per layer and readout: its score with standard
-    error, the smoothed score that the choice followed, and whether it ties with the best. `label_free` is the answer without
-    labels, where a profile was given.
-    """
-
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    judged_by: str = ""
-    reference_score: float = float("nan")
-    expected_score: float | None = None
-    candidates: int = 0
-    tied_candidates: int = 0
-    label_free: Mapping[str, Any] | None = None
-    conventions: Mapping[str, Any] = field(default_factory=dict)
-    table: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
-
-    @property
-    def gain_same_readout(self) -> float | None:
-        """The expected gain over the last layer of the chosen readout."""
-        return None if self.gain_layer is None else self.gain_layer.value
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the table is left out (`to_dict(table=True)` has it)."""
-        names = ("labels", "judged_by", "reference_score", "expected_score", "gain_same_readout", "candidates", "tied_candidates")
-        return plain({**super().as_dict(), **{name: getattr(self, name) for name in (*names, "label_free", "conventions")}})
-
-    def to_dict(self, table: bool = False) -> dict[str, Any]:
-        """The same, with every candidate's row where asked."""
-        out = self.as_dict()
-        if table:
-            out["table"] = plain(self.table.to_dict(orient="records"))
-        return out
-
 
 _METRICS = {"auc": "accuracy", "average_precision": "average precision", "spearman": "Spearman"}
 _SCORES = {
@@ -81,125 +36,59 @@ def make_choice(
     opened: Opened,
     evidence: LabelEvidence,
     scored: ScoredCandidates,
-    decision: LabelDecision,
+    decided: Choice,
     facts: dict[str, Any],
     without: dict[str, Any] | None,
-) -> LabeledChoice:
-    """The choice with everything it rests on."""
-    readout_at, layer_at = decision.chosen
-    layer, readout = evidence.layers[layer_at], evidence.readouts[readout_at]
-    reference = 100 * float(scored.score[evidence.reference])
-    tied = [evidence.layers[k] for k in np.flatnonzero(decision.tied[readout_at])]
-    if layer not in tied:
-        tied = sorted([*tied, layer])
-    return LabeledChoice(
-        layer=layer,
-        site=site_of(layer),
-        readout=readout.name,
-        expected_gain=100 * decision.gain.value,
-        ci_low=100 * decision.gain.low,
-        ci_high=100 * decision.gain.high,
-        risk_of_loss=decision.risk,
-        tied=tuple(tied),
-        rule="labels",
-        blocks_saved=opened.n_blocks - layer,
-        gain_readout=decision.by_readout.scaled(100),
-        gain_layer=decision.by_layer.scaled(100),
+) -> Choice:
+    """The decision with everything it rests on.
+
+    `metric`, `before` and `after` are the user's own measure (accuracy, average precision or Spearman), cross-validated on all
+    examples, for the last layer under the default readout and for the choice; the latter flatters a little, since these examples
+    chose it. The decision follows a finer measure: `extra` has its name as `judged_by`, what it gives the last layer under the
+    default readout as `reference_score`, and that plus the expected gain as `expected_score`; `label_free` is the answer without
+    labels, where a profile was given. `table` has every candidate's score with its standard error, the smoothed score that the
+    choice followed, and whether it is tied.
+    """
+    at, reference = decided.extra["at"], 100 * float(scored.score[evidence.reference])
+    plain = 100 * (scored.score if evidence.accuracy is None else evidence.accuracy)
+    before, after = float(plain[evidence.reference]), float(plain[at])
+    assert decided.gain is not None
+    more = {
+        "labels": labeled.facts(),
+        "judged_by": evidence.measure.name,
+        "reference_score": reference,
+        "expected_score": reference + decided.gain.value,
+        "label_free": without,
+        "conventions": _conventions(opened, evidence, facts),
+        **({} if evidence.accuracy is None else {"accuracy": after, "reference_accuracy": before}),
+    }
+    return replace(
+        decided,
         layers=opened.n_blocks,
         model=opened.name,
-        reason=_reason(evidence, decision, labeled),
-        warnings=tuple(_notes(labeled, opened, decision, facts)),
-        abstained=decision.abstained,
+        warnings=tuple(_notes(labeled, opened, decided.gain, facts)),
         metric=_METRICS[evidence.measure.name],
-        before=_plain_score(evidence, scored, evidence.reference),
-        after=_plain_score(evidence, scored, decision.chosen),
+        before=before,
+        after=after,
         identity=dict(opened.identity),
         source=None if opened.run is None else str(opened.run),
         max_length=opened.max_length,
         unit_length=opened.unit,
-        center_on=str(facts["labels"]) if readout.centering != "none" else None,
-        extra=_accuracies(evidence, decision),
-        labels=labeled.facts(),
-        judged_by=evidence.measure.name,
-        reference_score=reference,
-        expected_score=reference + 100 * decision.gain.value,
-        candidates=int(evidence.defined.sum()),
-        tied_candidates=int(decision.tied.sum()),
-        label_free=without,
-        conventions=_conventions(opened, evidence, facts),
-        table=score_rows(evidence, scored, decision),
+        center_on=str(facts["labels"]) if evidence.readouts[at[0]].centering != "none" else None,
+        extra={**{name: decided.extra[name] for name in ("candidates", "tied_candidates")}, **more},
     )
 
 
-def _plain_score(evidence: LabelEvidence, scored: ScoredCandidates, place: tuple[int, int]) -> float:
-    """The user's measure of one candidate, cross-validated on all examples, in points."""
-    return 100 * float(scored.score[place] if evidence.accuracy is None else evidence.accuracy[place])
-
-
-def _accuracies(evidence: LabelEvidence, decision: LabelDecision) -> dict[str, Any]:
-    """For classes, how often the cross-validated probe is right; the chosen one's flatters, since these examples chose it."""
-    if evidence.accuracy is None:
-        return {}
-    accuracies = {"accuracy": evidence.accuracy[decision.chosen], "reference_accuracy": evidence.accuracy[evidence.reference]}
-    return {name: 100 * float(value) for name, value in accuracies.items()}
-
-
-def score_rows(evidence: LabelEvidence, scored: ScoredCandidates, decision: LabelDecision) -> pd.DataFrame:
-    """One row per readout and layer, the best first, in points."""
-    reference, smoothed = evidence.reference, smooth(scored)
-    assert scored.draws is not None
-    gain = scored.score - scored.score[reference]
-    drawn = scored.draws - scored.draws[reference]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a candidate that is undefined has no error either
-        errors = {"se": np.nanstd(scored.draws, axis=-1), "gain_se": np.nanstd(drawn, axis=-1)}
-    rows = []
-    for r, readout in enumerate(evidence.readouts):
-        for k, layer in enumerate(evidence.layers):
-            numbers = {
-                "score": scored.score[r, k],
-                "se": errors["se"][r, k],
-                "gain": gain[r, k],
-                "gain_se": errors["gain_se"][r, k],
-            }
-            place = {"layer": layer, "site": site_of(layer), "readout": readout.name, **asdict(readout)}
-            numbers["smoothed"] = smoothed.score[r, k]
-            if evidence.accuracy is not None:
-                numbers["accuracy"] = evidence.accuracy[r, k]
-            points = {name: 100 * float(value) for name, value in numbers.items()}
-            rows.append({**place, **points, "tied": bool(decision.tied[r, k])})
-    return pd.DataFrame(rows).sort_values("smoothed", ascending=False, na_position="last", ignore_index=True, kind="stable")
-
-
-def _reason(evidence: LabelEvidence, decision: LabelDecision, labeled: Labeled) -> str:
-    best_readout, best_layer = evidence.readouts[decision.best[0]].name, evidence.layers[decision.best[1]]
-    compared = f"{int(evidence.defined.sum())} layers and readouts on {len(labeled)} examples"
-    if decision.abstained:
-        why = {
-            "loss": "examples that had no part in choosing it do not bear that out",
-            "chance": "on examples that had no part in choosing it, it may do no better than chance",
-        }[decision.weak]
-        return (
-            f"Of {compared}, layer {best_layer} under {best_readout} looks best, but {why}: the evidence is weak, and the "
-            "last layer under the default readout stays."
-        )
-    if decision.chosen == evidence.reference:
-        return f"Of {compared}, the last layer under the default readout is best."
-    others = int(decision.tied.sum()) - 1
-    ties = f" {others} others cannot be told from the best." if others else ""
-    return f"Best of {compared}; the gain is measured on examples that had no part in the choice.{ties}"
-
-
-def _notes(labeled: Labeled, opened: Opened, decision: LabelDecision, facts: dict[str, Any]) -> list[str]:
+def _notes(labeled: Labeled, opened: Opened, gain: Interval, facts: dict[str, Any]) -> list[str]:
     out = list(labeled.warnings)
     for template, cut in facts["truncated"].items():
         if cut:
             out.append(f"{cut} of {facts['texts']} texts were cut to {opened.max_length} tokens under template {template!r}.")
     if opened.identity.get("quantization"):
         out.append(f"the weights were quantized ({opened.identity['quantization']}) in their source.")
-    if decision.gain.low < 0 < decision.gain.value:
+    if gain.low < 0 < gain.value:
         out.append("the gain is not certain: its interval includes 0. More labels would tell.")
-    if facts["budget"] is not None and decision.gain.value < 0:
+    if facts["budget"] is not None and gain.value < 0:
         out.append("within this budget no layer is expected to reach the last layer under the default readout.")
     return out
 
@@ -229,7 +118,7 @@ def label_free_answer(run: Path | None) -> dict[str, Any] | None:
 
 
 def select_with_labels(
-    source: str | Path | LoadedModel,
+    model: str | Path | LoadedModel,
     labels: str | Path,
     *,
     layers: Sequence[int] | None = None,
@@ -244,16 +133,16 @@ def select_with_labels(
     batch_size: int | None = None,
     store: str | Path | None = None,
     store_budget: int | None = DEFAULT_BUDGET,
-) -> LabeledChoice:
+) -> Choice:
     """Choose a layer and readout with labeled examples.
 
-    `source` is a model (name, folder, hub id) or the folder of a profile or evaluation. `labels` is a csv, tsv or jsonl file with
-    the columns `text,label`, `sentence1,sentence2,label` or `sentence1,sentence2,score`. All layers and readouts (templates
-    included) are compared unless some are named. `budget` is the largest share of the blocks to run; `tolerance`, in points
-    (1 where only a budget is given), takes the earliest layer that comes so near to the best.
+    `model` is a model (name, folder, hub id, loaded) or the folder of a profile or evaluation. `labels` is a csv, tsv or jsonl
+    file with the columns `text,label`, `sentence1,sentence2,label` or `sentence1,sentence2,score`. All layers and readouts
+    (templates included) are compared unless some are named. `budget` is the largest share of the blocks to run; `tolerance`, in
+    points (1 where only a budget is given), takes the earliest layer that comes so near to the best.
     """
     labeled = read_labels(labels)
-    opened = open_source(source, max_length, offline)
+    opened = open_source(model, max_length, offline)
     chosen_layers, texts = opened.layers(layers), labeled.texts
     embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
     grid = opened.readouts(readouts, offline)
@@ -263,15 +152,15 @@ def select_with_labels(
         if spaces is not None:
             facts = {"texts": len(texts), "encoded": 0, "truncated": truncated(spaces, texts)}
         else:
-            model = opened.loaded(offline)
+            loaded = opened.loaded(offline)
             grid = opened.readouts(readouts, offline)  # a model that is loaded says whether it has a final norm
-            sites = [site for site in expand_sites(None, model.anatomy) if site.layer in chosen_layers]
-            spaces, facts = encode_texts(model, texts, grid, sites, embeddings, opened.max_length, bar, batch_size)
+            sites = [site for site in expand_sites(None, loaded.anatomy) if site.layer in chosen_layers]
+            spaces, facts = encode_texts(loaded, texts, grid, sites, embeddings, opened.max_length, bar, batch_size)
         vectors = LabeledVectors(spaces, texts, [site_of(layer) for layer in chosen_layers], opened.unit)
         bar.begin("scoring|readouts", len(grid))
         evidence = gather(labeled, grid, chosen_layers, vectors, folds=folds, seed=seed, unit=opened.unit, advance=bar.advance)
     scored = weigh(evidence, seed=seed)
-    decision = decide(evidence, scored, budget, None if tolerance is None else tolerance / 100)
+    decided = decide(evidence, scored, budget, tolerance)
     without = label_free_answer(opened.run)
     settings = {"labels": labels, "folds": folds, "seed": seed, "budget": budget, "tolerance": tolerance}
-    return make_choice(labeled, opened, evidence, scored, decision, {**facts, **settings}, without)
+    return make_choice(labeled, opened, evidence, scored, decided, {**facts, **settings}, without)
