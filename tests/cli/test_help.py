@@ -117,6 +117,8 @@ def test_every_option_has_its_twin_in_python(name: str) -> None:
         known |= {"adapter", *ModelOptions.names()}
     if "engine" in known:
         known |= set(EngineOptions.names())
+    if name == "select":
+        known |= set(inspect.signature(layerscope.select_with_labels).parameters)
     if name == "profile":
         known |= {*DataOptions.names(), *ProfileConfig.__dataclass_fields__, "alpha", "rows", "entropy", "permutations"}
         known |= {"tokens", "image_pooling"}
