@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import sys
 
-from layerscope.selection.comparison import compare, coverage, summarize
+from rule_comparison import compare, coverage, summarize
+
 from layerscope.selection.prior import FAMILIES, judged_models
 from layerscope.store.atomic import plain
 

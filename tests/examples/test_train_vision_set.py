@@ -15,6 +15,7 @@ from vision_set import images, objectives
 from vision_set.loop import Recipe, train
 
 import layerscope
+from layerscope.models.architectures.aim import AimConfig, AimModel
 
 TINY = ["--width", "16", "--blocks", "2", "--heads", "2", "--steps", "4", "--batch", "8", "--device", "cpu"]
 
@@ -89,3 +90,38 @@ def test_augmentation_moves_images_whole() -> None:
             assert any(torch.equal(moved[i, 0, 1:5, 1:5], part[i]) for part in inner)
     flipped = torch.stack([images.augmented(pixels, True, 0, generator) for _ in range(20)])
     assert any(torch.equal(x[0, 0], pixels[0, 0].flip(1)) for x in flipped)
+
+
+def test_loss_is_over_the_patches_after_the_prefix() -> None:
+    torch.manual_seed(0)
+    pixels = torch.randn(2, 3, 16, 16)
+    targets = objectives.patch_targets(pixels, 4)
+    assert targets.shape == (2, 16, 48)
+    torch.testing.assert_close(targets.mean(-1), torch.zeros(2, 16), atol=1e-5, rtol=0)
+    first = pixels[0, :, 0:4, 4:8].reshape(-1)
+    torch.testing.assert_close(targets[0, 1], (first - first.mean()) / first.std(unbiased=False), rtol=1e-4, atol=1e-4)
+    predicted = torch.randn_like(targets)
+    errors = ((predicted[:, :-1] - targets[:, 1:]) ** 2).mean(-1)
+    torch.testing.assert_close(objectives.pixel_loss(predicted, targets), errors.mean())
+    prefix = torch.tensor([1, 10])
+    wanted = (errors[0].sum() + errors[1, 9:].sum()) / (15 + 6)
+    torch.testing.assert_close(objectives.pixel_loss(predicted, targets, prefix), wanted)
+
+
+def test_the_pixel_head_learns() -> None:
+    """A few steps on one batch: the head and the trunk get gradients, and the error falls."""
+    torch.manual_seed(0)
+    config = AimConfig(image_size=16, patch_size=4, width=24, blocks=2, heads=3, attention="prefix")
+    model, head = AimModel(config), objectives.AimPixelHead(config)
+    pixels, prefix = torch.randn(4, 3, 16, 16).cumsum(-1), torch.tensor([1, 2, 4, 8])
+    targets = objectives.patch_targets(pixels, 4)
+    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=3e-3)
+    losses = []
+    for _ in range(30):
+        loss = objectives.pixel_loss(head(model(pixels, prefix).last_hidden_state), targets, prefix)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(parameter.grad is not None for parameter in model.trunk.blocks.parameters())

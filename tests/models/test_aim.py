@@ -15,11 +15,8 @@ from layerscope.models import ImageModel, load
 from layerscope.models.architectures.aim import (
     AimConfig,
     AimModel,
-    AimPixelHead,
     attention_mask,
     is_aim,
-    patch_targets,
-    pixel_loss,
     read_aim,
     sine_positions,
     write_aim,
@@ -224,38 +221,3 @@ def test_which_configs_are_aims() -> None:
     assert not is_aim({"model_type": "vit", **APPLE_CONFIG})
     assert not is_aim({"embed_dim": 3})
     assert AimConfig.from_dict({"config": APPLE_CONFIG}) == AimConfig.from_dict(AimConfig(**SMALL).to_dict())
-
-
-def test_loss_is_over_the_patches_after_the_prefix() -> None:
-    torch.manual_seed(0)
-    pixels = torch.randn(2, 3, 16, 16)
-    targets = patch_targets(pixels, 4)
-    assert targets.shape == (2, PATCHES, 48)
-    torch.testing.assert_close(targets.mean(-1), torch.zeros(2, PATCHES), atol=1e-5, rtol=0)
-    first = pixels[0, :, 0:4, 4:8].reshape(-1)
-    torch.testing.assert_close(targets[0, 1], (first - first.mean()) / first.std(unbiased=False), rtol=1e-4, atol=1e-4)
-    predicted = torch.randn_like(targets)
-    errors = ((predicted[:, :-1] - targets[:, 1:]) ** 2).mean(-1)
-    torch.testing.assert_close(pixel_loss(predicted, targets), errors.mean())
-    prefix = torch.tensor([1, 10])
-    wanted = (errors[0].sum() + errors[1, 9:].sum()) / (15 + 6)
-    torch.testing.assert_close(pixel_loss(predicted, targets, prefix), wanted)
-
-
-def test_it_learns() -> None:
-    """A few steps on one batch: the head and the trunk get gradients, and the error falls."""
-    torch.manual_seed(0)
-    config = AimConfig(**SMALL, attention="prefix")
-    model, head = AimModel(config), AimPixelHead(config)
-    pixels, prefix = torch.randn(4, 3, 16, 16).cumsum(-1), torch.tensor([1, 2, 4, 8])
-    targets = patch_targets(pixels, 4)
-    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=3e-3)
-    losses = []
-    for _ in range(30):
-        loss = pixel_loss(head(model(pixels, prefix).last_hidden_state), targets, prefix)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0]
-    assert all(parameter.grad is not None for parameter in model.trunk.blocks.parameters())

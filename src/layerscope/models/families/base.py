@@ -94,6 +94,11 @@ class Family:
         return f"{type(module).__name__} does not have the structure of family {self.name!r}"
 
 
+def pre_norm_taps(norm1: str, attn: str, norm2: str, mlp: str) -> dict[str, str]:
+    """The taps of a block that norms, attends, adds, norms, applies its MLP and adds."""
+    return {"norm1": norm1, "attn": attn, "mid": f"{norm2}.input", "norm2": norm2, "mlp": mlp}
+
+
 class ClassTokenNorm(nn.Module):
     """A norm that a model applies to its class token alone: the other tokens stay as they are."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerscope.models.families.base import Family
+from layerscope.models.families.base import Family, pre_norm_taps
 
 # ViT (Dosovitskiy et al. 2021), supervised or not: one class token, pre-norm blocks, a norm after the last.
 VIT = Family(
@@ -19,13 +19,7 @@ VIT = Family(
     model_types=("vit",),
     blocks="layers|encoder.layer",
     final_norm="layernorm",
-    taps={
-        "norm1": "layernorm_before",
-        "attn": "attention",
-        "mid": "layernorm_after.input",
-        "norm2": "layernorm_after",
-        "mlp": "mlp|output.dense",
-    },
+    taps=pre_norm_taps("layernorm_before", "attention", "layernorm_after", "mlp|output.dense"),
     residual="sequential",
     bidirectional=True,
     modality="image",
@@ -61,13 +55,7 @@ DINOV2 = Family(
     model_types=("dinov2",),
     blocks="encoder.layer|layers",
     final_norm="layernorm",
-    taps={
-        "norm1": "norm1",
-        "attn": "layer_scale1",
-        "mid": "norm2.input",
-        "norm2": "norm2",
-        "mlp": "layer_scale2",
-    },
+    taps=pre_norm_taps("norm1", "layer_scale1", "norm2", "layer_scale2"),
     residual="sequential",
     bidirectional=True,
     modality="image",
@@ -93,13 +81,7 @@ BEIT = Family(
     model_types=("beit",),
     blocks="layers|encoder.layer",
     final_norm=lambda config: None if config.use_mean_pooling else "layernorm",
-    taps={
-        "norm1": "layernorm_before",
-        "attn": "attention * lambda_1",
-        "mid": "layernorm_after.input",
-        "norm2": "layernorm_after",
-        "mlp": "mlp|output * lambda_2",
-    },
+    taps=pre_norm_taps("layernorm_before", "attention * lambda_1", "layernorm_after", "mlp|output * lambda_2"),
     residual="sequential",
     bidirectional=True,
     modality="image",
@@ -117,13 +99,7 @@ CLIP = Family(
     model_types=("clip_vision_model",),
     blocks="encoder.layers|vision_model.encoder.layers",
     final_norm="post_layernorm|vision_model.post_layernorm",
-    taps={
-        "norm1": "layer_norm1",
-        "attn": "self_attn",
-        "mid": "layer_norm2.input",
-        "norm2": "layer_norm2",
-        "mlp": "mlp",
-    },
+    taps=pre_norm_taps("layer_norm1", "self_attn", "layer_norm2", "mlp"),
     residual="sequential",
     bidirectional=True,
     modality="image",
@@ -153,13 +129,7 @@ AIMV2 = Family(
     model_types=("aimv2_vision_model",),
     blocks="encoder.layers",
     final_norm="rms_norm",
-    taps={
-        "norm1": "rms_norm1",
-        "attn": "attention",
-        "mid": "rms_norm2.input",
-        "norm2": "rms_norm2",
-        "mlp": "ffn",
-    },
+    taps=pre_norm_taps("rms_norm1", "attention", "rms_norm2", "ffn"),
     residual="sequential",
     bidirectional=True,
     modality="image",
@@ -176,7 +146,7 @@ AIM = Family(
     model_types=("aim",),
     blocks="trunk.blocks",
     final_norm="trunk.post_trunk_norm",
-    taps={"norm1": "norm_1", "attn": "attn", "mid": "norm_2.input", "norm2": "norm_2", "mlp": "mlp"},
+    taps=pre_norm_taps("norm_1", "attn", "norm_2", "mlp"),
     residual="sequential",
     modality="image",
     hf_norms_last=False,
@@ -197,7 +167,7 @@ IMAGEGPT = ImageGptFamily(
     model_types=("imagegpt",),
     blocks="h",
     final_norm="ln_f",
-    taps={"norm1": "ln_1", "attn": "attn", "mid": "ln_2.input", "norm2": "ln_2", "mlp": "mlp"},
+    taps=pre_norm_taps("ln_1", "attn", "ln_2", "mlp"),
     residual="sequential",
     modality="image",
     notes="tokens are pixels; no start token is put before them",

@@ -7,20 +7,14 @@ from dataclasses import replace
 from torch import nn
 
 from layerscope.capture.anatomy import Anatomy
-from layerscope.models.families.base import Family
+from layerscope.models.families.base import Family, pre_norm_taps
 
 _BEFORE = Family(
     name="wav2vec2",
     model_types=("wav2vec2", "hubert"),
     blocks="encoder.layers",
     final_norm="encoder.layer_norm",
-    taps={
-        "norm1": "layer_norm",
-        "attn": "attention",
-        "mid": "final_layer_norm.input",
-        "norm2": "final_layer_norm",
-        "mlp": "feed_forward",
-    },
+    taps=pre_norm_taps("layer_norm", "attention", "final_layer_norm", "feed_forward"),
     residual="sequential",
     bidirectional=True,
     modality="sound",
@@ -58,13 +52,7 @@ WHISPER = Family(
     model_types=("whisper",),
     blocks="layers",
     final_norm="layer_norm",
-    taps={
-        "norm1": "self_attn_layer_norm",
-        "attn": "self_attn",
-        "mid": "final_layer_norm.input",
-        "norm2": "final_layer_norm",
-        "mlp": "fc2",
-    },
+    taps=pre_norm_taps("self_attn_layer_norm", "self_attn", "final_layer_norm", "fc2"),
     residual="sequential",
     bidirectional=True,
     modality="sound",

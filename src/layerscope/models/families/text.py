@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from layerscope.capture.anatomy import Residual
-from layerscope.models.families.base import Family
+from layerscope.models.families.base import Family, pre_norm_taps
 
 # Llama and the decoders with its block: norm, attention, add, norm, MLP, add.
 LLAMA = Family(
@@ -21,13 +21,7 @@ LLAMA = Family(
     ),
     blocks="layers",
     final_norm="norm",
-    taps={
-        "norm1": "input_layernorm",
-        "attn": "self_attn",
-        "mid": "post_attention_layernorm.input",
-        "norm2": "post_attention_layernorm",
-        "mlp": "mlp",
-    },
+    taps=pre_norm_taps("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
     residual="sequential",
 )  # fmt: skip
 
@@ -37,13 +31,7 @@ GEMMA3 = Family(
     model_types=("gemma3_text", "gemma2"),
     blocks="layers",
     final_norm="norm",
-    taps={
-        "norm1": "input_layernorm",
-        "attn": "post_attention_layernorm",
-        "mid": "pre_feedforward_layernorm.input",
-        "norm2": "pre_feedforward_layernorm",
-        "mlp": "post_feedforward_layernorm",
-    },
+    taps=pre_norm_taps("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
     residual="sequential",
 )
 
@@ -53,7 +41,7 @@ GPT2 = Family(
     model_types=("gpt2",),
     blocks="h",
     final_norm="ln_f",
-    taps={"norm1": "ln_1", "attn": "attn", "mid": "ln_2.input", "norm2": "ln_2", "mlp": "mlp"},
+    taps=pre_norm_taps("ln_1", "attn", "ln_2", "mlp"),
     residual="sequential",
 )
 
@@ -68,13 +56,7 @@ GPT_NEOX = Family(
     model_types=("gpt_neox",),
     blocks="layers",
     final_norm="final_layer_norm",
-    taps={
-        "norm1": "input_layernorm",
-        "attn": "attention",
-        "mid": "post_attention_layernorm.input",
-        "norm2": "post_attention_layernorm",
-        "mlp": "mlp",
-    },
+    taps=pre_norm_taps("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
     residual=_residual,
 )
 
@@ -120,7 +102,7 @@ MODERNBERT = Family(
     model_types=("modernbert",),
     blocks="layers",
     final_norm="final_norm",
-    taps={"norm1": "attn_norm", "attn": "attn", "mid": "mlp_norm.input", "norm2": "mlp_norm", "mlp": "mlp"},
+    taps=pre_norm_taps("attn_norm", "attn", "mlp_norm", "mlp"),
     residual="sequential",
     bidirectional=True,
 )
