@@ -384,8 +384,7 @@ class ImproveJob:
         def write(place: Path) -> None:
             """What tells the run, into the folder before it appears in its place."""
             folder = RunFolder(place)
-            folder.write_table("candidates", table)
-            folder.write_table("neighbors", neighbors)
+            result.write(folder)
             folder.write_manifest(manifest)
 
         def save(place: Path, replace_old: bool) -> Path:

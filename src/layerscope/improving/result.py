@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,13 @@ from layerscope.errors import DataError, LayerscopeError
 from layerscope.exporting.loading import load_folder
 from layerscope.models.sealed import damaged
 from layerscope.selection.choice import Choice
-from layerscope.store import RunFolder
+from layerscope.store import RunFolder, StoredRun
 
 Encoder = Callable[[Sequence[str]], np.ndarray]
 
 
 @dataclass
-class Improved:
+class Improved(StoredRun):
     """A better way to read a model's embeddings.
 
     `choice` is the layer and readout, with the reason. `table` has every candidate with its score. `neighbors` has five of the
@@ -30,11 +30,14 @@ class Improved:
     `out` was not given; `save` writes one).
     """
 
+    kind: ClassVar[str] = "improve"
+    files: ClassVar[dict[str, str]] = {"candidates": "table", "neighbors": "neighbors"}
+
     choice: Choice
     table: pd.DataFrame
     neighbors: pd.DataFrame
     manifest: dict[str, Any]
-    folder: Path | None = None
+    path: Path | None = None
     sampled: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     """The texts that were read, and their vectors `before` and `after`; in memory only."""
     _encode: Encoder | None = field(default=None, repr=False, compare=False)
@@ -43,12 +46,9 @@ class Improved:
     @classmethod
     def load(cls, path: str | Path) -> Improved:
         """Read a finished run from the folder that it exported."""
-        folder = RunFolder(path)
-        manifest = finished_manifest(path, "improve")
+        manifest = finished_manifest(path, cls.kind)
         choice = Choice.from_json(manifest["choice"])
-        return cls(choice, folder.read_table("candidates"), folder.read_table("neighbors"), manifest, Path(path))
-
-    kind = "improve"
+        return cls(choice, **cls.read(RunFolder(path)), manifest=manifest, path=Path(path))
 
     @property
     def model(self) -> str:
@@ -61,17 +61,13 @@ class Improved:
         return f"{self.model} on {self.manifest['texts']['name']}"
 
     @property
-    def path(self) -> Path | None:
-        """The run's folder, which is the exported one."""
-        return self.folder
+    def folder(self) -> Path | None:
+        """The exported folder, which holds the run as well."""
+        return self.path
 
     def summary(self) -> dict[str, Any]:
         """What a reader wants first, as plain values."""
         return self.as_dict()
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table of the run, under the name of its file."""
-        return {"candidates": self.table, "neighbors": self.neighbors}
 
     @property
     def warnings(self) -> list[str]:
@@ -91,12 +87,12 @@ class Improved:
         found = self._encode(given) if given else np.empty((0, int(self.manifest["model"]["width"])), dtype=np.float32)
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
 
-    def save(self, out: str | Path, overwrite: bool = False) -> Path:
+    def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]
         """Write the sentence-transformers folder, verified in a fresh process."""
         if self._save is None:
             raise LayerscopeError(f"this run was read from disk; its model is in {self.folder}. Copy that folder.")
-        self.folder = self._save(Path(out), overwrite)
-        return self.folder
+        self.path = self._save(Path(out), overwrite)
+        return self.path
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the table of candidates is left out."""
@@ -122,10 +118,6 @@ class Improved:
             )
         loaded = load_folder(self.folder)
         return lambda texts: np.asarray(loaded.encode(list(texts), show_progress_bar=False), dtype=np.float32)
-
-    def _repr_html_(self) -> str:
-        """For notebooks; text is escaped."""
-        return view("improve", "html")(self)
 
     def __str__(self) -> str:
         return view("improve", "text")(self)
