@@ -360,8 +360,8 @@ def test_a_choice_with_labels_is_exported_with_its_mean(tmp_path: Path) -> None:
 def test_select_export_and_report_agree(whole: Whole, tmp_path: Path) -> None:
     usable = ["plain/mean/applied", "plain/mean/raw", "one-word/last/raw/keep/corpus"]
     run = evaluate(
-        joining_model(), ["Pairs"], data_dir=whole.data, out=tmp_path / "run", store=whole.store, readouts=usable, workers=0,
-        max_length=100, progress=False,
+        joining_model(), ["Pairs"], data_dir=whole.data, out=tmp_path / "run", store=whole.store, readouts=usable,
+        scoring_workers=0, max_length=100, progress=False,
     )  # fmt: skip
     choice = select(run)
     done = export(joining_model(), choice=run.path, store=whole.store, out=tmp_path / "x")
