@@ -72,6 +72,8 @@ def test_an_export_of_an_earlier_version_is_not_verified(folder: Path) -> None:
 
 def test_a_damaged_improvement_is_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, out = tiny_model("llama"), tmp_path / "better"
+    (tmp_path / "there").mkdir()
+    out.symlink_to(tmp_path / "there")
     texts = [f"{text} {i}" for i in range(3) for text in TEXTS]
 
     def improve() -> layerscope.Improved:
@@ -94,6 +96,8 @@ def test_a_damaged_improvement_is_written_again(tmp_path: Path, caplog: pytest.L
     flip(out / "candidates.csv")
     improve()
     assert RunFolder(out).damaged() == []
+    assert out.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["better", "store", "there"]
 
 
 def test_a_damaged_export_is_told_when_it_is_read(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
