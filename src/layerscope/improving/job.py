@@ -204,7 +204,7 @@ class ImproveJob:
         )  # fmt: skip
         costs = self._costs(readouts)
         choice = self._decide(panel, readouts, judgment, costs)
-        if Readout.parse(str(choice.readout)).template == BLEND:
+        if _of_name(readouts, choice.readout).template == BLEND:
             self._tell_blend(panel, readouts, judgment, choice, costs)
         return self._result(panel, readouts, choice, out, overwrite)
 
@@ -295,7 +295,7 @@ class ImproveJob:
         eligible = panel.eligible(readouts, self.tokens["plain"])
         choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
         if panel.takes_second_opinion and not choice.extra["kept_default"]:
-            template = Readout.parse(choice.extra["best"]["readout"]).template
+            template = _of_name(readouts, choice.extra["best"]["readout"]).template
             second = second_opinion(
                 self.reader, readouts, template, self.sample.texts, self.prompts, self.settings.seed, self.bar
             )
@@ -310,7 +310,7 @@ class ImproveJob:
 
     def _result(self, panel: Panel, readouts: Sequence[Readout], choice: Choice, out: Path | None, overwrite: bool) -> Improved:
         layers, sample = self.reader.layers, self.sample.texts
-        readout, layer = Readout.parse(str(choice.readout)), choice.layer
+        readout, layer = _of_name(readouts, choice.readout), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, self.prompts)
         before = candidates.vectors(Readout())[-1]
         chosen = Chosen(self.model, self.reader, readout, layer, self._parts(readout), None, self.nearest)
@@ -318,7 +318,7 @@ class ImproveJob:
             chosen = replace(chosen, centered=self._center(candidates, chosen))
         after = chosen.finished({name: candidates.raw(chosen.of(name), layer) for name in chosen.parts})
         evidence = {
-            **evidence_of(panel, choice, passes_of(readout, self.prompts)),
+            **evidence_of(panel, choice, readout, passes_of(readout, self.prompts)),
             "screened": self.screened,
             "changed_neighbors": changed_share(before, after),
         }
@@ -396,6 +396,11 @@ class ImproveJob:
             result.save(out, overwrite)
             self.bar.advance(1)
         return result
+
+
+def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
+    """One of the candidates' readouts; a blend is no template that could be parsed."""
+    return next(readout for readout in readouts if readout.name == name)
 
 
 def _card(corpus: str, choice: Choice) -> str:

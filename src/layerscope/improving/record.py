@@ -97,9 +97,8 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
     return f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})" if differing else ""
 
 
-def evidence_of(panel: Panel, choice: Choice, passes: int) -> dict[str, Any]:
+def evidence_of(panel: Panel, choice: Choice, readout: Readout, passes: int) -> dict[str, Any]:
     """What the judge says of the choice and of what the user has today, and what the choice costs."""
-    assert choice.how is not None
     return {
         "judge": panel.name,
         "score_name": panel.score_name,
@@ -109,7 +108,7 @@ def evidence_of(panel: Panel, choice: Choice, passes: int) -> dict[str, Any]:
         "today": f"layer {choice.layers} under {Readout().name}",
         "cost": f"{passes} pass{'es' if passes > 1 else ''} per text, {choice.extra['relative_cost']:.2f} × today's computation",
         "passes": passes,
-        "needs_trust": choice.how.template == BLEND,
+        "needs_trust": readout.template == BLEND,
     }
 
 
