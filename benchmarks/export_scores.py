@@ -49,7 +49,7 @@ def measured(run: Evaluation, readout: str, layer: int) -> float:
 def scored(folder: Path, data: Path, limit: int | None) -> float:
     """mteb's score × 100 of a folder."""
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    task = resolve_tasks("STSBenchmark", data_dir=data, limit=limit)[0].load()
+    task = resolve_tasks("STSBenchmark", data_dir=data, sample=limit)[0].load()
     found = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False).task_results[0]
     return 100 * float(next(iter(found.scores.values()))[0]["main_score"])
 
@@ -67,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.model or CASES:
             run = evaluate(
-                name, ["STSBenchmark"], out=Path(scratch) / f"run-{name}", data_dir=args.data_dir, limit=args.limit,
+                name, ["STSBenchmark"], out=Path(scratch) / f"run-{name}", data_dir=args.data_dir, sample=args.limit,
                 scoring_workers=0, readouts=list(dict.fromkeys(readout for readout, _ in CASES[name])), progress=False,
             )  # fmt: skip
             for i, (readout, layer) in enumerate(CASES[name]):

@@ -148,13 +148,13 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     names = args.tasks.split(",")
     run = layerscope.evaluate(
-        args.model, names, out=work / "run", data_dir=args.data_dir, store=work / "store", limit=args.limit,
+        args.model, names, out=work / "run", data_dir=args.data_dir, store=work / "store", sample=args.limit,
         readouts=[f"plain/mean/{norm}" for norm in NORMS], offline=True,
         layers=[int(layer) for layer in args.layers.split(",")] if args.layers else None,
     )  # fmt: skip
     ours = run.scores.set_index(["task", "layer", "final_norm"])["score"]
     worst = 0.0
-    specs = resolve_tasks(names, data_dir=args.data_dir, limit=args.limit, offline=True)
+    specs = resolve_tasks(names, data_dir=args.data_dir, sample=args.limit, offline=True)
     listener = Listen()
     quiet_mteb()
     for spec in specs:

@@ -72,7 +72,7 @@ def measured(
 ) -> dict[str, float]:
     """Seconds of one run: the states, the probes, and all of it."""
     examples, pixels = data
-    job = ProbeJob(model, examples, PixelSource(model, pixels), [probe], recipe, layers, budget=budget)
+    job = ProbeJob(model, examples, PixelSource(model, pixels), [probe], recipe, layers, store_size=budget)
     start = time.perf_counter()
     run = job.run(Silent())
     if model.device.type == "cuda":

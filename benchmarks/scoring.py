@@ -210,7 +210,7 @@ def main() -> None:
     model = load(args.model, device="cpu")
     readouts = parse_readouts(args.readouts.split(","), False, True)
     sites = {site.layer: site.name for site in expand_sites(None, model.anatomy)}
-    specs: list[TaskSpec] = resolve_tasks(names, data_dir=args.data_dir, limit=args.limit, offline=True)
+    specs: list[TaskSpec] = resolve_tasks(names, data_dir=args.data_dir, sample=args.limit, offline=True)
     quiet_mteb()
     places = len(sites) * len(readouts)
     print(f"{args.model}: {len(sites)} layers × {len(readouts)} readouts = {places} scores per task; CPU seconds")

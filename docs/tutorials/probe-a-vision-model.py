@@ -21,7 +21,7 @@ if "google.colab" in sys.modules:
 # %%
 import layerscope
 
-run = layerscope.probe("mobile-sam", "digits", heads=["mean", "knn"], limit=200, epochs=12)
+run = layerscope.probe("mobile-sam", "digits", heads=["mean", "knn"], sample=200, epochs=12)
 run
 
 # %% [markdown]
@@ -40,7 +40,7 @@ for probe, told in run.summary()["probes"].items():
 
 # %% [markdown]
 # Twenty validation pictures are few, as the notes above warn: the linear probe's choice, layer 0, turns out worse on the test pictures than the last layer. A fair test shows that. Use
-# more pictures (`limit=2000`) before you rely on such a choice.
+# more pictures (`sample=2000`) before you rely on such a choice.
 #
 # If an interval includes zero, the layers cannot be told apart on so few pictures. `tied_best` in the table marks all layers that cannot be told from the best.
 

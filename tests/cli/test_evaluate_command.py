@@ -54,7 +54,7 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
     assert shown.code == 0
     assert "Pairs" in shown.out
     assert "Written to run: scores.csv" in shown.err
-    assert_refused(cli(*words, "--limit", 10), "holds another run", "--overwrite")
+    assert_refused(cli(*words, "--sample", 10), "holds another run", "--overwrite")
     quiet = cli(*words, "--quiet")
     assert (quiet.code, quiet.out) == (0, "")
 
@@ -62,7 +62,7 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, tasks: Path, tmp_
 def test_readouts_and_the_default_folder(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> None:
     told = cli(
         "evaluate", model_folder, "--tasks", "Pairs", "--data-dir", tasks, "--layers", "-1", "--scoring-workers", "0",
-        "--limit", "12", "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
+        "--sample", "12", "--readouts", "one-word/last/raw,echo", "--max-length", "110", "--store-dtype", "float16", "--quiet",
     )  # fmt: skip
     assert told == (0, "", ""), told
     folder = tmp_path / "runs" / "tiny-llama--Pairs--n12"
@@ -108,7 +108,7 @@ def test_mistakes(cli: Cli, model_folder: Path, tasks: Path, tmp_path: Path) -> 
     assert_refused(cli(*words, "--readouts", "plain/maen"), "unknown pooling 'maen'", "'mean'")
     assert_refused(cli(*words, "--readouts", "plain/cls"), "no CLS token", "mean, wmean, last, max")
     assert_refused(cli(*words, "--readouts", "one-word/mean"), "'one-word' is read by last")
-    assert_refused(cli(*words, "--store-budget", "lots"), "10GB", "'lots'")
+    assert_refused(cli(*words, "--store-size", "lots"), "10GB", "'lots'")
     assert not (tmp_path / "run").exists()
 
 
@@ -117,7 +117,7 @@ def test_mistakes_that_need_no_model(cli: Cli, model_folder: Path, tasks: Path) 
     words = ["evaluate", model_folder, "--data-dir", tasks]
     assert_refused(cli(*words, "-t", "Pears"), "unknown task 'Pears'", "Did you mean 'Pairs'")
     assert_refused(cli(*words, "-t", "STSBenchmrk"), "Did you mean 'STSBenchmark'")
-    assert_refused(cli(*words, "-t", "Pairs", "--limit", "1"), "limit is 1", "4 or more")
+    assert_refused(cli(*words, "-t", "Pairs", "--sample", "1"), "sample is 1", "4 or more")
     assert_refused(cli("evaluate", model_folder, "--data-dir", "nowhere", "-t", "Pairs"), "nowhere", "does not exist")
 
 

@@ -268,7 +268,7 @@ def test_another_configuration_is_refused(whole: Whole, tmp_path: Path) -> None:
         "scoring_workers": 0,
     }
     for change in (
-        {"readouts": READOUTS[:2]}, {"layers": [0]}, {"max_length": 100}, {"limit": 20}, {"seed": 1}, {"store_dtype": "float16"},
+        {"readouts": READOUTS[:2]}, {"layers": [0]}, {"max_length": 100}, {"sample": 20}, {"seed": 1}, {"store_dtype": "float16"},
     ):  # fmt: skip
         with pytest.raises(RunFolderError, match="holds another run"):
             evaluate(tiny_model(), TASKS, out=whole.run.path, **{**given, **change})

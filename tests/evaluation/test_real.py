@@ -79,10 +79,10 @@ def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
     data, layers = shared_data(), [0, 12, 30]
     model = load("smollm2-135m")
     run = evaluate(
-        model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", layers=layers, limit=40,
+        model, ["STSBenchmark"], out=tmp_path / "run", data_dir=data, store=tmp_path / "store", layers=layers, sample=40,
         readouts=["plain/mean/applied", "plain/mean/raw"], scoring_workers=0,
     )  # fmt: skip
-    task = resolve_tasks("STSBenchmark", data_dir=data, limit=40)[0].load()
+    task = resolve_tasks("STSBenchmark", data_dir=data, sample=40)[0].load()
     listener = Listener()
     mteb_score(task, listener)
     assert run.manifest["counts"]["texts"] == len(listener.texts) > 70
@@ -96,7 +96,7 @@ def test_layers_and_norms_of_a_real_model(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_quick_tasks(tmp_path: Path) -> None:
     run = evaluate(
-        "minilm-l6", "small", out=tmp_path / "run", store=tmp_path / "store", layers=[0, -1], limit=100, scoring_workers=0
+        "minilm-l6", "small", out=tmp_path / "run", store=tmp_path / "store", layers=[0, -1], sample=100, scoring_workers=0
     )
     assert run.failed == []
     scores = run.scores.set_index(["task", "layer"])["score"]

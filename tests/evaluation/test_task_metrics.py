@@ -56,14 +56,14 @@ def test_a_task_is_a_corpus(data: Path) -> None:
     assert corpus.name == "Topics"
     assert (corpus.source["kind"], corpus.source["task"]) == ("task", "Topics")
     assert len(corpus.texts) == len(set(corpus.texts)) == 12  # the test split; the training texts are others'
-    fewer = task_corpus("Topics", data_dir=data, limit=9, seed=1)
+    fewer = task_corpus("Topics", data_dir=data, sample=9, seed=1)
     assert len(fewer) == 9
     assert set(fewer.texts) < set(corpus.texts)
-    assert task_corpus("Topics", data_dir=data, limit=9, seed=1).texts == fewer.texts
+    assert task_corpus("Topics", data_dir=data, sample=9, seed=1).texts == fewer.texts
     both = task_corpus("Pairs", data_dir=data)
     assert len(both) > 12  # sentence1 and sentence2
     with pytest.raises(DataError, match="has 5 different texts; at least 8 are needed"):
-        task_corpus("Topics", data_dir=data, limit=5)
+        task_corpus("Topics", data_dir=data, sample=5)
     with pytest.raises(DataError, match="stands for 4 tasks"):
         task_corpus("small", data_dir=data, offline=False)
 

@@ -149,7 +149,7 @@ def test_a_sweep_without_the_network(hub: Hub, tmp_path: Path) -> None:
     plan = {
         "models": ["org/tiny"], "corpora": [str(tmp_path / "texts.txt")],
         "profile": {"metrics": ["prompt_entropy"], "max_length": 16},
-        "evaluate": {"tasks": "STS13", "limit": 5},
+        "evaluate": {"tasks": "STS13", "sample": 5},
     }  # fmt: skip
     done = sweep(plan, out=tmp_path / "out", offline=True)
     assert [one["job"] for one in done.failed] == ["org-tiny--texts", "org-tiny--tasks"]

@@ -117,7 +117,7 @@ def test_images_without_labels_are_refused() -> None:
 @given(st.integers(30, 300), st.integers(2, 6), st.integers(0, 5), st.one_of(st.none(), st.integers(10, 200)))
 def test_parts_are_disjoint_and_balanced(count: int, classes: int, seed: int, limit: int | None) -> None:
     labels = np.arange(count) % classes
-    split = make_split(labels, seed=seed, limit=limit)
+    split = make_split(labels, seed=seed, sample=limit)
     every = np.concatenate([split.train, split.validation, split.test])
     assert len(np.unique(every)) == len(every) <= count
     if limit is None:
@@ -129,7 +129,7 @@ def test_parts_are_disjoint_and_balanced(count: int, classes: int, seed: int, li
     for part in (split.train, split.test):
         shares = np.bincount(labels[part], minlength=classes)
         assert shares.max() - shares.min() <= 3, "each of the three draws may be one off"
-    again = make_split(labels, seed=seed, limit=limit)
+    again = make_split(labels, seed=seed, sample=limit)
     assert all(np.array_equal(getattr(split, p), getattr(again, p)) for p in ("train", "validation", "test"))
 
 
@@ -146,4 +146,4 @@ def test_one_class_cannot_be_probed() -> None:
     with pytest.raises(DataError, match="two classes"):
         make_split(np.zeros(50, dtype=int))
     with pytest.raises(DataError, match="at least 2"):
-        make_split(np.arange(50) % 2, limit=1)
+        make_split(np.arange(50) % 2, sample=1)

@@ -426,7 +426,7 @@ def test_a_budget_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
         assert store.size() <= 4.5 * each
     assert names(store.spaces()) == "new"
     assert space.texts == 40
-    with pytest.raises(RunFolderError, match=r"budget is 1\d\d.* KB.*store_budget=.*float16.*prune"):
+    with pytest.raises(RunFolderError, match=r"budget is 1\d\d.* KB.*store_size=.*float16.*prune"):
         space.add(keys_of(range(90, 100)), wide, SITES)
     assert space.has(keys_of(range(40)), [KIND], SITES).all()
     EmbeddingStore(tmp_path, budget=None).space({"name": "new"}).add(keys_of(range(90, 100)), wide, SITES)

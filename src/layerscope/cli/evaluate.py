@@ -31,9 +31,9 @@ class EvaluateSettings(shared.CommandOptions):
         read=readout_names,
     )
     data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=shared.DATA_DIR_HELP)
-    limit: int | None = shared.limit_option("Score N random items of each task.")
+    sample: int | None = shared.sample_option("Score N random items of each task.")
     max_length: int = shared.length_option(256)
-    seed: int = shared.seed_option("Seed of --limit and of the intervals.", DATA)
+    seed: int = shared.seed_option("Seed of --sample and of the intervals.", DATA)
     normalize: bool | None = option(
         None,
         "--normalize/--no-normalize",
@@ -46,8 +46,8 @@ class EvaluateSettings(shared.CommandOptions):
         panel=ENGINES,
         help="Processes that compute scores; 0: the main process. (default: one per core)",
     )
-    store_budget: str = option(
-        "10GB", "--store-budget", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size
+    store_size: str = option(
+        "10GB", "--store-size", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size
     )
     store_dtype: str = option("float32", "--store-dtype", panel=ENGINES, help="float32, or float16 for half the disk space.")
 
@@ -70,7 +70,7 @@ def evaluate_command(
     """
     from layerscope.evaluation.job import evaluate
 
-    folder = out or default_folder(model, tasks, limit=settings.limit)
+    folder = out or default_folder(model, tasks, limit=settings.sample)
     ways = shared.as_arguments(loading, running, output)
     run = evaluate(model, parse_list(tasks) or [], out=folder, **settings.given(), **ways)
     output.show_run(run, f"layerscope export {shared.shown(model)} --choice {shared.shown(folder)}", also="mteb/")

@@ -27,7 +27,7 @@ class ProbeSettings(shared.CommandOptions):
     test: str | None = option(
         None, "--test", panel=DATA, help="Test data. (default: the data's own test split, or a fifth of the data)"
     )
-    limit: int | None = shared.limit_option("Use at most N training and N test items, stratified by class.")
+    sample: int | None = shared.sample_option("Use at most N training and N test items, stratified by class.")
     max_length: int = shared.length_option(128)
     data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=shared.DATA_DIR_HELP)
     heads: str = option(
@@ -70,16 +70,16 @@ class ProbeSettings(shared.CommandOptions):
         panel=ENGINES,
         help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch.",
     )
-    budget: str | None = option(
+    store_size: str | None = option(
         None,
-        "--budget",
+        "--store-size",
         panel=ENGINES,
         help="Maximum memory or disk space for states. (default: 4GB; 60 % of a GPU)",
         read=lambda text: None if text is None else parse_size(text),
     )
 
 
-@command("probe", "layerscope probe smollm2-135m --data TrecQuestions --heads mean --limit 200 --out runs/probe")
+@command("probe", "layerscope probe smollm2-135m --data TrecQuestions --heads mean --sample 200 --out runs/probe")
 def probe_command(
     loading: shared.Loading,
     running: shared.Running,
@@ -100,7 +100,7 @@ def probe_command(
     """
     from layerscope.probing import probe as run_probes
 
-    folder = out or default_folder(model, data or "data", "probe", limit=settings.limit)
+    folder = out or default_folder(model, data or "data", "probe", limit=settings.sample)
     run = run_probes(model, data, out=folder, **settings.given(), **shared.as_arguments(loading, running, output))
     output.show_run(run, f"layerscope report {shared.shown(folder)}", also="probe.png" if _drawn(run, folder) else "")
 

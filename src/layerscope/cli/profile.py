@@ -109,6 +109,6 @@ def profile_command(
         from layerscope.evaluation.task_metrics import task_corpus
 
         limit, seed = given.pop("limit", None), settings.seed
-        items = task_corpus(task, limit=limit, seed=seed, data_dir=data_dir, offline=running.offline)
+        items = task_corpus(task, sample=limit, seed=seed, data_dir=data_dir, offline=running.offline)
     run = profile(model, items, out=folder, live=live, **given, **shared.as_arguments(loading, running, output))
     output.show_run(run, f"layerscope select {shared.shown(folder)}")

@@ -89,8 +89,13 @@ def data_option(default: Any, help: str) -> Any:
 
 
 def limit_option(help: str) -> Any:
-    """How much of the data is used."""
+    """How many of the first items are used."""
     return option(None, "--limit", "-n", panel=DATA, help=help)
+
+
+def sample_option(help: str) -> Any:
+    """How many items are drawn at random."""
+    return option(None, "--sample", "-n", panel=DATA, help=help)
 
 
 def out_option(help: str, default: Any = None) -> Any:

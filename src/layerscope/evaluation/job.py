@@ -57,12 +57,12 @@ def evaluate(
     layers: Sequence[int] | None = None,
     readouts: str | Sequence[str] | None = None,
     data_dir: str | Path | None = None,
-    limit: int | None = None,
+    sample: int | None = None,
     max_length: int = DEFAULT_MAX_LENGTH,
     seed: int = 0,
     scoring_workers: int | None = None,
     store: str | Path | None = None,
-    store_budget: int | None = DEFAULT_BUDGET,
+    store_size: int | None = DEFAULT_BUDGET,
     store_dtype: str = "float32",
     normalize: bool | None = None,
     offline: bool = False,
@@ -86,7 +86,7 @@ def evaluate(
     can be given as plain keywords, or together as `model_options` and `engine` (`local`: this process; `ray`: workers of a
     cluster). Scoring always runs on this machine.
 
-        run = layerscope.evaluate("smollm2-135m", "small", readouts="all", limit=200, dtype="bfloat16")
+        run = layerscope.evaluate("smollm2-135m", "small", readouts="all", sample=200, dtype="bfloat16")
         run.best(); run.scores
     """
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
@@ -95,7 +95,7 @@ def evaluate(
         raise UnknownNameError("store_dtype", str(store_dtype), DTYPES)
     require_mteb()
     clear_caches()  # files may have changed since an earlier run of this process
-    specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, limit=limit, seed=seed)
+    specs = resolve_tasks(tasks, data_dir=None if data_dir is None else Path(data_dir), offline=offline, sample=sample, seed=seed)
     folder = None if out is None else RunFolder(out)
     with command:
         loaded = command.load(model, tokenizer)
@@ -110,7 +110,7 @@ def evaluate(
             store_dtype=store_dtype,
         )
         count = min(os.cpu_count() or 1, 8) if scoring_workers is None else scoring_workers
-        vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+        vectors = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
         temporary = tempfile.TemporaryDirectory(prefix="layerscope-") if folder is None else nullcontext("")
         with temporary as scratch:
             running = command.engine if command.recipe else LocalEngine()

@@ -122,7 +122,7 @@ def screening_plan(plan: EvaluationPlan, texts: Texts, items: Mapping[str, int],
     """The same readouts on a part of each task that fits the budget. `items` counts the items of the tasks that could be read."""
     share = _SCREEN_SHARE * budget / plan.bytes(texts)
     limits = {task: min(count, max(_SCREEN_LEAST, int(share * count))) for task, count in items.items()}
-    return replace(plan, specs=tuple(replace(spec, limit=limits[spec.name]) for spec in plan.specs if spec.name in limits))
+    return replace(plan, specs=tuple(replace(spec, sample=limits[spec.name]) for spec in plan.specs if spec.name in limits))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Screening:
         taken = plan.bytes(texts) * part_texts / _distinct(texts)
 
         def result() -> Screening:
-            return cls(len(plan.readouts), tuple(kept), {spec.name: spec.limit for spec in part.specs}, budget)
+            return cls(len(plan.readouts), tuple(kept), {spec.name: spec.sample for spec in part.specs}, budget)
 
         while len(kept) > 1 and result().applied_to(plan).bytes(texts) > _SCREEN_ABOVE * budget - taken:
             kept.pop()
@@ -180,7 +180,7 @@ def warnings(
     if screening is not None:
         out.append(
             f"the store's budget does not hold all {screening.of} readouts of all texts: they were screened on a part "
-            f"of each task, and the best {len(screening.kept)} were scored in full. Raise store_budget= to score all."
+            f"of each task, and the best {len(screening.kept)} were scored in full. Raise store_size= to score all."
         )
     for name, fact in facts.items():
         if fact.get("exact") is False:

@@ -1,6 +1,6 @@
 """Metrics on a task's own texts, as the paper's Appendix E takes them: a corpus to profile, or what the embedding store has.
 
-    run = layerscope.profile("smollm2-135m", task_corpus("TrecQuestions", limit=200))    # `layerscope profile --task`
+    run = layerscope.profile("smollm2-135m", task_corpus("TrecQuestions", sample=200))    # `layerscope profile --task`
     table = stored_metrics(layerscope.evaluate(...))    # metric, task, layer, value: pooled metrics, without a further pass
 
 An evaluation has encoded every text of its tasks at every layer already. Metrics of pooled vectors (dataset entropy, the ranks,
@@ -35,7 +35,7 @@ from layerscope.store.embeddings import EmbeddingStore
 FEWEST_TEXTS = 8  # of a task whose own texts are measured
 
 
-def task_texts(spec: TaskSpec, limit: int | None, seed: int) -> list[str]:
+def task_texts(spec: TaskSpec, sample: int | None, seed: int) -> list[str]:
     """Texts that scoring a task reads, each once: as many as asked for, drawn from its evaluation splits."""
     task = spec.load()
     named = ("input_column_name", "input1_column_name", "input2_column_name")
@@ -49,7 +49,7 @@ def task_texts(spec: TaskSpec, limit: int | None, seed: int) -> list[str]:
                 if isinstance(column, str) and column in part.column_names:
                     texts.update(dict.fromkeys(_strings(part[column])))
     every = sorted(texts)
-    drawn = np.random.default_rng(seed).permutation(len(every))[:limit]
+    drawn = np.random.default_rng(seed).permutation(len(every))[:sample]
     return [every[i] for i in sorted(drawn)]
 
 
@@ -61,18 +61,18 @@ def _strings(values: Any) -> list[str]:
 
 
 def task_corpus(
-    name: str, *, limit: int | None = None, seed: int = 0, data_dir: str | Path | None = None, offline: bool = False
+    name: str, *, sample: int | None = None, seed: int = 0, data_dir: str | Path | None = None, offline: bool = False
 ) -> Corpus:
     """The texts of one task as a corpus to profile. Its source names the task: `correlate` then knows whose metrics they are."""
     specs = resolve_tasks(name, data_dir=None if data_dir is None else Path(data_dir), offline=offline, seed=seed)
     if len(specs) != 1:
         raise DataError(f"{name!r} stands for {len(specs)} tasks: give one of them, such as {specs[0].name}.")
-    return corpus_of(specs[0], limit, seed)
+    return corpus_of(specs[0], sample, seed)
 
 
-def corpus_of(spec: TaskSpec, limit: int | None, seed: int) -> Corpus:
+def corpus_of(spec: TaskSpec, sample: int | None, seed: int) -> Corpus:
     """The same of a task that was resolved."""
-    texts = task_texts(spec, limit, seed)
+    texts = task_texts(spec, sample, seed)
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"{spec.name} has {len(texts)} different texts; at least {FEWEST_TEXTS} are needed.")
     read = load_corpus(texts, name=spec.name)

@@ -73,7 +73,7 @@ def improve(
     center_on: str = "auto",
     tokenizer: Any = None,
     store: str | Path | None = None,
-    store_budget: int | None = DEFAULT_BUDGET,
+    store_size: int | None = DEFAULT_BUDGET,
     offline: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
@@ -120,7 +120,7 @@ def improve(
         drawn = draw_sample(data, column=column, size=sample, seed=seed, offline=offline)
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
-        held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+        held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
         running: dict[str, Any] = {"engine": command.engine, "recipe": command.recipe}
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         asked = judge if isinstance(judge, str) else judge.name

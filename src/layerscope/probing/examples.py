@@ -262,24 +262,24 @@ def make_split(
     test: np.ndarray | None = None,
     validation: np.ndarray | None = None,
     seed: int = 0,
-    limit: int | None = None,
+    sample: int | None = None,
 ) -> Split:
     """The parts that data come with are kept; missing ones are drawn from the rest, class by class, with the seed.
 
-    `limit` keeps at most so many items of each part, drawn class by class too.
+    `sample` keeps at most so many items of each part, drawn class by class too.
     """
     rng = np.random.default_rng([seed, 0])
     pool = np.arange(len(labels)) if train is None else np.asarray(train)
     if test is None:
         pool, test = _part(pool, labels, TEST_SHARE, rng)
-    if limit is not None:
-        if limit < 2:
-            raise DataError(f"limit must be at least 2 items, not {limit}.")
-        pool, test = _at_most(pool, labels, limit, rng), _at_most(np.asarray(test), labels, limit, rng)
+    if sample is not None:
+        if sample < 2:
+            raise DataError(f"sample must be at least 2 items, not {sample}.")
+        pool, test = _at_most(pool, labels, sample, rng), _at_most(np.asarray(test), labels, sample, rng)
     if validation is None:
         pool, validation = _part(pool, labels, VALIDATION_SHARE, rng)
-    elif limit is not None:
-        validation = _at_most(np.asarray(validation), labels, limit, rng)
+    elif sample is not None:
+        validation = _at_most(np.asarray(validation), labels, sample, rng)
     split = Split(*(np.sort(np.asarray(part, dtype=np.int64)) for part in (pool, validation, test)))
     for name, count in split.sizes().items():
         if count == 0:

@@ -57,7 +57,7 @@ def probe(
     out: str | Path | None = None,
     layers: Sequence[int] | None = None,
     final_norm: FinalNorm = "applied",
-    limit: int | None = None,
+    sample: int | None = None,
     max_length: int = DEFAULT_MAX_LENGTH,
     learning_rates: Sequence[float] = ProbeRecipe.learning_rates,
     trial: int = ProbeRecipe.trial,
@@ -66,7 +66,7 @@ def probe(
     train_batch: int | None = None,
     seed: int = 0,
     keep: str = "auto",
-    budget: int | None = None,
+    store_size: int | None = None,
     data_dir: str | Path | None = None,
     offline: bool = False,
     overwrite: bool = False,
@@ -81,7 +81,7 @@ def probe(
       `labels`, or the name of a classification task. Images: a catalogued set, a folder of class folders, a file, an `ImageSet`.
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class is held out.
     - `heads`: one or several of attention, linear, mean, knn.
-    - `keep`: how states are cached, within `budget` bytes: auto, float32, float16, or none, which runs the model in every epoch.
+    - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none, which runs the model in each epoch.
     - `train_batch`: items per training step. None: 256, fewer for a small training part.
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
 
@@ -113,7 +113,7 @@ def probe(
         source = _source(loaded, examples, max_length)
         opened.callback(source.close)
         kinds, batch_size = list(dict.fromkeys(kinds)), command.where.batch_size
-        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, limit, keep, budget, batch_size)
+        job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, sample, keep, store_size, batch_size)
         if command.recipe is not None:
             job.remote = _workers(command.engine, job, command.recipe, max_length)
         if folder is None:
@@ -151,9 +151,9 @@ class ProbeJob:
         recipe: ProbeRecipe,
         layers: Sequence[int] | None = None,
         final_norm: FinalNorm = "applied",
-        limit: int | None = None,
+        sample: int | None = None,
         keep: str = "auto",
-        budget: int | None = None,
+        store_size: int | None = None,
         batch_size: int | None = None,
     ) -> None:
         self.model, self.examples, self.source, self.kinds = model, examples, source, kinds
@@ -161,12 +161,12 @@ class ProbeJob:
         self.final_norm, self.batch_size = final_norm, batch_size
         self.sites = expand_sites([site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy)
         own = examples.parts
-        split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, limit)
+        split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, sample)
         self.split = split.shuffled(recipe.seed)
         self.recipe = recipe if recipe.batch else replace(recipe, batch=ProbeRecipe.batch_for(len(self.split.train)))
         self.used = np.concatenate([self.split.train, self.split.validation, self.split.test])  # and kept in this order
         self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
-        self.budget = default_budget(model.device) if budget is None else budget
+        self.budget = default_budget(model.device) if store_size is None else store_size
         lengths = [source.lengths[i] for i in self.used]
         self.plan = plan_storage(self.poolings, len(self.sites), lengths, model.width, keep, self.budget)
         self.config = {

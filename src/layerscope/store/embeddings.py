@@ -167,7 +167,7 @@ class EmbeddingStore:
                 f"the embedding store {self.root} is full: {describe_size(need)} more are needed, its budget is "
                 f"{describe_size(self.budget)}, and of the {describe_size(self._total)} that it holds "
                 f"{describe_size(current.bytes)} belong to this very model and template. "
-                "Raise store_budget=, evaluate fewer readouts or layers, store float16, or prune the store. What is stored "
+                "Raise store_size=, evaluate fewer readouts or layers, store float16, or prune the store. What is stored "
                 "already is kept and will be reused."
             )
 

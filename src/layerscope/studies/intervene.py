@@ -208,7 +208,7 @@ def _measure(request: Request, model: LoadedModel, label: str, edit: str, sink: 
                 out=own.work / f"{folder_name(label)}-scores",
                 readouts=[DEFAULT_READOUT],
                 data_dir=options["data_dir"] or None,
-                limit=options["items"] or None,
+                sample=options["items"] or None,
                 max_length=request.max_length,
                 seed=request.seed,
                 store=own.work / "vectors",  # never the common one: these vectors are not the model's own

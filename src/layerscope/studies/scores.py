@@ -175,7 +175,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     chosen = list(dict.fromkeys([*options["metrics"], *options["rules"]]))
     bar.begin(f"loading {spec.label}|", 1)
     loaded = Spec(spec.open(request), spec.label)
-    data_dir, limit = options["data_dir"] or None, options["items"] or None
+    data_dir, sample = options["data_dir"] or None, options["items"] or None
     own = replace(request, model_options={}, engine=None)
     run = profile_of(own, loaded, chosen, bar)
     evaluation = evaluate(
@@ -184,7 +184,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
         out=request.work / f"{folder_name(spec.label)}-scores",
         readouts=[DEFAULT_READOUT],
         data_dir=data_dir,
-        limit=limit,
+        sample=sample,
         max_length=request.max_length,
         seed=request.seed,
         batch_size=request.batch_size,
@@ -194,7 +194,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     curves: dict[str, Profile] = {}
     notes = []
     if options["task_texts"]:
-        specs = resolve_tasks(options["tasks"], data_dir=data_dir, offline=request.offline, limit=limit, seed=request.seed)
+        specs = resolve_tasks(options["tasks"], data_dir=data_dir, offline=request.offline, sample=sample, seed=request.seed)
         for task in specs:
             try:
                 corpus = corpus_of(task, options["task_texts"], request.seed)

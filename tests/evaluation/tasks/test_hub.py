@@ -43,7 +43,7 @@ def test_what_equals_mtebs_statistics_is_exact_and_a_part_is_not(monkeypatch: py
     assert TaskSpec("STS13", "hub").facts()["exact"] is True
     assert facts["dataset"] == "mteb/sts13-sts"
     assert len(facts["revision"]) == 40
-    spec = resolve_tasks("STS13", limit=10)[0]
+    spec = resolve_tasks("STS13", sample=10)[0]
     task = spec.load()
     assert (spec.facts(task)["exact"], spec.facts(task)["items"]) == (False, 10)
     assert -1 <= score(task)["main_score"] <= 1
@@ -51,7 +51,7 @@ def test_what_equals_mtebs_statistics_is_exact_and_a_part_is_not(monkeypatch: py
 
 def test_only_the_english_subset_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     load_with(monkeypatch, {"en-en": DatasetDict({"test": pairs(40)}), "es-es": DatasetDict({"test": pairs(5)})})
-    spec = resolve_tasks("STS17", limit=30)[0]
+    spec = resolve_tasks("STS17", sample=30)[0]
     assert (spec.facts()["items"], spec.facts()["subsets"]) == (30, ["en-en"])
 
 

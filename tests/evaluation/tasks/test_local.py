@@ -63,7 +63,7 @@ def test_rows_keep_their_order_and_labels(made_up: Path) -> None:
 
 def test_faster_columns_do_not_change_the_scores(made_up: Path) -> None:
     for name in ("Banking77Classification", "MassiveScenarioClassification"):
-        task = only(name, made_up, limit=20).load()
+        task = only(name, made_up, sample=20).load()
         splits = task.dataset.get("en", task.dataset)
         assert isinstance(splits["train"]["label"], list)
         fast = score(task)

@@ -29,7 +29,7 @@ def test_names_come_as_a_list_or_between_commas() -> None:
 
 
 def test_data_in_the_folder_come_first_and_the_rest_from_the_hub(made_up: Path) -> None:
-    specs = resolve_tasks("STS12,STS13,MyRanking,SmsSpam", data_dir=made_up, limit=10, seed=3)
+    specs = resolve_tasks("STS12,STS13,MyRanking,SmsSpam", data_dir=made_up, sample=10, seed=3)
     assert [(spec.name, spec.source) for spec in specs] == [
         ("STS12", "local"), ("STS13", "hub"), ("MyRanking", "local"), ("SmsSpam", "package")
     ]  # fmt: skip
@@ -69,10 +69,10 @@ def test_a_task_of_averages_names_its_parts() -> None:
         resolve_tasks("CQADupstackRetrieval")
 
 
-@pytest.mark.parametrize("limit", [0, 3, -1, True, 2.5])
-def test_a_limit_that_cannot_be_scored_is_refused(limit: int) -> None:
+@pytest.mark.parametrize("sample", [0, 3, -1, True, 2.5])
+def test_a_sample_that_cannot_be_scored_is_refused(sample: int) -> None:
     with pytest.raises(DataError, match="4 or more"):
-        resolve_tasks("STS12", limit=limit)
+        resolve_tasks("STS12", sample=sample)
 
 
 def test_a_data_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_incomplete_or_ambiguous_folders_are_refused_at_once(tmp_path: Path) -> 
 
 
 def test_specs_travel(made_up: Path) -> None:
-    for spec in resolve_tasks("STS12,MyRanking", data_dir=made_up, limit=8):
+    for spec in resolve_tasks("STS12,MyRanking", data_dir=made_up, sample=8):
         assert pickle.loads(pickle.dumps(spec)) == spec
         assert TaskSpec(**json.loads(json.dumps(spec.as_dict()))) == spec
         assert len(pickle.dumps(spec)) < 500

@@ -28,7 +28,7 @@ EXACT = ["Banking77Classification", "EmotionClassification", "MassiveScenarioCla
 def test_each_type_loads_and_is_scored(name: str, items: int) -> None:
     folder = shared_data()
     assert resolve_tasks(name, data_dir=folder, offline=True)[0].facts()["items"] == items
-    task = resolve_tasks(name, data_dir=folder, offline=True, limit=20)[0].load()
+    task = resolve_tasks(name, data_dir=folder, offline=True, sample=20)[0].load()
     if hasattr(task, "n_experiments"):
         task.n_experiments = 2
     assert -1 <= score(task)["main_score"] <= 1

@@ -50,7 +50,7 @@ def list_columns(task: Any) -> None:
 
 
 def _converted(splits: Any) -> Any:
-    """The rows in one piece: those that a limit left are not looked up through their numbers."""
+    """The rows in one piece: those that a sample left are not looked up through their numbers."""
     from datasets import DatasetDict
 
     flat = {split: data.flatten_indices() if data._indices is not None else data for split, data in splits.items()}

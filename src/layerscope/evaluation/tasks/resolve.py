@@ -13,7 +13,7 @@ from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_n
 from layerscope.evaluation.tasks import catalogue
 from layerscope.evaluation.tasks.files import find_files, own_task_info
 from layerscope.evaluation.tasks.info import PAPER_TASKS, is_mteb_task, task_info, text_tasks
-from layerscope.evaluation.tasks.spec import TaskSpec, check_limit
+from layerscope.evaluation.tasks.spec import TaskSpec, check_sample
 
 PRESETS = ("paper", "small")
 
@@ -27,7 +27,7 @@ def resolve_tasks(
     *,
     data_dir: str | os.PathLike[str] | None = ...,
     offline: bool = ...,
-    limit: int | None = ...,
+    sample: int | None = ...,
     seed: int = ...,
     skip_missing: Literal[False] = ...,
 ) -> list[TaskSpec]: ...
@@ -39,7 +39,7 @@ def resolve_tasks(
     *,
     data_dir: str | os.PathLike[str] | None = ...,
     offline: bool = ...,
-    limit: int | None = ...,
+    sample: int | None = ...,
     seed: int = ...,
     skip_missing: Literal[True],
 ) -> tuple[list[TaskSpec], list[str]]: ...
@@ -50,7 +50,7 @@ def resolve_tasks(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     offline: bool = False,
-    limit: int | None = None,
+    sample: int | None = None,
     seed: int = 0,
     skip_missing: bool = False,
 ) -> list[TaskSpec] | tuple[list[TaskSpec], list[str]]:
@@ -61,14 +61,14 @@ def resolve_tasks(
     first, then the package index or the hub. With `offline`, a task whose data are not on this machine is an error
     that names all such tasks; `skip_missing` leaves them out instead, and returns their names as a second value.
     """
-    check_limit(limit)
+    check_sample(sample)
     folder = None if data_dir is None else Path(data_dir).expanduser().absolute()
     if folder is not None and not folder.is_dir():
         raise DataError(f"the data folder {str(folder)!r} does not exist. It must hold <task>/<split>.jsonl.gz.")
     specs: list[TaskSpec] = []
     missing: dict[str, str] = {}
     for name in expand_names(names):
-        spec, looked = _located(name, folder, offline, limit, seed)
+        spec, looked = _located(name, folder, offline, sample, seed)
         if spec is not None:
             specs.append(spec)
         else:
@@ -104,21 +104,21 @@ def expand_names(names: Sequence[str] | str) -> list[str]:
     return list(dict.fromkeys(task for name in single for task in presets.get(name, [name])))
 
 
-def _located(name: str, data_dir: Path | None, offline: bool, limit: int | None, seed: int) -> tuple[TaskSpec | None, str]:
+def _located(name: str, data_dir: Path | None, offline: bool, sample: int | None, seed: int) -> tuple[TaskSpec | None, str]:
     """The spec of one task, or the places that were searched where its data cannot be found."""
     if name in catalogue.tasks():
         if offline and not catalogue.TASKS.is_cached(name):
             return None, f"not in {catalogue.TASKS.get(name).path}; run `layerscope fetch {name}`"
-        return TaskSpec(name, "package", None, limit, seed, offline), ""
+        return TaskSpec(name, "package", None, sample, seed, offline), ""
     folder = _folder(name, data_dir)
     known = is_mteb_task(name)
     info = task_info(name) if known else (own_task_info(name, folder) if folder is not None else None)
     if info is None:
         raise _unknown(name, data_dir)
     if folder is not None and find_files(folder, info) is not None:
-        return TaskSpec(name, "local", str(folder), limit, seed, offline), ""
+        return TaskSpec(name, "local", str(folder), sample, seed, offline), ""
     if not offline or _in_hub_cache(name):
-        return TaskSpec(name, "hub", None, limit, seed, offline), ""
+        return TaskSpec(name, "hub", None, sample, seed, offline), ""
     needed = " and ".join(f"{split}.jsonl[.gz]" for split in info.needed_splits)
     places = ([f"no {needed} in {data_dir / name}"] if data_dir is not None else ["no data folder was given"]) + [
         "not in the hub cache"

@@ -16,19 +16,19 @@ from layerscope.evaluation.tasks.facts import agrees_with_published, counts, fin
 from layerscope.evaluation.tasks.files import SplitFile, build, find_files, own_task_info
 from layerscope.evaluation.tasks.info import TaskInfo, is_mteb_task, new_task, task_class, task_info
 
-MIN_LIMIT = 4
+MIN_SAMPLE = 4
 """With fewer items some scores (correlations, average precision) do not exist."""
 
 _TRAIN_SHOTS = 2
 _OTHER_DOCUMENTS = 20
 
 
-def check_limit(limit: int | None) -> None:
-    """Refuse a limit that cannot be scored."""
-    if limit is None:
+def check_sample(sample: int | None) -> None:
+    """Refuse a sample that cannot be scored."""
+    if sample is None:
         return
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < MIN_LIMIT:
-        raise DataError(f"limit is {limit!r}; it must be a whole number of items, {MIN_LIMIT} or more, or left out.")
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < MIN_SAMPLE:
+        raise DataError(f"sample is {sample!r}; it must be a whole number of items, {MIN_SAMPLE} or more, or left out.")
 
 
 def draw(total: int, count: int, seed: int, labels: Sequence[Hashable] | None = None, cover: int = 0) -> list[int]:
@@ -49,8 +49,8 @@ def draw(total: int, count: int, seed: int, labels: Sequence[Hashable] | None = 
     return sorted(chosen)
 
 
-def apply_limit(task: Any, limit: int, seed: int) -> None:
-    """Leave at most `limit` scored items per split and subset in a loaded task.
+def apply_sample(task: Any, sample: int, seed: int) -> None:
+    """Leave at most `sample` scored items per split and subset in a loaded task.
 
     Pairs, texts to classify and queries count as items. Of a clustering task the first set stays, with that many of
     its texts. A classifier keeps every training label, with twice as many rows as one training draws.
@@ -62,18 +62,18 @@ def apply_limit(task: Any, limit: int, seed: int) -> None:
     nested = task.metadata.is_multilingual or convert is not None
     for splits in [data[subset] for subset in task.hf_subsets] if nested else [data]:
         for split in task.eval_splits:
-            splits[split] = _limited(task, splits[split], limit, seed)
+            splits[split] = _sampled(task, splits[split], sample, seed)
         train = getattr(task, "train_split", None)
         if task.metadata.type == "Classification" and train in splits and train not in task.eval_splits:
             splits[train] = _few_shots(splits[train], task.label_column_name, _TRAIN_SHOTS * task.samples_per_label, seed)
 
 
-def _limited(task: Any, data: Any, limit: int, seed: int) -> Any:
+def _sampled(task: Any, data: Any, sample: int, seed: int) -> Any:
     kind = task.metadata.type
     if isinstance(data, dict):
-        return _limited_queries(task, data, limit, seed)
+        return _sampled_queries(task, data, sample, seed)
     if kind == "Clustering" and isinstance(data[0][task.label_column_name], list):
-        return _limited_set(task, data[0], limit, seed)
+        return _sampled_set(task, data[0], sample, seed)
     if kind == "PairClassification" and len(data) == 1:
         from datasets import Dataset
 
@@ -83,14 +83,14 @@ def _limited(task: Any, data: Any, limit: int, seed: int) -> Any:
         # mteb takes a test split of exactly two labels for a binary task, so three must stay where there are three.
         labels, cover = data[task.label_column_name], 3
         labels = [str(label) for label in labels]
-    return data.select(draw(len(data), limit, seed, labels, cover))
+    return data.select(draw(len(data), sample, seed, labels, cover))
 
 
-def _limited_set(task: Any, row: dict[str, Any], limit: int, seed: int) -> Any:
+def _sampled_set(task: Any, row: dict[str, Any], sample: int, seed: int) -> Any:
     from datasets import Dataset
 
     texts, labels = row[task.input_column_name], row[task.label_column_name]
-    chosen = draw(len(texts), limit, seed, labels, cover=2)
+    chosen = draw(len(texts), sample, seed, labels, cover=2)
     kept = {task.input_column_name: [[texts[i] for i in chosen]], task.label_column_name: [[labels[i] for i in chosen]]}
     return Dataset.from_dict(kept)
 
@@ -107,20 +107,20 @@ def _few_shots(train: Any, column: str, shots: int, seed: int) -> Any:
     return train.select(sorted(chosen))
 
 
-def _limited_queries(task: Any, data: dict[str, Any], limit: int, seed: int) -> dict[str, Any]:
+def _sampled_queries(task: Any, data: dict[str, Any], sample: int, seed: int) -> dict[str, Any]:
     """Some queries, with the documents that are ranked for them (in a search: judged ones and some others)."""
     queries, corpus, relevant, ranked = (data[key] for key in ("queries", "corpus", "relevant_docs", "top_ranked"))
     ids = list(queries["id"])
     joined = str(task.metadata.main_score).startswith("max_over_subqueries")
     groups = list(dict.fromkeys(_group(query, joined) for query in ids))
-    wanted = {groups[i] for i in draw(len(groups), limit, seed)}
+    wanted = {groups[i] for i in draw(len(groups), sample, seed)}
     chosen = [i for i, query in enumerate(ids) if _group(query, joined) in wanted]
     names = [ids[i] for i in chosen]
     documents = {document for query in names for document in (*relevant.get(query, {}), *(ranked or {}).get(query, ()))}
     places = [i for i, document in enumerate(corpus["id"]) if document in documents]
     if ranked is None:
         others = sorted(set(range(len(corpus))) - set(places))
-        places = sorted(places + [others[i] for i in draw(len(others), _OTHER_DOCUMENTS * limit, seed)])
+        places = sorted(places + [others[i] for i in draw(len(others), _OTHER_DOCUMENTS * sample, seed)])
     return {
         "queries": queries.select(chosen),
         "corpus": corpus.select(places),
@@ -140,14 +140,14 @@ Source = Literal["hub", "local", "package"]
 class TaskSpec:
     """One task and where its data come from.
 
-    `path` is the task's folder for local data. `limit` scores a part of the data, drawn with `seed`; the scoring
+    `path` is the task's folder for local data. `sample` scores a part of the data, drawn with `seed`; the scoring
     itself always uses mteb's own seed. `offline` keeps the hub libraries off the network.
     """
 
     name: str
     source: Source
     path: str | None = None
-    limit: int | None = None
+    sample: int | None = None
     seed: int = 0
     offline: bool = False
 
@@ -165,8 +165,8 @@ class TaskSpec:
             task.load_data()
         else:
             task = self._load_hub()
-        if self.limit is not None:
-            apply_limit(task, self.limit, self.seed)
+        if self.sample is not None:
+            apply_sample(task, self.sample, self.seed)
         columns.list_columns(task)
         task.data_notes = notes
         return task
@@ -187,8 +187,8 @@ class TaskSpec:
             "revision": metadata.dataset.get("revision"),
             "source": self.source,
             "path": self.path,
-            "limit": self.limit,
-            "seed": self.seed if self.limit is not None else None,
+            "limit": self.sample,  # the name that it has in the manifests of earlier versions
+            "seed": self.seed if self.sample is not None else None,
             **counts(task),
             "fingerprint": fingerprint(task),
             "exact": exact,
@@ -202,8 +202,8 @@ class TaskSpec:
 
     def _exact(self, task: Any) -> tuple[bool | None, str]:
         """Whether the data are MTEB's own split, as far as that can be known."""
-        if self.limit is not None:
-            return False, f"a part: limit {self.limit}"
+        if self.sample is not None:
+            return False, f"a part: sample {self.sample}"
         stand_ins = [f"{file.path.name} stands in for {split!r}" for split, file in self._stand_ins()]
         if self.source == "package" or not is_mteb_task(self.name):
             return None, "not one of MTEB's tasks"

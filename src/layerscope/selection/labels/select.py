@@ -132,7 +132,7 @@ def select_with_labels(
     max_length: int | None = None,
     batch_size: int | None = None,
     store: str | Path | None = None,
-    store_budget: int | None = DEFAULT_BUDGET,
+    store_size: int | None = DEFAULT_BUDGET,
 ) -> Choice:
     """Choose a layer and readout with labeled examples.
 
@@ -144,7 +144,7 @@ def select_with_labels(
     labeled = read_labels(labels)
     opened = open_source(model, max_length, offline)
     chosen_layers, texts = opened.layers(layers), labeled.texts
-    embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_budget)
+    embeddings = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
     grid = opened.readouts(readouts, offline)
     with progress_bar(progress) as bar:
         spaces = None if opened.model is not None else opened.stored(embeddings, texts, grid, chosen_layers)

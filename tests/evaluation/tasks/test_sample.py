@@ -1,4 +1,4 @@
-"""A limit leaves a part that mteb can still score."""
+"""A sample leaves a part that mteb can still score."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_the_draw_keeps_order_size_and_labels() -> None:
     "name",
     ["STS12", "STS17", "MassiveScenarioClassification", "TwentyNewsgroupsClustering", "TwitterSemEval2015", "MyRanking"],
 )
-def test_each_type_is_scored_with_the_smallest_limit(made_up: Path, name: str) -> None:
-    spec = resolve_tasks(name, data_dir=made_up, limit=4)[0]
+def test_each_type_is_scored_with_the_smallest_sample(made_up: Path, name: str) -> None:
+    spec = resolve_tasks(name, data_dir=made_up, sample=4)[0]
     task = spec.load()
     facts = spec.facts(task)
     assert facts["items"] == 4
     assert facts["exact"] is False
-    assert "limit 4" in facts["exact_reason"]
+    assert "sample 4" in facts["exact_reason"]
     assert 0 <= score(task)["main_score"] + 1 <= 2
     assert facts["fingerprint"] != resolve_tasks(name, data_dir=made_up)[0].facts()["fingerprint"]
 
@@ -41,7 +41,7 @@ def test_every_training_label_remains(tmp_path: Path) -> None:
     rows = [{"text": f"text {i}", "label": 0 if i < 400 else i % 5} for i in range(500)]
     for split in ("train", "test"):
         write_rows(tmp_path / "EmotionClassification" / f"{split}.jsonl", rows)
-    spec = resolve_tasks("EmotionClassification", data_dir=tmp_path, limit=6)[0]
+    spec = resolve_tasks("EmotionClassification", data_dir=tmp_path, sample=6)[0]
     task = spec.load()
     counts = Counter(task.dataset["train"]["label"])
     assert set(counts) == {0, 1, 2, 3, 4}
@@ -51,7 +51,7 @@ def test_every_training_label_remains(tmp_path: Path) -> None:
 
 
 def test_only_the_documents_of_the_kept_queries_are_encoded(made_up: Path) -> None:
-    task = resolve_tasks("MyRanking", data_dir=made_up, limit=4)[0].load()
+    task = resolve_tasks("MyRanking", data_dir=made_up, sample=4)[0].load()
     data = task.dataset["default"]["test"]
     assert len(data["queries"]) == len(data["relevant_docs"]) == len(data["top_ranked"]) == 4
     assert len(data["corpus"]) == 4 * 12
