@@ -354,7 +354,7 @@ def test_a_task_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> 
     given: dict[str, Any] = {"data_dir": data, "store": tmp_path / "store", "layers": [-1], "scoring_workers": 0}
     run = evaluate(tiny_model(), ["Topics", "Pairs"], out=tmp_path / "run", **given)
     assert [failure["task"] for failure in run.failed] == ["Topics"]
-    assert "line 2 is not JSON" in run.failed[0]["reason"]
+    assert "line 2 is not valid JSON" in run.failed[0]["reason"]
     assert run.scores["task"].tolist() == ["Pairs"]
     with pytest.raises(LayerscopeError, match="no task could be read: Topics"):
         evaluate(tiny_model(), ["Topics"], out=tmp_path / "other", **given)

@@ -85,7 +85,7 @@ def test_a_copy_that_was_damaged_later_is_noticed(hub: Hub) -> None:
         ("org/private", "or it is private"),
         ("org/gated", "org/gated is gated: accept its terms"),
         ("org/tiny@step-9", "no revision 'step-9'"),
-        ("org/pickled", r"holds pickled weights only \(pytorch_model.bin\).*--allow-pickle"),
+        ("org/pickled", r"holds pickled weights only \(pytorch_model.bin\).*allow_pickle=True"),
         ("org/quantized", "holds GGUF files"),
     ],
 )

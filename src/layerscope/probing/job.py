@@ -81,7 +81,7 @@ def probe(
       `labels`, or the name of a classification task. Images: a catalogued set, a folder of class folders, a file, an `ImageSet`.
     - `test`: test data. By default the test part of `data`; if there is none, a fifth of each class is held out.
     - `heads`: one or several of attention, linear, mean, knn.
-    - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none, which runs the model in each epoch.
+    - `keep`: how states are cached, within `store_size` bytes: auto, float32, float16, or none, which runs it in each epoch.
     - `train_batch`: items per training step. None: 256, fewer for a small training part.
     - `out`: a folder. If it holds this run already, the run is resumed or returned. Without `out` nothing is left on disk.
 
