@@ -223,12 +223,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_figure_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made, and not drawn into files: for tests that do not look at them."""
     figure = pytest.importorskip("matplotlib.figure")
-
-    def save(self: Any, file: Any, **_: Any) -> None:
-        if hasattr(file, "write"):  # the pages of a PDF file are no file themselves
-            file.write(b"a figure")
-
-    monkeypatch.setattr(figure.Figure, "savefig", save)
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, **_: file.write(b"a figure"))
 
 
 @pytest.fixture(scope="module")

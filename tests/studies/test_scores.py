@@ -52,6 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
         )  # fmt: skip
 
 
+@pytest.mark.usefixtures("figure_files")
 def test_it_is_shown_in_every_format_of_a_report(whole: StudyRun, tmp_path: Path) -> None:
     for format in FORMATS:
         assert write_report([whole], tmp_path / f"page.{format}").stat().st_size > 500
