@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.studies.shared.curves import band, color_key, new_figure, quiet, sequential
+from layerscope.report.drawing import color_key, new_figure, quiet, sequential
+from layerscope.studies.shared.figures import band
 
 TITLES = {"ar": "autoregressive", "mlm": "masked-language, the same blocks", "mamba": "Mamba"}
 PANELS = (("prompt_entropy", "prompt entropy (nats)"), ("sink_ratio", "largest token norm / median"))

@@ -11,7 +11,7 @@ import pytest
 from layerscope.core.valley import LEAST_SHARE, Valley, deepest_share, find_valley
 from layerscope.profiling.run import entropy_valley
 from layerscope.selection.evidence import read_valley
-from layerscope.studies.shared.curves import dip_of
+from layerscope.studies.shared.profiles import dip_of
 from tests.selection.support import evidence, profile
 
 

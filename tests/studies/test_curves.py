@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from layerscope.profiling import Profile
-from layerscope.studies.shared.curves import INVARIANCE, at_depths, dip_of, invariance, mean_of
+from layerscope.studies.shared.curves import mean_of
+from layerscope.studies.shared.profiles import INVARIANCE, at_depths, dip_of, invariance
 
 
 def test_a_dip_by_hand() -> None:

@@ -183,7 +183,9 @@ def test_the_study_says_what_becomes_of_the_sink(texts: list[str], tmp_path: Pat
 def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
     texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("layerscope.studies.intervene.evaluate", partial(evaluate, scoring_workers=0))  # no processes to wait for
+    monkeypatch.setattr(
+        "layerscope.studies.shared.work.evaluate", partial(evaluate, scoring_workers=0)
+    )  # no processes to wait for
     data = write_tasks(tmp_path / "data")
     run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove", "matched"], data_dir=str(data), items=0)
     scores = run.table[run.table["kind"] == "score"].pivot(index="condition", columns="layer", values="value")

@@ -8,7 +8,7 @@ import pytest
 
 from layerscope.models import LoadedModel, wrap
 from layerscope.studies.run import study
-from layerscope.studies.shared.curves import Valleys
+from layerscope.studies.shared.profiles import Valleys
 from tests.studies.independent import layer_entropies
 from tests.tiny import _LLAMA, hf, tiny_tokenizer
 

@@ -9,9 +9,8 @@ per model. Verdict: the direction of the effect, then the numbers of every spect
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,18 +20,16 @@ from torch import Tensor
 from layerscope.capture import expand_sites
 from layerscope.core.columns import VALUE, names
 from layerscope.errors import InvalidValueError, LayerscopeError
-from layerscope.metrics import many_intervals, prepare_rows
-from layerscope.metrics.base import mean_over_prompts
+from layerscope.metrics import prepare_rows
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, plain_log_axis
+from layerscope.report.drawing import COLORS, escape_math, plain_log_axis, sequential
 from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import band, escape_math, lists, new_figure, quiet, sequential
+from layerscope.studies.shared.curves import mean_table
+from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, label_axes
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import lists
 
 COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]
 
@@ -40,12 +37,12 @@ COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE
 class Alpha(Study):
     """S_α against α, and which eigenvalues it weighs."""
 
-    name: ClassVar[str] = "alpha"
-    title: ClassVar[str] = "Entropy as a function of its order"
-    paper: ClassVar[str] = "Fig. 7, App. B"
-    models: ClassVar[tuple[int, int | None]] = (0, None)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "alpha"
+    title = "Entropy as a function of its order"
+    paper = "Fig. 7, App. B"
+    models = (0, None)
+    texts = True
+    options = (
         Option("exponents", [0.25, 0.5, 1.0, 2.0, 4.0], "β of the power laws λ_i = i^(−β)", least=0),
         Option("size", 1000, "number of eigenvalues of each power law", least=2),
         Option(
@@ -79,10 +76,9 @@ class Alpha(Study):
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against α, and the weight of the largest eigenvalues."""
         names = list(dict.fromkeys(table["model"]))
-        figure = new_figure(3.6 * len(names) + 0.6, 5.4)
-        axes = figure.subplots(2, len(names), squeeze=False, sharex=True)
+        figure, axes = grid(2, len(names), 3.6 * len(names) + 0.6, 5.4, sharex=True)
         top = manifest["options"]["top"]
-        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": (0, (1, 1.5)), "linewidth": 1.2}}
+        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": DOTTED, "linewidth": 1.2}}
         for j, name in enumerate(names):
             rows = table[table["model"] == name]
             spectra = list(dict.fromkeys(rows["spectrum"]))
@@ -93,16 +89,13 @@ class Alpha(Study):
                         chosen = rows[(rows["spectrum"] == spectrum) & (rows["metric"] == metric) & (rows["sink"] == sink)]
                         if not chosen.empty:
                             band(axes[i, j], chosen, color, x="alpha", label=spectrum if sink == "keep" else None, **look)
-            axes[0, j].set_title(escape_math(name if j else "Power laws λᵢ = i^(−β)"), fontsize=9, loc="left")
             axes[0, j].legend(fontsize=7, frameon=False)
-            axes[1, j].set_xlabel("α", fontsize=8)
             axes[1, j].set_ylim(0, 1.03)
-            for i in range(2):
-                plain_log_axis(axes[i, j])
-                axes[i, j].axvline(1, color="grey", linewidth=0.6, alpha=0.6)
-                quiet(axes[i, j])
-        axes[0, 0].set_ylabel("entropy S_α (nats)", fontsize=8)
-        axes[1, 0].set_ylabel(f"weight of the largest {100 * top:.0f} %\nof the eigenvalues", fontsize=8)
+            for axis in axes[:, j]:
+                plain_log_axis(axis)
+                axis.axvline(1, color="grey", linewidth=0.6, alpha=0.6)
+        units = ["entropy S_α (nats)", f"weight of the largest {100 * top:.0f} %\nof the eigenvalues"]
+        label_axes(axes, [escape_math(name) for name in ("Power laws λᵢ = i^(−β)", *names[1:])], units, "α")
         if len(names) > 1:
             figure.suptitle("dotted: sink token dropped; bands: 95 %", fontsize=8, x=0.99, ha="right")
         return figure
@@ -125,15 +118,19 @@ def top_weight(eigenvalues: Tensor, alpha: float, share: float) -> Tensor:
 
 def power_laws(exponents: Sequence[float], size: int, alphas: Sequence[float], top: float) -> pd.DataFrame:
     """Both quantities of λ_i = i^(−β), by β and α."""
-    rows: list[list[Any]] = []
+    rows: list[dict[str, Any]] = []
     for beta in exponents:
         spectrum = torch.arange(1, size + 1, dtype=torch.float64) ** -beta
         for alpha in alphas:
-            place = ["power law", f"β = {beta:g}", None, alpha]
-            nothing = [math.nan, math.nan, 1]
-            rows.append([*place, "entropy", "keep", float(spectrum_entropy(spectrum, alpha)), *nothing])
-            rows.append([*place, "top_weight", "keep", float(top_weight(spectrum, alpha, top)), *nothing])
-    return pd.DataFrame(rows, columns=COLUMNS)
+            place = {"model": "power law", "spectrum": f"β = {beta:g}", "layer": None, "alpha": alpha, "sink": "keep", "n": 1}
+            for metric, value in measures(spectrum, alpha, top).items():
+                rows.append({**place, "metric": metric, "value": value})
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+def measures(spectrum: Tensor, alpha: float, top: float) -> dict[str, float]:
+    """Both quantities of one spectrum."""
+    return {"entropy": float(spectrum_entropy(spectrum, alpha)), "top_weight": float(top_weight(spectrum, alpha, top))}
 
 
 def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -155,21 +152,16 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
         for sink, kept in (("keep", rows), ("drop", rows[others])):
             spectrum = eigvalsh(smaller_gram(prepare_rows(kept, "centered-unit")))
             for alpha in alphas:
-                both = {"entropy": spectrum_entropy(spectrum, alpha), "top_weight": top_weight(spectrum, alpha, top)}
-                for metric, value in both.items():
+                for metric, value in measures(spectrum, alpha, top).items():
                     values = measured.setdefault((layer, alpha, metric, sink), np.full(len(prompts), np.nan))
-                    values[prompt] = float(value)
+                    values[prompt] = value
         bar.advance(index == len(sites) - 1)
 
     read_prompts(model, sites, prompts, request.final_norm, look)
-    estimates = [mean_over_prompts(values, model.width) for values in measured.values()]
-    ends = many_intervals(estimates, request.seed)
-    rows = [
-        [spec.label, f"layer {layer}", layer, alpha, metric, sink, e.value, low, high, e.n]
-        for (layer, alpha, metric, sink), e, (low, high) in zip(measured, estimates, ends, strict=True)
-    ]
-    rows.sort(key=lambda row: int(str(row[2])))
-    return pd.DataFrame(rows, columns=COLUMNS), model.identity
+    keys = ["layer", "alpha", "metric", "sink"]
+    settings = [({"spectrum": f"layer {key[0]}", **dict(zip(keys, key, strict=True))}, measured[key]) for key in measured]
+    table = mean_table(settings, request.seed, COLUMNS).assign(model=spec.label)
+    return table.sort_values("layer", kind="stable"), model.identity
 
 
 def _layers(wanted: list[int], blocks: int) -> list[int]:

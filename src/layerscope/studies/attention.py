@@ -14,7 +14,7 @@ norm over the median. Figure: shares by depth. Verdict: whether the two sinks ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,24 +25,12 @@ from layerscope.errors import LayerscopeError
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
-    VALUES,
-    band,
-    escape_math,
-    in_short,
-    layers,
-    lists,
-    mean_of,
-    model_colors,
-    new_figure,
-    quiet,
-    subtitle,
-)
+from layerscope.studies.shared.curves import VALUES, mean_table, whole_layer
+from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes, model_colors
 from layerscope.studies.shared.models import Request, Spec, canonical, free_memory, read_specs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import in_short, layers, lists
 
 METRICS = ("attention_on_largest", "attention_on_first", "attention_if_uniform", "attended_is_largest", "input_ratio")
 _FEWEST_TOKENS = 4
@@ -53,12 +41,12 @@ _MUCH = 3.0  # attention so many times the even share is a sink by attention
 class Attention(Study):
     """Attention on the largest token and on the first one, by block."""
 
-    name: ClassVar[str] = "attention"
-    title: ClassVar[str] = "The sink by norm and the sink by attention"
-    paper: ClassVar[str] = ""
-    models: ClassVar[tuple[int, int | None]] = (1, None)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "attention"
+    title = "The sink by norm and the sink by attention"
+    paper = ""
+    models = (1, None)
+    texts = True
+    options = (
         Option("prompts", 8, "maximum number of prompts: attention weights take tokens² numbers per head and block", least=1),
     )
 
@@ -76,24 +64,19 @@ class Attention(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Shares of attention by depth; the ratio of norms beside them."""
-        labels = list(dict.fromkeys(table["model"]))
-        colors = model_colors(manifest, labels)
-        figure = new_figure(9.0, 3.4)
-        left, right = figure.subplots(1, 2)
+        figure, axes = grid(1, 2, 9.0, 3.4)
+        left, right = axes[0]
         looks = {"attention_on_largest": "-", "attention_on_first": "--", "attention_if_uniform": ":"}
-        for label in labels:
-            mine = table[table["model"] == label]
+        for name, color in model_colors(manifest, table).items():
+            mine = table[table["model"] == name]
             for metric, style in looks.items():
-                band(left, mine[mine["metric"] == metric], colors[label], linestyle=style)
-            band(right, mine[mine["metric"] == "input_ratio"], colors[label], label=escape_math(label))
-        left.set_title("Attention on the largest (—), the first (--) token; even (··)", fontsize=9, loc="left")
-        right.set_title("Largest norm over the median, in the block's input", fontsize=9, loc="left")
+                band(left, mine[mine["metric"] == metric], color, linestyle=style)
+            band(right, mine[mine["metric"] == "input_ratio"], color, label=escape_math(name))
         right.set_yscale("log")
-        for axis in (left, right):
-            quiet(axis, "", "depth")
+        left_title = "Attention on the largest (—), the first (--) token; even (··)"
+        label_axes(axes, [left_title, "Largest norm over the median, in the block's input"])
         right.legend(frameon=False, fontsize=7)
-        figure.suptitle(subtitle(manifest), fontsize=8)
-        return figure
+        return head(figure, manifest, size=8)
 
 
 @dataclass
@@ -104,20 +87,16 @@ class MeasuredAttention:
     identity: dict[str, Any]
     values: dict[str, np.ndarray]
 
-    @property
-    def blocks(self) -> int:
-        """How many blocks have attention weights."""
-        return self.values["input_ratio"].shape[1]
-
     def table(self, seed: int) -> pd.DataFrame:
         """Means over prompts with intervals; block k reads layer k and is drawn where its output is."""
-        rows = []
-        for metric, values in self.values.items():
-            for block in range(self.blocks):
-                mean = mean_of(values[:, block], seed)
-                place = {"site": f"block.{block}", "layer": block + 1, "depth": (block + 1) / self.blocks, "metric": metric}
-                rows.append({"model": self.label, **place, "normalization": "raw", "sink": "keep", **mean.columns})
-        return pd.DataFrame(rows).reindex(columns=VALUES)
+        blocks = self.values["input_ratio"].shape[1]
+        common = {"model": self.label, "normalization": "raw", "sink": "keep"}
+        settings = [
+            ({**common, **whole_layer(block + 1, blocks), "metric": metric}, values[:, block])
+            for metric, values in self.values.items()
+            for block in range(blocks)
+        ]
+        return mean_table(settings, seed, VALUES)
 
 
 def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredAttention:

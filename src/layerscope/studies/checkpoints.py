@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,37 +26,33 @@ from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
+from layerscope.studies.shared.curves import SINKS, mean_of, means_of, middle_half
+from layerscope.studies.shared.figures import Figure, draw_ordered
+from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
+from layerscope.studies.shared.profiles import (
     VALLEY,
     Valleys,
     by_layer,
     deeper,
-    draw_ordered,
-    in_short,
     invariance,
-    lists,
-    mean_of,
-    profile_rows,
-    sentence,
+    models_and_metrics,
+    needed_first,
+    profiles_table,
 )
-from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import MOVES, in_short, lists, sentence
 
 log = logging.getLogger("layerscope")
-_DOES = {1: "rises", -1: "falls", 0: "does not clearly move"}
 
 
 class Checkpoints(Study):
     """When the shape of the curves comes about."""
 
-    name: ClassVar[str] = "checkpoints"
-    title: ClassVar[str] = "Every layer over training"
-    paper: ClassVar[str] = "Fig. 4, 11"
-    models: ClassVar[tuple[int, int | None]] = (1, None)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "checkpoints"
+    title = "Every layer over training"
+    paper = "Fig. 4, 11"
+    models = (1, None)
+    texts = True
+    options = (
         Option("steps", [], "revisions of a hub model (step0,step1000), or some steps of a folder; empty: all of the folder"),
         Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
         Option("clean", False, "delete each hub revision from the hub cache once it is measured, even if it was there before"),
@@ -69,31 +65,30 @@ class Checkpoints(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile one checkpoint after the other; a finished one is not loaded again."""
         request = canonical(request)
-        measured = ["prompt_entropy", *(m for m in request.options["metrics"] if m != "prompt_entropy")]
+        measured = needed_first(["prompt_entropy"], request.options["metrics"])
         steps = find_steps(request.models, request.options["steps"])
-        runs = []
+        runs: dict[str, Profile] = {}
         for step in steps:
-            runs.append(profile_of(request, step.spec, measured, bar))
+            runs[step.spec.label] = run = profile_of(request, step.spec, measured, bar)
             if request.options["clean"]:
-                forget_download(step.spec, runs[-1].manifest["model"].get("revision"))
+                forget_download(step.spec, run.manifest["model"].get("revision"))
         texts = len(request.texts or ())
-        valleys = [Valleys.of(run, step.spec.label, request.seed, texts) for step, run in zip(steps, runs, strict=True)]
-        rows = [profile_rows(run, step.spec.label, step=step.number) for step, run in zip(steps, runs, strict=True)]
-        depths = [row for step, v in zip(steps, valleys, strict=True) for row in v.rows(step=step.number)]
-        table = pd.concat([*rows, pd.DataFrame(depths)], ignore_index=True)
+        numbers = {step.spec.label: {"step": step.number} for step in steps}
+        valleys = [Valleys.of(run, label, request.seed, texts) for label, run in runs.items()]
+        table = profiles_table(runs, valleys, numbers)
         given = read_specs(request.models)
         conventions = {
             "of": given[0].label if len(given) == 1 else None,
-            "models": {step.spec.label: run.manifest["model"] for step, run in zip(steps, runs, strict=True)},
-            "metrics": runs[0].manifest["conventions"]["metrics"],
+            **models_and_metrics(runs),
             "steps": "the number in a checkpoint's name; one without a number counts as the last",
             "valley": VALLEY,
         }
-        warnings = list(dict.fromkeys(line for run in runs for line in run.manifest["warnings"]))
-        warnings = same_weights(steps, [run.manifest["model"].get("weights_sha256") for run in runs]) + warnings
-        warnings = not_one_training(steps, [run.manifest["model"] for run in runs]) + warnings
-        views = invariance(runs[0], runs[-1], (f"step {steps[0].shown}", f"step {steps[-1].shown}"))
-        return Result(table, [*verdict(steps, runs, valleys, texts, request.seed), *views], conventions, warnings)
+        models = list(conventions["models"].values())
+        warnings = not_one_training(steps, models) + same_weights(steps, [model.get("weights_sha256") for model in models])
+        warnings += dict.fromkeys(line for run in runs.values() for line in run.manifest["warnings"])
+        profiles = list(runs.values())
+        views = invariance(profiles[0], profiles[-1], (f"step {steps[0].shown}", f"step {steps[-1].shown}"))
+        return Result(table, [*verdict(steps, profiles, valleys, texts, request.seed), *views], conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""
@@ -274,37 +269,27 @@ def _forms(steps: list[TrainingStep], valleys: list[Valleys], sink: str) -> str:
 def _movement(runs: list[Profile], metric: str, unit: str, texts: int, seed: int, span: str) -> str:
     """The change over training of the middle half of the layers and of the others."""
     changes = []
-    for sink in ("keep", "drop"):
-        one, other = (by_layer(run.prompts, metric, sink, texts).to_numpy() for run in (runs[0], runs[-1]))
-        if one.shape != other.shape:
-            return f"{metric.replace('_', ' ').capitalize()}: the steps have different numbers of layers, nothing to pair."
-        inner = _middle(one.shape[1])
-        middle, ends = mean_of((other - one)[:, inner].mean(1), seed), mean_of((other - one)[:, ~inner].mean(1), seed)
-        changes.append((middle, ends))
-    (kept, ends), (dropped, without) = changes
     name = metric.replace("_", " ").capitalize()
-    text = f"{name} {_DOES[kept.sign]} in the middle half of the layers {span}, {kept} {unit}"
-    return f"{text}, and {_also(kept, ends)} in the others, {ends}; without the sink token {dropped} and {without}."
+    for sink in SINKS:
+        one, other = (by_layer(run, metric, sink, texts) for run in (runs[0], runs[-1]))
+        if one.shape != other.shape:
+            return f"{name}: the steps have different numbers of layers, nothing to pair."
+        inner = middle_half(one.shape[1])
+        changes.append(means_of(((other - one)[:, where].mean(1) for where in (inner, ~inner)), seed))
+    (kept, ends), (dropped, without) = changes
+    also = "also " * (kept.sign == ends.sign != 0) + MOVES[ends.sign]
+    text = f"{name} {MOVES[kept.sign]} in the middle half of the layers {span}, {kept} {unit}"
+    return f"{text}, and {also} in the others, {ends}; without the sink token {dropped} and {without}."
 
 
 def _course(steps: list[TrainingStep], runs: list[Profile], seed: int) -> str:
     """Prompt entropy of the middle half of the layers at every step: what lies between the first and the last."""
     sentences = []
     for step, run in zip(steps, runs, strict=True):
-        values = by_layer(run.prompts, "prompt_entropy", "keep").to_numpy()
-        mean = mean_of(values[:, _middle(values.shape[1])].mean(1), seed)
+        values = by_layer(run, "prompt_entropy", "keep")
+        mean = mean_of(values[:, middle_half(values.shape[1])].mean(1), seed)
         sentences.append(f"{mean.format(signed=False)} at step {step.shown}")
     return f"  On the way: {', '.join(sentences)}."
-
-
-def _middle(layers: int) -> np.ndarray:
-    depth = np.arange(layers) / (layers - 1)
-    return (depth >= 0.25) & (depth <= 0.75)
-
-
-def _also(one: Interval, other: Interval) -> str:
-    does = _DOES[other.sign]
-    return f"also {does}" if one.sign == other.sign and one.sign else does
 
 
 def _pooled(runs: list[Profile], metric: str) -> str | None:

@@ -15,37 +15,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval, bootstrap_rows, percentile_interval
 from layerscope.errors import DataError
 from layerscope.metrics import matrix_entropy
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.report.drawing import color_key
 from layerscope.selection.judges.consistency import halves
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
-    band,
-    color_key,
-    escape_math,
-    in_short,
-    lists,
-    new_figure,
-    quiet,
-    sequential,
-    subtitle,
-)
+from layerscope.studies.shared.curves import whole_layer
+from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, read_specs
 from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import in_short, lists
 
 ASPECTS = ("topic", "length", "duplication")
 # metric: what its best layer has, and its unit
@@ -64,19 +53,13 @@ _TITLES = {"topic": "Topics", "length": "Words kept", "duplication": "Share of c
 class Diversity(Study):
     """The best layer on nested corpora by topic, length and duplication."""
 
-    name: ClassVar[str] = "diversity"
-    title: ClassVar[str] = "The best layer as a corpus grows more diverse"
-    models: ClassVar[tuple[int, int | None]] = (1, 1)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "diversity"
+    title = "The best layer as a corpus grows more diverse"
+    models = (1, 1)
+    texts = True
+    options = (
         Option("aspects", list(ASPECTS), "series of corpora to build: topic, length, duplication", valid=ASPECTS, filled=True),
-        Option(
-            "topics",
-            [1, 2, 4, 8],
-            "nested numbers of topics; the largest is the number of clusters",
-            least=1,
-            filled=True,
-        ),
+        Option("topics", [1, 2, 4, 8], "nested numbers of topics; the largest is the number of clusters", least=1, filled=True),
         Option(
             "lengths",
             [8, 16, 32, 64],
@@ -112,27 +95,20 @@ class Diversity(Study):
         """A column per aspect, a row per metric, a color per level; dots mark the best layers."""
         values = table[table["kind"] == "value"]
         aspects = list(dict.fromkeys(values["condition"]))
-        figure = new_figure(3.9 * len(aspects), 7.2)
-        axes = figure.subplots(len(METRICS), len(aspects), squeeze=False, sharex=True)
-        for j, aspect in enumerate(aspects):
+        figure, axes = grid(len(METRICS), len(aspects), 3.9 * len(aspects), 7.2, sharex=True)
+        for column, aspect in zip(axes.T, aspects, strict=True):
             chosen = values[values["condition"] == aspect]
             levels = sorted(chosen["level"].unique(), reverse=aspect == "duplication")
-            for i, (metric, (how, unit)) in enumerate(METRICS.items()):
-                axis = axes[i, j]
-                for level, color in zip(levels, sequential(len(levels)), strict=True):
-                    rows = chosen[(chosen["level"] == level) & (chosen["metric"] == metric)].dropna(subset=["value"])
-                    band(axis, rows, color, alpha=0.1)
-                    if len(rows):
-                        at = rows.loc[rows["value"].idxmax() if how == "highest" else rows["value"].idxmin()]
-                        axis.plot([at["depth"]], [at["value"]], "o", color=color, markersize=4)
-                quiet(axis)
-                if j == 0:
-                    axis.set_ylabel(f"{metric.replace('_', ' ')} ({unit})", fontsize=8)
-            axes[0, j].set_title(_TITLES[aspect], fontsize=9, loc="left")
-            axes[-1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
-            color_key(figure, list(axes[:, j]), [f"{level:g}" for level in levels], "")
-        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}; dots: the best layer"), fontsize=9)
-        return figure
+            for axis, (metric, (how, _)) in zip(column, METRICS.items(), strict=True):
+                rows = chosen[chosen["metric"] == metric].dropna(subset=["value"])
+                colors = draw_levels(axis, rows, levels, alpha=0.1)
+                for level, own in rows.groupby("level"):
+                    at = own.loc[own["value"].idxmax() if how == "highest" else own["value"].idxmin()]
+                    axis.plot([at["depth"]], [at["value"]], "o", color=colors[level], markersize=4)
+            color_key(figure, list(column), [f"{level:g}" for level in levels], "")
+        units = [f"{metric.replace('_', ' ')} ({unit})" for metric, (_, unit) in METRICS.items()]
+        label_axes(axes, [_TITLES[aspect] for aspect in aspects], units)
+        return head(figure, manifest, table["model"].iloc[0], more="; dots: the best layer")
 
 
 # --- corpora --------------------------------------------------------------------------------------------------------------------
@@ -328,12 +304,8 @@ def tabulate(measured: Sequence[MeasuredCorpus], label: str, blocks: int) -> pd.
         for metric in METRICS:
             for layer, value in enumerate(each.values[metric]):
                 interval = percentile_interval(float(value), each.draws[metric][:, layer], len(each.corpus.texts))
-                rows.append(
-                    {
-                        **setting, "kind": "value", "site": site_of(layer), "layer": layer, "depth": layer / blocks,
-                        "metric": metric, "sink": "keep", **interval.columns,
-                    }
-                )  # fmt: skip
+                own = {"kind": "value", **whole_layer(layer, blocks), "metric": metric, "sink": "keep"}
+                rows.append({**setting, **own, **interval.columns})
             rows.append({**setting, "kind": "best layer", "metric": metric, **each.best(metric).columns})
     return pd.DataFrame(rows).reindex(columns=COLUMNS)
 

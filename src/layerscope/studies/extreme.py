@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,43 +23,27 @@ from torch import Tensor
 from layerscope.capture import Batch, Reducer, Site, expand_sites
 from layerscope.capture.hooks import FinalNorm
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.core.statistics import Interval
 from layerscope.data.items import content_key
 from layerscope.errors import DataError
 from layerscope.forward import BatchRunner
-from layerscope.metrics import Options, many_intervals
-from layerscope.metrics.base import mean_over_prompts
+from layerscope.metrics import Options
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.store import checked
+from layerscope.report.drawing import color_key
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
-    band,
-    color_key,
-    escape_math,
-    in_short,
-    layers,
-    lists,
-    mean_of,
-    new_figure,
-    quiet,
-    sequential,
-    subtitle,
-)
+from layerscope.studies.shared.curves import SINKS, mean_table, means_of, middle_half, place_of
+from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, read_prompts, read_specs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import MOVES, clear_layers, in_short, layers, lists
+from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 CONDITIONS = ("repetition", "randomness", "length")
 _LEVELS = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]
-FIELDS = {"keep": "entropy_keep", "drop": "entropy_drop"}
 COLUMNS = ["model", "condition", "level", *names(PLACE), "metric", "sink", *names(VALUE)]
 Repeat = Literal["one", "each"]
 Values = dict[str, np.ndarray]  # by sink: (prompts, layers), NaN where there is no value
 
 _GROWS = {"repetition": "more repetition", "randomness": "more random tokens", "length": "length"}
-_VERBS = {1: "rises", -1: "falls", 0: "does not clearly move"}
 _TITLES = {"repetition": "Token repetition", "randomness": "Token randomness", "length": "Prompt length"}
 _KEYS = {"repetition": "p", "randomness": "p", "length": "tokens"}
 _ROWS = {"keep": "prompt entropy (nats)", "drop": "the same without\nthe sink token (nats)"}
@@ -68,12 +52,12 @@ _ROWS = {"keep": "prompt entropy (nats)", "drop": "the same without\nthe sink to
 class Extreme(Study):
     """Prompt entropy under token repetition, token randomness and growing length."""
 
-    name: ClassVar[str] = "extreme"
-    title: ClassVar[str] = "Prompt entropy under extreme prompts"
-    paper: ClassVar[str] = "Fig. 6, App. F"
-    models: ClassVar[tuple[int, int | None]] = (1, 1)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "extreme"
+    title = "Prompt entropy under extreme prompts"
+    paper = "Fig. 6, App. F"
+    models = (1, 1)
+    texts = True
+    options = (
         Option("conditions", list(CONDITIONS), "changes to apply: repetition, randomness, length", valid=CONDITIONS, filled=True),
         Option("levels", _LEVELS, "probabilities p with which a token is replaced", least=0, most=1, filled=True),
         Option(
@@ -113,26 +97,15 @@ class Extreme(Study):
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against depth, colored by level: a column per condition, with and without the sink."""
         conditions = list(dict.fromkeys(table["condition"]))
-        figure = new_figure(4.0 * len(conditions), 5.6)
-        axes = figure.subplots(2, len(conditions), squeeze=False, sharex=True, sharey="row")
-        for j, condition in enumerate(conditions):
+        figure, axes = grid(2, len(conditions), 4.0 * len(conditions), 5.6, sharex=True, sharey="row")
+        for column, condition in zip(axes.T, conditions, strict=True):
             chosen = table[table["condition"] == condition]
             levels = sorted(chosen["level"].unique())
-            for i, sink in enumerate(_ROWS):
-                axis = axes[i, j]
-                for level, color in zip(levels, sequential(len(levels)), strict=True):
-                    rows = chosen[(chosen["level"] == level) & (chosen["sink"] == sink)]
-                    band(axis, rows.dropna(subset=["value"]), color)
-                quiet(axis)
-                if i == 0:
-                    axis.set_title(_TITLES[condition], fontsize=9, loc="left")
-                if j == 0:
-                    axis.set_ylabel(_ROWS[sink], fontsize=8)
-            axes[1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
-            shown = [f"{level:g}" for level in levels]
-            color_key(figure, list(axes[:, j]), shown, _KEYS[condition])
-        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
-        return figure
+            for axis, sink in zip(column, _ROWS, strict=True):
+                draw_levels(axis, chosen[chosen["sink"] == sink], levels)
+            color_key(figure, list(column), [f"{level:g}" for level in levels], _KEYS[condition])
+        label_axes(axes, [_TITLES[condition] for condition in conditions], _ROWS.values())
+        return head(figure, manifest, table["model"].iloc[0])
 
 
 @dataclass
@@ -149,7 +122,7 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
     """Measure the plain prompts and every condition."""
     assert request.texts is not None
     options = request.options
-    limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
+    limit = most_tokens(request, model)
     tokens = model.tokenize(list(request.texts), limit)
     special = model.tokenizer.all_special_ids
     prompts = [
@@ -169,13 +142,8 @@ def measure_all(request: Request, model: LoadedModel, bar: Progress) -> Measured
 
     def values_of(condition: str, level: float) -> Values:
         file = request.work / f"{condition}-{level:g}.npz"
-        stored = checked.read_or_discard(file, checked.read_arrays)
-        if stored is not None:
-            bar.advance(_count(options, condition, level) * len(prompts))
-            return {sink: stored[sink] for sink in FIELDS}
-        measured = _measure(meter, prompts, condition, level, request, vocabulary, bar)
-        checked.write_arrays(file, measured)
-        return measured
+        units = _count(options, condition, level) * len(prompts)
+        return kept_arrays(file, lambda: _measure(meter, prompts, condition, level, request, vocabulary, bar), bar, units)
 
     plain = values_of("plain", 0.0)
     # p = 0 changes nothing: it is the plain prompt, measured once
@@ -222,11 +190,11 @@ def _measure(
             ids = [p.ids for p in prompts]
         have = [i for i, row in enumerate(ids) if row is not None]
         got = meter.run([row for row in ids if row is not None], bar)
-        whole = {sink: np.full((len(prompts), len(meter.sites)), np.nan) for sink in FIELDS}
-        for sink in FIELDS:
+        whole = {sink: np.full((len(prompts), len(meter.sites)), np.nan) for sink in SINKS}
+        for sink in SINKS:
             whole[sink][have] = got[sink]
         rounds.append(whole)
-    return {sink: np.mean([values[sink] for values in rounds], axis=0) for sink in FIELDS}
+    return {sink: np.mean([values[sink] for values in rounds], axis=0) for sink in SINKS}
 
 
 def vocabulary_size(model: LoadedModel) -> int:
@@ -312,12 +280,12 @@ class Meter:
 
     def run(self, prompts: Sequence[np.ndarray], bar: Progress) -> dict[str, np.ndarray]:
         """Entropies of all prompts."""
-        out = {sink: np.full((len(prompts), len(self.sites)), np.nan) for sink in FIELDS}
+        out = {sink: np.full((len(prompts), len(self.sites)), np.nan) for sink in SINKS}
 
         def measure(items: list[int], batch: Batch) -> None:
             measured = self._reducer.run(batch, self.model.run, token_level=True).tokens
-            for sink, name in FIELDS.items():
-                out[sink][items] = measured[name].T
+            for sink in SINKS:
+                out[sink][items] = measured[f"entropy_{sink}"].T
             bar.advance(len(items))
 
         with self._reducer:
@@ -354,15 +322,13 @@ class Meter:
 
 def tabulate(measured: MeasuredPrompts, label: str, seed: int) -> pd.DataFrame:
     """One row per condition, level, layer and sink setting."""
-    places, estimates = [], []
-    for (condition, level), values in measured.values.items():
-        for sink, array in values.items():
-            for j, site in enumerate(measured.sites):
-                places.append([label, condition, level, site.name, site.layer, site.depth, "prompt_entropy", sink])
-                estimates.append(mean_over_prompts(array[:, j], 0))
-    ends = many_intervals(estimates, seed)
-    rows = [[*p, e.value, low, high, e.n] for p, e, (low, high) in zip(places, estimates, ends, strict=True)]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    settings = [
+        ({"condition": condition, "level": level, **place_of(site), "sink": sink}, values[sink][:, j])
+        for (condition, level), values in measured.values.items()
+        for sink in SINKS
+        for j, site in enumerate(measured.sites)
+    ]
+    return mean_table(settings, seed, COLUMNS).assign(model=label, metric="prompt_entropy")
 
 
 def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
@@ -377,26 +343,17 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
             continue
         first, last = levels[0], levels[-1]
         span = f"{first:g} → {last:g} tokens" if condition == "length" else f"p = {first:g} → {last:g}"
-        change = {
-            sink: measured.values[condition, last][sink] - measured.values[condition, first][sink] for sink in ("keep", "drop")
-        }
-        kept, dropped = (_middle(measured, change[sink], seed) for sink in ("keep", "drop"))
-        short.append(f"{_does(kept, dropped)} with {_GROWS[condition]}")
-        does = f"{_VERBS[kept.sign]} in the middle half of the layers, {kept} nats"
-        text = f"{condition.capitalize()} ({span}): prompt entropy {does}"
-        if dropped.sign == kept.sign:
-            text += f"; without the sink token {dropped}."
-        else:
-            text += f"; without the sink token it {_VERBS[dropped.sign]}: {dropped}."
-        out += [text, _where(measured, change["keep"], seed)]
+        change = {sink: measured.values[condition, last][sink] - measured.values[condition, first][sink] for sink in SINKS}
+        inner = middle_half(len(measured.sites))
+        kept, dropped = means_of((change[sink][:, inner].mean(axis=1) for sink in SINKS), seed)
+        same = kept.sign == dropped.sign
+        other = "" if same else f" ({MOVES[dropped.sign]} without the sink token)"
+        short.append(f"{MOVES[kept.sign]}{other} with {_GROWS[condition]}")
+        text = f"prompt entropy {MOVES[kept.sign]} in the middle half of the layers, {kept} nats"
+        tail = f"{dropped}" if same else f"it {MOVES[dropped.sign]}: {dropped}"
+        out += [f"{condition.capitalize()} ({span}): {text}; without the sink token {tail}.", _where(change["keep"], seed)]
     answer = f"in the middle half of the layers, prompt entropy {lists(short)}" if short else "there is nothing to compare"
     return [in_short(answer), *out]
-
-
-def _does(kept: Interval, dropped: Interval) -> str:
-    """What it does, and where the sink token makes the difference."""
-    same = "" if kept.sign == dropped.sign else f" ({_VERBS[dropped.sign]} without the sink token)"
-    return f"{_VERBS[kept.sign]}{same}"
 
 
 def undefined(measured: MeasuredPrompts) -> list[str]:
@@ -418,29 +375,16 @@ def undefined(measured: MeasuredPrompts) -> list[str]:
 
 def _defined(measured: MeasuredPrompts, condition: str, level: float) -> bool:
     """Whether at least half of the prompts have values at every middle layer."""
-    inner = measured.values[condition, level]["keep"][:, _inner(measured)]
+    inner = measured.values[condition, level]["keep"][:, middle_half(len(measured.sites))]
     return bool(np.isfinite(inner).all(axis=1).mean() >= 0.5)
 
 
-def _inner(measured: MeasuredPrompts) -> np.ndarray:
-    depths = np.array([site.depth for site in measured.sites])
-    return (depths >= 0.25) & (depths <= 0.75)
-
-
-def _middle(measured: MeasuredPrompts, change: np.ndarray, seed: int) -> Interval:
-    return mean_of(change[:, _inner(measured)].mean(axis=1), seed)
-
-
-def _where(measured: MeasuredPrompts, change: np.ndarray, seed: int) -> str:
-    each = [mean_of(change[:, j], seed) for j in range(change.shape[1])]
-    sites = measured.sites
-    up = [site.layer for site, mean in zip(sites, each, strict=True) if mean.sign > 0]
-    down = [site.layer for site, mean in zip(sites, each, strict=True) if mean.sign < 0]
-    if not up and not down:
+def _where(change: np.ndarray, seed: int) -> str:
+    each = means_of(change.T, seed)
+    where, _, most = clear_layers(each, "up", "down")
+    if not where:
         return "  At no single layer is the change clear."
-    most = int(np.nanargmax([abs(mean.value) for mean in each]))
-    where = [f"up at {layers(up)}"] * bool(up) + [f"down at {layers(down)}"] * bool(down)
-    return f"  It is clearly {' and '.join(where)} of {sites[-1].layer}; most at layer {sites[most].layer}, {each[most]}."
+    return f"  It is clearly {where} of {len(each) - 1}; most at layer {most}, {each[most]}."
 
 
 STUDY = Extreme()

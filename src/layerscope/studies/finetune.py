@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,20 +32,10 @@ from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.report.drawing import panel_axes
 from layerscope.store import RunFolder
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
-    INVARIANCE,
-    VALUES,
-    draw_panel,
-    in_short,
-    lists,
-    new_figure,
-    profile_rows,
-    subtitle,
-    wanted_panels,
-)
+from layerscope.studies.shared.curves import VALUES
+from layerscope.studies.shared.figures import Figure, draw_panels, head, panel_grid, wanted_panels
 from layerscope.studies.shared.models import (
     PAPER_METRICS,
     Request,
@@ -56,9 +46,8 @@ from layerscope.studies.shared.models import (
     profile_of,
     read_specs,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.profiles import INVARIANCE, profile_rows
+from layerscope.studies.shared.words import in_short, lists
 
 OBJECTIVES = ("contrastive", "language")
 FEWEST_SEEDS = 3  # below this an interval over seeds says nothing
@@ -70,12 +59,12 @@ _MEANS = {"contrastive": "two views of a text are told from the others of the ba
 class Finetune(Study):
     """A short training, with seeds, and what it does to every layer."""
 
-    name: ClassVar[str] = "finetune"
-    title: ClassVar[str] = "What a short training changes, over seeds"
-    paper: ClassVar[str] = "Fig. 4, 11, 13"
-    models: ClassVar[tuple[int, int | None]] = (1, 1)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "finetune"
+    title = "What a short training changes, over seeds"
+    paper = "Fig. 4, 11, 13"
+    models = (1, 1)
+    texts = True
+    options = (
         Option("objective", "contrastive", "contrastive (a fine-tuned embedding model) or language (next token)", OBJECTIVES),
         Option("fresh", False, "start from random weights, a different draw for each seed"),
         Option(
@@ -118,25 +107,20 @@ class Finetune(Study):
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """The first seed's curves before and after."""
         rows = table[(table["kind"] == "value") & (table["seed"] == table["seed"].min())]
-        last = rows["step"].max()
-        return rows[rows["step"].isin([0, last])].assign(
-            model=[f"step {int(step)}" for step in rows[rows["step"].isin([0, last])]["step"]]
-        )
+        rows = rows[rows["step"].isin([0, rows["step"].max()])]
+        return rows.assign(model=[f"step {int(step)}" for step in rows["step"]])
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric: dashed before, solid after, a color per seed."""
         rows = table[table["kind"] == "value"]
         panels = wanted_panels(rows)
-        columns = min(3, len(panels))
-        figure = new_figure(3.6 * columns, 2.7 * -(-len(panels) // columns) + 0.4)
+        figure, axes = panel_grid(panels, 0, 0.4)
         steps = sorted(rows["step"].unique())
         names = {f"{seed:.0f} {step:.0f}": step for seed in sorted(rows["seed"].unique()) for step in steps}
         rows = rows.assign(line=[f"{seed:.0f} {step:.0f}" for seed, step in zip(rows["seed"], rows["step"], strict=True)])
         shade = {step: str(round(0.75 - 0.75 * i / max(1, len(steps) - 1), 2)) for i, step in enumerate(steps)}
-        for axis, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
-            draw_panel(axis, rows, panel, "line", {name: shade[step] for name, step in names.items()})
-        figure.suptitle(f"{subtitle(manifest)}; a line per seed, light before training, dark after", fontsize=8)
-        return figure
+        draw_panels(axes, rows, panels, "line", {name: shade[step] for name, step in names.items()})
+        return head(figure, manifest, size=8, more="; a line per seed, light before training, dark after")
 
 
 def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:

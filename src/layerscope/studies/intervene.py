@@ -14,59 +14,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL, Interval, student_interval
 from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
-from layerscope.evaluation.job import evaluate
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS
+from layerscope.report.drawing import COLORS, quiet
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
-    VALLEY,
-    VALUES,
-    Valleys,
-    band,
-    by_layer,
-    draw_panel,
-    escape_math,
-    in_short,
-    layers,
-    lists,
-    mean_of,
-    new_figure,
-    profile_rows,
-    quiet,
-    subtitle,
-)
-from layerscope.studies.shared.models import Request, Spec, canonical, folder_name, profile_of, read_specs, runs_elsewhere
+from layerscope.studies.shared.curves import SINKS, VALUES, mean_of, mean_table, whole_layer
+from layerscope.studies.shared.figures import Figure, band, draw_panel, grid, head, legend_below
+from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
+from layerscope.studies.shared.profiles import VALLEY, Valleys, by_layer, profile_rows
 from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import MOVES, in_short, layers, lists
+from layerscope.studies.shared.work import most_tokens, score_tasks
 
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
 _SCANNED = 32  # texts that the sink is looked for in
 _COLUMNS = ["kind", "condition", "task", *VALUES]
 _FEWEST_TASKS = 3  # below this no interval over tasks is given
-_DOES = {1: "rises", -1: "falls", 0: "does not clearly move"}
 
 
 class Intervene(Study):
     """The sink activation removed, clamped or replaced inside the forward pass."""
 
-    name: ClassVar[str] = "intervene"
-    title: ClassVar[str] = "The sink activation taken out of the forward pass"
-    models: ClassVar[tuple[int, int | None]] = (1, 1)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "intervene"
+    title = "The sink activation taken out of the forward pass"
+    models = (1, 1)
+    texts = True
+    options = (
         Option("edits", list(EDITS), "edits of the forward pass; the last three are controls", valid=EDITS, filled=True),
         Option("layer", -1, "layer whose output is edited; -1: where the sink appears", least=-1),
         Option("again", False, "also edit every later layer, where the sink comes back"),
@@ -100,7 +82,7 @@ class Intervene(Study):
             "scores": f"mean over texts, {DEFAULT_READOUT}, × 100; intervals of changes are Student's, over tasks",
         }
         warnings = list(dict.fromkeys(line for each in found for line in each.warnings))
-        return Result(table.reindex(columns=_COLUMNS), verdict(found, sink, texts, request.seed), conventions, warnings)
+        return Result(table, verdict(found, sink, texts, request.seed), conventions, warnings)
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """The curves with all tokens."""
@@ -108,33 +90,26 @@ class Intervene(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Prompt entropy and sink ratio under every condition, and scores where there are some."""
-        from matplotlib.lines import Line2D
-
         conditions = list(dict.fromkeys(table["condition"]))
         colors = dict(zip(conditions, ["#000000", *COLORS], strict=False))
-        scores = table[table["kind"] == "score"]
-        values = table[table["kind"] == "value"]
-        figure = new_figure(3.7 * (3 if len(scores) else 2), 3.5)
-        axes = figure.subplots(1, 3 if len(scores) else 2)
-        draw_panel(axes[0], values, ("prompt_entropy", "keep", "Prompt entropy"), "condition", colors)
-        draw_panel(axes[1], values, ("sink_ratio", "keep", "Sink ratio"), "condition", colors)
+        scores, values = table[table["kind"] == "score"], table[table["kind"] == "value"]
+        panels = 3 if len(scores) else 2
+        figure, axes = grid(1, panels, 3.7 * panels, 3.5)
         blocks = int(values["layer"].max())
-        for axis in axes[:2]:
+        for axis, metric, title in zip(axes[0], ("prompt_entropy", "sink_ratio"), ("Prompt entropy", "Sink ratio"), strict=False):
+            draw_panel(axis, values, (metric, "keep", title), "condition", colors)
             axis.axvline(manifest["conventions"]["sink"]["layer"] / blocks, color="#888888", linewidth=0.8, linestyle=":")
         if len(scores):
             for condition, rows in scores.groupby("condition", sort=False):
                 mean = rows.groupby("depth", as_index=False)["value"].mean()
-                band(axes[2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
-            quiet(axes[2], f"Mean score, {scores['task'].nunique()} tasks", "depth", "points")
-        handles = [Line2D([], [], color=colors[name], label=name) for name in conditions]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
-        figure.suptitle(escape_math(f"{values['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
-        return figure
+                band(axes[0, 2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
+            quiet(axes[0, 2], f"Mean score, {scores['task'].nunique()} tasks", "depth", "points")
+        legend_below(figure, colors)
+        return head(figure, manifest, values["model"].iloc[0])
 
 
 def _prompts(request: Request, model: LoadedModel) -> list[np.ndarray]:
-    limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
-    ids = model.tokenize(list(request.texts or ())[:_SCANNED], limit).ids
+    ids = model.tokenize(list(request.texts or ())[:_SCANNED], most_tokens(request, model)).ids
     return [np.asarray(row) for row in ids if len(row) > 2]
 
 
@@ -153,7 +128,7 @@ class _Found:
     warnings: list[str]
 
     def entropies(self, texts: int, sink: str = "keep") -> np.ndarray:
-        return by_layer(self.run.prompts, "prompt_entropy", sink, texts).to_numpy()
+        return by_layer(self.run, "prompt_entropy", sink, texts)
 
     def valleys(self, texts: int, seed: int) -> Valleys:
         return replace(Valleys.of(self.run, self.label, seed, texts), label=self.condition)
@@ -164,34 +139,30 @@ class _Found:
         shoulder = min(curve[: place + 1].max(), curve[place:].max())
         return float(shoulder - curve[place]), float((shoulder - curve[place]) / shoulder) if shoulder else 0.0
 
-    def ratio(self, layer: int | None = None) -> float:
+    def ratio(self) -> float:
         rows = self.run.table[(self.run.table["metric"] == "sink_ratio") & (self.run.table["normalization"] == "raw")]
-        values = rows.sort_values("layer")["value"]
-        return float(values.max() if layer is None else values.iloc[layer])
+        return float(rows["value"].max())
 
     def mean_scores(self) -> pd.Series:
         return self.scores.groupby("layer")["value"].mean()
 
     def tables(self, base: _Found, texts: int, seed: int) -> list[pd.DataFrame]:
-        parts = [profile_rows(self.run, self.label, kind="value", condition=self.condition)]
-        rows: list[dict[str, Any]] = []
+        parts = [profile_rows(self.run, self.label, kind="value")]
         if self is not base:
-            for sink in ("keep", "drop"):
-                change = self.entropies(texts, sink) - base.entropies(texts, sink)
-                for layer in range(change.shape[1]):
-                    mean = mean_of(change[:, layer], seed)
-                    place = {"site": site_of(layer), "layer": layer, "depth": layer / self.blocks}
-                    rows.append({"kind": "difference", **place, "metric": "prompt_entropy", "sink": sink, **mean.columns})
-        valleys = replace(self.valleys(texts, seed), label=self.label)
-        rows += [{**row, "kind": "valley"} for row in valleys.rows()]
-        parts.append(pd.DataFrame(rows).assign(model=self.label, condition=self.condition, normalization="raw"))
+            changes = {sink: self.entropies(texts, sink) - base.entropies(texts, sink) for sink in SINKS}
+            common = {"kind": "difference", "metric": "prompt_entropy", "normalization": "raw"}
+            settings = [
+                ({**common, **whole_layer(layer, self.blocks), "sink": sink}, change[:, layer])
+                for sink, change in changes.items()
+                for layer in range(self.blocks + 1)
+            ]
+            parts.append(mean_table(settings, seed, _COLUMNS))
+        parts.append(pd.DataFrame(self.valleys(texts, seed).rows(kind="valley")))
         if len(self.scores):
-            placed = self.scores.assign(
-                kind="score", condition=self.condition, model=self.label, metric="score", normalization="raw", n=1,
-                site=[site_of(int(layer)) for layer in self.scores["layer"]], depth=self.scores["layer"] / self.blocks,
-            )  # fmt: skip
-            parts.append(placed)
-        return [part.reindex(columns=_COLUMNS) for part in parts]
+            places = pd.DataFrame([whole_layer(int(layer), self.blocks) for layer in self.scores["layer"]])
+            own = self.scores.reset_index(drop=True)
+            parts.append(own.assign(**places, kind="score", metric="score", normalization="raw", n=1))
+        return [part.assign(model=self.label, condition=self.condition).reindex(columns=_COLUMNS) for part in parts]
 
 
 def _measure(request: Request, model: LoadedModel, label: str, edit: str, sink: SinkActivation, bar: Progress) -> _Found:
@@ -199,25 +170,13 @@ def _measure(request: Request, model: LoadedModel, label: str, edit: str, sink: 
     own = replace(request, work=request.work / edit)
     with SinkEdit(model, sink, edit, request.seed):
         run = profile_of(replace(own, model_options={}, engine=None), Spec(model, label), _METRICS, bar)
-        scores, notes = pd.DataFrame(columns=["task", "layer", "value"]), []
+        scores = pd.DataFrame(columns=["task", "layer", "value"])
+        notes: list[str] = []
         if options["tasks"] and options["tasks"] != [NONE]:
             bar.begin(f"scores, {edit}|", 1)
-            evaluation = evaluate(
-                model,
-                options["tasks"],
-                out=own.work / f"{folder_name(label)}-scores",
-                readouts=[DEFAULT_READOUT],
-                data_dir=options["data_dir"] or None,
-                sample=options["items"] or None,
-                max_length=request.max_length,
-                seed=request.seed,
-                store=own.work / "vectors",  # never the common one: these vectors are not the model's own
-                batch_size=request.batch_size,
-                offline=request.offline,
-                progress=False,
-            )
+            # never the common store: these vectors are not the model's own
+            evaluation, notes = score_tasks(own, model, label, store=own.work / "vectors")
             scores = evaluation.scores.assign(value=100 * evaluation.scores["score"])[["task", "layer", "value"]]
-            notes = [f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed]
     return _Found(edit, label, run, scores, model.n_blocks, [*run.manifest["warnings"], *notes])
 
 
@@ -239,7 +198,7 @@ def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int
         there = mean_of(change[:, place], seed)
         out.append(
             f"{each.condition}: the largest token is at most {each.ratio():.1f} × the median (before: {base.ratio():.1f}); "
-            f"prompt entropy at layer {place} {_DOES[there.sign]}, {there} nats, and its dip there is "
+            f"prompt entropy at layer {place} {MOVES[there.sign]}, {there} nats, and its dip there is "
             f"{each.dip_at(place, texts)[0]:.2f} (before: {base.dip_at(place, texts)[0]:.2f}). "
             f"{each.valleys(texts, seed).sentence()}"
         )
@@ -273,7 +232,7 @@ def _valley_answer(before: Valleys, removals: Sequence[_Found], controls: Sequen
         parts = ["no edit but controls was asked for"]
     for names, does in ((which(controls, False), "goes"), (which(controls, True), "stays")):
         if names:
-            parts.append(f"it {does} under the control{_s(names)} {lists(names)}{', too' * (does == 'goes')}")
+            parts.append(f"it {does} under the control{'s' * (len(names) != 1)} {lists(names)}{', too' * (does == 'goes')}")
     return "; ".join(parts if controls else [*parts, "no control was run"])
 
 
@@ -299,10 +258,6 @@ def _score_answer(base: _Found, removals: Sequence[_Found], controls: Sequence[_
         if not against:
             parts.append("which an edit of this size may do by itself")
     return parts
-
-
-def _s(names: Sequence[str]) -> str:
-    return "s" * (len(names) != 1)
 
 
 def _changes(base: _Found, each: _Found) -> pd.DataFrame:

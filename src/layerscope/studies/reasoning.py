@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,34 +28,19 @@ from layerscope.capture import Site, expand_sites
 from layerscope.core.columns import PLACE, VALUE, names
 from layerscope.core.statistics import INTERVAL, bootstrap_rows, percentile_interval
 from layerscope.errors import LayerscopeError
-from layerscope.metrics import many_intervals
-from layerscope.metrics.base import mean_over_prompts
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.metrics.options import ROW_PREPARATIONS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.report.drawing import escape_math
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
-from layerscope.studies.shared.curves import (
-    band,
-    escape_math,
-    in_short,
-    lists,
-    mean_of,
-    model_colors,
-    new_figure,
-    quiet,
-    subtitle,
-)
+from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, place_of
+from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, head, label_axes, model_colors
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
+from layerscope.studies.shared.words import DIFFERS, THAN, in_short, lists
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SINKS = ("keep", "drop")
-_WORDS = {1: "higher", -1: "lower", 0: "not clearly different"}
-_THAN = {1: " than that of", -1: " than that of", 0: " from that of"}
 _FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
 COLUMNS = ["model", *names(PLACE), "position", "metric", "sink", *names(VALUE), "sd"]
 
@@ -62,12 +48,12 @@ COLUMNS = ["model", *names(PLACE), "position", "metric", "sink", *names(VALUE), 
 class Reasoning(Study):
     """Entropy of every prefix of every prompt at every layer, of one model or several."""
 
-    name: ClassVar[str] = "reasoning"
-    title: ClassVar[str] = "Prompt entropy along the sequence"
-    paper: ClassVar[str] = "Fig. 5"
-    models: ClassVar[tuple[int, int | None]] = (1, None)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "reasoning"
+    title = "Prompt entropy along the sequence"
+    paper = "Fig. 5"
+    models = (1, None)
+    texts = True
+    options = (
         Option("stride", 1, "measure every N tokens; the whole prompt is always measured", least=1),
         Option("rows", "centered-unit", f"preparation of the token states: {', '.join(ROW_PREPARATIONS)}", ROW_PREPARATIONS),
         Option(
@@ -109,25 +95,19 @@ class Reasoning(Study):
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against position, a color per model, a column per group of layers."""
         count = manifest["options"]["groups"]
-        labels = list(dict.fromkeys(table["model"]))
-        colors = model_colors(manifest, labels)
-        figure = new_figure(3.4 * count + 0.4, 3.6)
-        axes = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+        colors = model_colors(manifest, table)
+        figure, axes = grid(1, count, 3.4 * count + 0.4, 3.6, sharey=True)
         table = table.assign(group=layer_groups(table["depth"].to_numpy(), count))
-        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": (0, (1, 1.5)), "linewidth": 1.2, "alpha": 0.0}}
-        for g, (axis, name) in enumerate(zip(axes, group_names(count), strict=True)):
-            for label in labels:
-                for sink, look in looks.items():
-                    rows = table[(table["group"] == g) & (table["model"] == label) & (table["sink"] == sink)]
-                    # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
-                    curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
-                    line = {k: v for k, v in look.items() if k != "alpha"}
-                    band(axis, curve, colors[label], x="position", alpha=look.get("alpha", 0.16), **line)
-            quiet(axis, name.removeprefix("the "), "tokens read")
-        axes[0].set_ylabel("prompt entropy of the prefix (nats)", fontsize=8)
-        _legend(axes[-1], colors)
-        figure.suptitle(escape_math(subtitle(manifest)), fontsize=8)
-        return figure
+        looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": DOTTED, "linewidth": 1.2, "alpha": 0.0}}
+        for (g, axis), name, (sink, look) in product(enumerate(axes[0]), colors, looks.items()):
+            rows = table[(table["group"] == g) & (table["model"] == name) & (table["sink"] == sink)]
+            # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
+            curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
+            band(axis, curve, colors[name], x="position", **look)
+        titles = [name.removeprefix("the ") for name in group_names(count)]
+        label_axes(axes, titles, ["prompt entropy of the prefix (nats)"], "tokens read")
+        _legend(axes[0, -1], colors)
+        return head(figure, manifest, size=8)
 
 
 @dataclass
@@ -256,22 +236,16 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
 
 def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
     """One row per model, layer, position and sink setting; `sd` is over prompts. Positions out of reach are left out."""
-    places, estimates, spreads = [], [], []
-    for m in measured:
-        for sink in SINKS:
-            for j, site in enumerate(m.sites):
-                for p, position in enumerate(m.positions):
-                    values = m.values[sink][:, j, p]
-                    values = values[np.isfinite(values)]
-                    if len(values):
-                        places.append([m.label, site.name, site.layer, site.depth, int(position), "prompt_entropy", sink])
-                        estimates.append(mean_over_prompts(values, 0))
-                        spreads.append(float(values.std(ddof=1)) if len(values) > 1 else np.nan)
-    ends = many_intervals(estimates, seed)
-    rows = [
-        [*place, e.value, low, high, e.n, sd] for place, e, (low, high), sd in zip(places, estimates, ends, spreads, strict=True)
-    ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    settings: list[tuple[dict[str, Any], np.ndarray]] = []
+    for m, sink in product(measured, SINKS):
+        for (j, site), (p, position) in product(enumerate(m.sites), enumerate(m.positions)):
+            values = m.values[sink][:, j, p]
+            values = values[np.isfinite(values)]
+            if len(values):
+                spread = float(values.std(ddof=1)) if len(values) > 1 else np.nan
+                setting = {"model": m.label, **place_of(site), "position": int(position), "sink": sink, "sd": spread}
+                settings.append((setting, values))
+    return mean_table(settings, seed, COLUMNS).assign(metric="prompt_entropy")
 
 
 def layer_groups(depths: np.ndarray, count: int) -> np.ndarray:
@@ -311,9 +285,9 @@ def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
     signs = []
     for sink in SINKS:
         one, two = (_curves(m, sink, 0, 1, shared) for m in (base, other))
-        signs.append(mean_of(_mean(two - one), seed).sign)
-    text = f"over all layers, prompt entropy of {other.label} is {_WORDS[signs[0]]}{_THAN[signs[0]]} {base.label}"
-    return text if signs[0] == signs[1] else f"{text} ({_WORDS[signs[1]]} without the sink token)"
+        signs.append(mean_of(defined_mean(two - one), seed).sign)
+    text = f"over all layers, prompt entropy of {other.label} is {DIFFERS[signs[0]]}{THAN[signs[0]]} {base.label}"
+    return text if signs[0] == signs[1] else f"{text} ({DIFFERS[signs[1]]} without the sink token)"
 
 
 def _grows(m: MeasuredTraces, seed: int) -> str:
@@ -330,8 +304,8 @@ def _compared(base: MeasuredTraces, other: MeasuredTraces, groups: int, seed: in
         parts = []
         for g, name in enumerate(group_names(groups)):
             one, two = (_curves(m, sink, g, groups, shared) for m in (base, other))
-            difference = mean_of(_mean(two - one), seed)
-            parts.append(f"{_WORDS[difference.sign]} in {name}, {difference} nats{_spread(one, two, seed)}")
+            difference = mean_of(defined_mean(two - one), seed)
+            parts.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{_spread(one, two, seed)}")
         out.append(
             f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: " + "; ".join(parts) + "."
         )
@@ -378,13 +352,7 @@ def _change(m: MeasuredTraces, group: int, groups: int) -> np.ndarray:
 def _curves(m: MeasuredTraces, sink: str, group: int, groups: int, positions: np.ndarray) -> np.ndarray:
     """(prompts, positions): the mean over a group's layers."""
     chosen = layer_groups(np.array([site.depth for site in m.sites]), groups) == group
-    return _mean(m.values[sink][:, chosen][:, :, np.isin(m.positions, positions)], axis=1)
-
-
-def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The mean of what is defined; NaN, without a warning, where nothing is."""
-    count = np.isfinite(values).sum(axis=axis)
-    return np.where(count > 0, np.nansum(values, axis=axis) / np.maximum(count, 1), np.nan)
+    return defined_mean(m.values[sink][:, chosen][:, :, np.isin(m.positions, positions)], axis=1)
 
 
 def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
@@ -407,7 +375,7 @@ def _legend(axis: Any, colors: dict[str, str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=color, label=escape_math(label)) for label, color in colors.items()]
-    handles.append(Line2D([], [], color="grey", linestyle=(0, (1, 1.5)), label="sink token dropped"))
+    handles.append(Line2D([], [], color="grey", linestyle=DOTTED, label="sink token dropped"))
     axis.legend(handles=handles, fontsize=7, frameon=False, loc="lower right")
 
 

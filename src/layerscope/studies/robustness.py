@@ -11,43 +11,33 @@ the highest level, the best layer against the last, chosen on one half of the te
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.data.augment import augment
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
+from layerscope.report.drawing import color_key, escape_math
 from layerscope.selection.judges.consistency import drop_words
 from layerscope.selection.labels.probes import stratified_folds
 from layerscope.selection.labels.read import read_labels
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
-    band,
-    color_key,
-    escape_math,
-    in_short,
-    layers,
-    mean_of,
-    new_figure,
-    quiet,
-    sequential,
-    subtitle,
-)
+from layerscope.studies.shared.curves import mean_of, mean_table, whole_layer
+from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
 from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import in_short, layers
 
 FOUND = "found_again"
 COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]
@@ -94,11 +84,11 @@ PERTURBATIONS: dict[str, Callable[[str, float, int], str]] = {
 class Robustness(Study):
     """Scores of every layer on perturbed texts."""
 
-    name: ClassVar[str] = "robustness"
-    title: ClassVar[str] = "Scores of every layer on perturbed texts"
-    models: ClassVar[tuple[int, int | None]] = (1, 1)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "robustness"
+    title = "Scores of every layer on perturbed texts"
+    models = (1, 1)
+    texts = True
+    options = (
         Option("kinds", list(PERTURBATIONS), "perturbations", valid=tuple(PERTURBATIONS), filled=True),
         Option("levels", [0.1, 0.3, 0.6], "shares of words to perturb", least=0.01, most=1, filled=True),
         Option(
@@ -131,25 +121,13 @@ class Robustness(Study):
         values = table[table["kind"] == "value"]
         kinds = [kind for kind in dict.fromkeys(values["condition"]) if kind != "none"]
         names = list(dict.fromkeys(values["metric"]))
-        figure = new_figure(3.0 * len(kinds) + 0.8, 2.7 * len(names) + 0.6)
-        axes = figure.subplots(len(names), len(kinds), squeeze=False, sharex=True, sharey="row")
+        figure, axes = grid(len(names), len(kinds), 3.0 * len(kinds) + 0.8, 2.7 * len(names) + 0.6, sharex=True, sharey="row")
         levels = sorted(values["level"].unique())
-        colors = dict(zip(levels, sequential(len(levels)), strict=True))
-        for i, metric in enumerate(names):
-            for j, kind in enumerate(kinds):
-                axis = axes[i, j]
-                for level in levels:
-                    rows = values[(values["metric"] == metric) & (values["level"] == level)]
-                    rows = rows[rows["condition"] == ("none" if level == 0 else kind)].dropna(subset=["value"])
-                    if len(rows):
-                        band(axis, rows, colors[level], alpha=0.12)
-                quiet(axis)
-                axes[0, j].set_title(kind, fontsize=9, loc="left")
-                axes[-1, j].set_xlabel("depth (layer / blocks)", fontsize=8)
-            axes[i, 0].set_ylabel(escape_math(metric.replace("_", " ").replace(":", ", ")), fontsize=8)
+        for (i, metric), (j, kind) in product(enumerate(names), enumerate(kinds)):
+            draw_levels(axes[i, j], values[(values["metric"] == metric) & values["condition"].isin(["none", kind])], levels, 0.12)
+        label_axes(axes, kinds, [escape_math(metric.replace("_", " ").replace(":", ", ")) for metric in names])
         color_key(figure, list(axes.ravel()), [f"{level:g}" for level in levels], "share")
-        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
-        return figure
+        return head(figure, manifest, table["model"].iloc[0])
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------------------
@@ -179,9 +157,7 @@ def read_set(name: str, request: Request) -> TextSet:
         rows = [(row["text"], row["label"]) for row in splits["test"]]
     order = np.random.default_rng([request.seed, len(rows)]).permutation(len(rows))[: request.options["items"]]
     chosen = [rows[i] for i in order]
-    counts: dict[Any, int] = {}
-    for _, label in chosen:
-        counts[label] = counts.get(label, 0) + 1
+    counts = Counter(label for _, label in chosen)
     chosen = [row for row in chosen if counts[row[1]] >= FOLDS]  # a class must be in every fold
     if len(chosen) < _LEAST or len({label for _, label in chosen}) < 2:
         raise DataError(f"{name} has {len(chosen)} usable labeled texts; at least {_LEAST} in two classes are needed.")
@@ -202,10 +178,6 @@ class Measured:
     def metrics(self) -> list[str]:
         """The scores taken."""
         return list(dict.fromkeys(metric for metric, _, _ in self.values))
-
-    def drop(self, metric: str, kind: str, level: float) -> np.ndarray:
-        """Perturbed minus unchanged."""
-        return self.values[metric, kind, level] - self.values[metric, "none", 0.0]
 
 
 def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Measured:
@@ -234,16 +206,13 @@ def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: 
 
 def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
     """A row per setting and layer: the score, and its change from the unchanged texts."""
-    rows = []
+    settings: list[tuple[dict[str, Any], np.ndarray]] = []
     for (metric, kind, level), values in measured.values.items():
-        parts = {"value": values} | ({} if kind == "none" else {"drop": measured.drop(metric, kind, level)})
+        parts = {"value": values} | ({} if kind == "none" else {"drop": values - measured.values[metric, "none", 0.0]})
         for what, numbers in parts.items():
-            for layer, one in enumerate(numbers):
-                mean = mean_of(one, seed)
-                place = {"site": site_of(layer), "layer": layer, "depth": layer / measured.blocks}
-                setting = {"model": label, "kind": what, "condition": kind, "level": level, "metric": metric}
-                rows.append({**setting, **place, **mean.columns})
-    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+            setting = {"model": label, "kind": what, "condition": kind, "level": level, "metric": metric}
+            settings += [({**setting, **whole_layer(layer, measured.blocks)}, one) for layer, one in enumerate(numbers)]
+    return mean_table(settings, seed, COLUMNS)
 
 
 def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:

@@ -9,72 +9,66 @@ per size. Verdict: whether the dip deepens from the smallest size to the largest
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from layerscope.profiling import Profile
+from layerscope.core.statistics import Interval
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import (
+from layerscope.studies.shared.curves import SINKS, mean_of
+from layerscope.studies.shared.figures import Figure, draw_ordered
+from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
+from layerscope.studies.shared.profiles import (
     VALLEY,
     Valleys,
     by_layer,
     deeper,
-    draw_ordered,
-    in_short,
     invariance,
-    mean_of,
-    profile_rows,
-    sentence,
+    models_and_metrics,
+    needed_first,
+    profiles_table,
+    warnings_of,
 )
-from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import in_short, sentence
 
 
 class Scale(Study):
     """Does the shape of the curves change with size?"""
 
-    name: ClassVar[str] = "scale"
-    title: ClassVar[str] = "Sizes of a family, layer by layer"
-    paper: ClassVar[str] = "Fig. 12"
-    models: ClassVar[tuple[int, int | None]] = (2, None)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
-        Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),
-    )
+    name = "scale"
+    title = "Sizes of a family, layer by layer"
+    paper = "Fig. 12"
+    models = (2, None)
+    texts = True
+    options = (Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),)
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile each size, smallest first in table and verdict."""
         request = canonical(request)
-        measured = ["prompt_entropy", *(m for m in request.options["metrics"] if m != "prompt_entropy")]
-        runs = [(spec, profile_of(request, spec, measured, bar)) for spec in read_specs(request.models)]
-        runs.sort(key=lambda pair: (pair[1].manifest["model"]["parameters"], pair[0].label))
-        sizes = {spec.label: int(run.manifest["model"]["parameters"]) for spec, run in runs}
-        valleys = [Valleys.of(run, spec.label, request.seed, len(request.texts or ())) for spec, run in runs]
-        rows = [profile_rows(run, spec.label, parameters=sizes[spec.label]) for spec, run in runs]
-        depths = pd.DataFrame([row for v in valleys for row in v.rows(parameters=sizes[v.label])])
-        table = pd.concat([*rows, depths], ignore_index=True)
-        means = [_mean_entropy(run, len(request.texts or ())) for _, run in runs]
-        warnings = [f"{spec.label}: {line}" for spec, run in runs for line in run.manifest["warnings"]]
-        if len({token_fingerprint(request, spec) for spec, _ in runs} - {None}) > 1:
+        measured = needed_first(["prompt_entropy"], request.options["metrics"])
+        profiled = [(spec, profile_of(request, spec, measured, bar)) for spec in read_specs(request.models)]
+        profiled.sort(key=lambda pair: (pair[1].manifest["model"]["parameters"], pair[0].label))
+        runs = {spec.label: run for spec, run in profiled}
+        sizes = {label: int(run.manifest["model"]["parameters"]) for label, run in runs.items()}
+        texts = len(request.texts or ())
+        valleys = [Valleys.of(run, label, request.seed, texts) for label, run in runs.items()]
+        table = profiles_table(runs, valleys, {label: {"parameters": size} for label, size in sizes.items()})
+        warnings = warnings_of(runs)
+        if len({token_fingerprint(request, spec) for spec, _ in profiled} - {None}) > 1:
             warnings.insert(
                 0, "the models do not read the same tokens: part of the difference is how the texts are cut into tokens."
             )
-        families = {str(run.manifest["model"]["family"]) for _, run in runs}
+        families = {str(run.manifest["model"]["family"]) for run in runs.values()}
         if len(families) > 1:
             warnings.insert(0, f"these are not sizes of one family ({', '.join(sorted(families))}): more than size differs.")
-        conventions = {
-            "models": {spec.label: run.manifest["model"] for spec, run in runs},
-            "metrics": runs[0][1].manifest["conventions"]["metrics"],
-            "valley": VALLEY,
-        }
-        (smallest, one), (largest, other) = runs[0], runs[-1]
-        views = invariance(one, other, (smallest.label, largest.label))
-        return Result(table, [*_verdict(valleys, sizes, means, request.seed), *views], conventions, warnings)
+        (smallest, one), *_, (largest, other) = runs.items()
+        means = {}
+        for sink in SINKS:
+            small, large = (by_layer(run, "prompt_entropy", sink, texts).mean(1) for run in (one, other))
+            means[sink] = mean_of(large - small, request.seed)
+        sentences = [*_verdict(valleys, sizes, means, request.seed), *invariance(one, other, (smallest, largest))]
+        return Result(table, sentences, {**models_and_metrics(runs), "valley": VALLEY}, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, a color per size."""
@@ -83,12 +77,7 @@ class Scale(Study):
         return draw_ordered(table, labels, [f"{label}\n{sizes[label] / 1e6:.3g} M" for label in labels], "model", manifest)
 
 
-def _mean_entropy(run: Profile, texts: int) -> dict[str, np.ndarray]:
-    """The mean over layers of each prompt's entropy."""
-    return {sink: by_layer(run.prompts, "prompt_entropy", sink, texts).to_numpy().mean(axis=1) for sink in ("keep", "drop")}
-
-
-def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: list[dict[str, np.ndarray]], seed: int) -> list[str]:
+def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: dict[str, Interval], seed: int) -> list[str]:
     first, last = valleys[0], valleys[-1]
     out: list[str] = []
     does_by_sink: list[str] = []
@@ -103,13 +92,10 @@ def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: list[dict[str
         steps = [f"{a.label} → {b.label} {deeper(a.kept, b.kept, seed)}" for a, b in pairwise(valleys)]
         out.append(f"Step by step: {', '.join(steps)}.")
     out += [valley.sentence() for valley in valleys]
-    kept, dropped = (mean_of(means[-1][sink] - means[0][sink], seed) for sink in ("keep", "drop"))
-    out.append(f"Mean over layers, {last.label} minus {first.label}: {kept}; without the sink token {dropped}.")
+    out.append(f"Mean over layers, {last.label} minus {first.label}: {means['keep']}; without the sink token {means['drop']}.")
     with_sink, without_sink = does_by_sink
-    answer = f"with size, the deepest dip of prompt entropy {with_sink}"
-    same = "; the same holds without the sink token"
-    tail = same if with_sink == without_sink else f"; without the sink token it {without_sink}"
-    return [in_short(answer + tail), *out]
+    tail = "the same holds without the sink token" if with_sink == without_sink else f"without the sink token it {without_sink}"
+    return [in_short(f"with size, the deepest dip of prompt entropy {with_sink}; {tail}"), *out]
 
 
 STUDY = Scale()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,15 +25,15 @@ from layerscope.correlation import Correlations, correlate, over_models
 from layerscope.correlation.pooled import FEWEST_FAMILIES
 from layerscope.correlation.study import from_runs
 from layerscope.errors import DataError
-from layerscope.evaluation.job import evaluate
-from layerscope.evaluation.run import Evaluation
 from layerscope.evaluation.task_metrics import corpus_of
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.metrics import metrics
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
+from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import escape_math, in_short, lists, mean_of, model_colors, new_figure, profile_rows, quiet
+from layerscope.studies.shared.curves import mean_of
+from layerscope.studies.shared.figures import Figure, grid, label_axes, model_colors
 from layerscope.studies.shared.models import (
     PAPER_METRICS,
     Request,
@@ -44,9 +44,9 @@ from layerscope.studies.shared.models import (
     profile_of,
     read_specs,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.profiles import profile_rows
+from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.work import score_tasks
 
 RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
 MEASURES = ("dcor", "spearman", "kendall")
@@ -56,12 +56,12 @@ _FEWEST_TASKS = 5  # below this an interval over tasks says nothing, and no choi
 class Scores(Study):
     """Scores by layer beside the metrics, and what the metrics would have chosen."""
 
-    name: ClassVar[str] = "scores"
-    title: ClassVar[str] = "Scores by layer, and whether the metrics find the best one"
-    paper: ClassVar[str] = "Fig. 1, 3, 8, 9, Table 2"
-    models: ClassVar[tuple[int, int | None]] = (1, None)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "scores"
+    title = "Scores by layer, and whether the metrics find the best one"
+    paper = "Fig. 1, 3, 8, 9, Table 2"
+    models = (1, None)
+    texts = True
+    options = (
         Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`", filled=True),
         Option("items", 0, "maximum items to score per task; 0: all", least=0),
         Option("metrics", PAPER_METRICS, "metrics to correlate, as for `layerscope profile --metrics`", filled=True),
@@ -93,26 +93,21 @@ class Scores(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Mean scores by depth; the mean gain of each rule over the last layer."""
-        labels = list(dict.fromkeys(table["model"]))
-        colors = model_colors(manifest, labels)
-        figure = new_figure(9.0, 3.4)
-        left, right = figure.subplots(1, 2)
-        for label in labels:
-            means = table[(table["kind"] == "score") & (table["model"] == label)].groupby("depth")["value"].mean()
-            left.plot(means.index, means.to_numpy(), color=colors[label], label=escape_math(label), linewidth=1.5)
+        colors = model_colors(manifest, table)
+        figure, axes = grid(1, 2, 9.0, 3.4)
+        left, right = axes[0]
         chosen = table[table["kind"] == "choice"]
         rules = list(dict.fromkeys(chosen["metric"]))
-        width = 0.8 / max(1, len(labels))
-        for i, label in enumerate(labels):
-            gains = chosen[chosen["model"] == label].groupby("metric")["value"].mean().reindex(rules)
-            right.bar(np.arange(len(rules)) + i * width, gains.to_numpy(), width, color=colors[label])
+        width = 0.8 / max(1, len(colors))
+        for i, (name, color) in enumerate(colors.items()):
+            means = table[(table["kind"] == "score") & (table["model"] == name)].groupby("depth")["value"].mean()
+            left.plot(means.index, means.to_numpy(), color=color, label=escape_math(name), linewidth=1.5)
+            gains = chosen[chosen["model"] == name].groupby("metric")["value"].mean().reindex(rules)
+            right.bar(np.arange(len(rules)) + i * width, gains.to_numpy(), width, color=color)
         right.axhline(0, color="#888888", linewidth=0.8)
         right.set_xticks(np.arange(len(rules)) + 0.4 - width / 2, [f"lowest\n{rule}" for rule in rules], fontsize=7)
-        left.set_title("Mean score", fontsize=9, loc="left")
-        right.set_title("Gain over the last layer, layer chosen per task", fontsize=9, loc="left")
-        left.set_xlabel("depth (layer / blocks)", fontsize=8)
-        for axis in (left, right):
-            quiet(axis)
+        label_axes(axes, ["Mean score", "Gain over the last layer, layer chosen per task"])
+        right.set_xlabel("")
         left.legend(frameon=False, fontsize=7)
         return figure
 
@@ -175,27 +170,14 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     chosen = list(dict.fromkeys([*options["metrics"], *options["rules"]]))
     bar.begin(f"loading {spec.label}|", 1)
     loaded = Spec(spec.open(request), spec.label)
-    data_dir, sample = options["data_dir"] or None, options["items"] or None
     own = replace(request, model_options={}, engine=None)
     run = profile_of(own, loaded, chosen, bar)
-    evaluation = evaluate(
-        loaded.model,
-        options["tasks"],
-        out=request.work / f"{folder_name(spec.label)}-scores",
-        readouts=[DEFAULT_READOUT],
-        data_dir=data_dir,
-        sample=sample,
-        max_length=request.max_length,
-        seed=request.seed,
-        batch_size=request.batch_size,
-        offline=request.offline,
-        progress=False,
-    )
+    evaluation, failed = score_tasks(request, loaded.model, spec.label)  # type: ignore[arg-type]
     curves: dict[str, Profile] = {}
     notes = []
     if options["task_texts"]:
-        specs = resolve_tasks(options["tasks"], data_dir=data_dir, offline=request.offline, sample=sample, seed=request.seed)
-        for task in specs:
+        where: dict[str, Any] = {"data_dir": options["data_dir"] or None, "sample": options["items"] or None}
+        for task in resolve_tasks(options["tasks"], offline=request.offline, seed=request.seed, **where):
             try:
                 corpus = corpus_of(task, options["task_texts"], request.seed)
             except DataError as error:
@@ -212,11 +194,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     choices = choose_by_lowest(scores, by_task or run.table, options["rules"])
     del loaded
     free_memory()
-    return _Found(spec.label, run, scores, found, choices, request.seed, [*notes, *_failed(evaluation)])
-
-
-def _failed(evaluation: Evaluation) -> list[str]:
-    return [f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed]
+    return _Found(spec.label, run, scores, found, choices, request.seed, [*notes, *failed])
 
 
 def choose_by_lowest(scores: pd.DataFrame, curves: pd.DataFrame | Mapping[str, pd.DataFrame], rules: list[str]) -> pd.DataFrame:

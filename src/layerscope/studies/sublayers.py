@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,6 @@ import torch
 from torch import Tensor
 
 from layerscope.capture import Anatomy, Batch, Site, expand_sites
-from layerscope.capture.hooks import FinalNorm
 from layerscope.core.columns import VALUE, names
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
@@ -34,16 +34,15 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
-from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import band, by_layer, escape_math, in_short, lists, mean_of, new_figure, quiet, subtitle
+from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, place_of
+from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.profiles import by_layer
+from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 SITES = ("embed", "block.*", "block.*.*")
-SINKS = ("keep", "drop")
 STREAM = "stream"  # the block's input
 OUTPUT = "output"  # its output
 COLUMNS = ["model", "kind", "step", "block", "site", "part", "layer", "depth", "metric", "sink", *names(VALUE)]
@@ -64,12 +63,12 @@ _SINKS = {"keep": "all tokens", "drop": "without the sink token"}
 class Sublayers(Study):
     """Prompt entropy and effective rank at every state inside every block."""
 
-    name: ClassVar[str] = "sublayers"
-    title: ClassVar[str] = "Which step of a block compresses"
-    paper: ClassVar[str] = "Fig. 15"
-    models: ClassVar[tuple[int, int | None]] = (1, 1)
-    texts: ClassVar[bool] = True
-    options: ClassVar[tuple[Option, ...]] = (Option("alpha", 1.0, "order of the prompt entropy"),)
+    name = "sublayers"
+    title = "Which step of a block compresses"
+    paper = "Fig. 15"
+    models = (1, 1)
+    texts = True
+    options = (Option("alpha", 1.0, "order of the prompt entropy"),)
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile all sub-sites, then take the steps between them apart."""
@@ -87,9 +86,11 @@ class Sublayers(Study):
             request, spec, ["prompt_entropy", "effective_rank", "sink_ratio"], bar, SITES, alpha=request.options["alpha"]
         )
         sites = expand_sites(SITES, model.anatomy)
-        values = {("prompt_entropy", sink): by_layer(run.prompts, "prompt_entropy", sink).to_numpy() for sink in ("keep", "drop")}
-        for sink, ranks in self._ranks(request, model, sites, bar).items():
-            values["prompt_effective_rank", sink] = ranks
+        values = {("prompt_entropy", sink): by_layer(run, "prompt_entropy", sink) for sink in SINKS}
+        # of prompts that have tokens, by prompt number
+        ids = [row for row in model.tokenize(list(request.texts or ()), most_tokens(request, model)).ids if len(row)]
+        ranks = kept_arrays(request.work / "prompt-ranks.npz", lambda: prompt_ranks(model, sites, ids, request.final_norm, bar))
+        values |= {("prompt_effective_rank", sink): ranks[sink] for sink in SINKS}
         steps = block_steps(parts, model.anatomy.residual)
         inside = Inside(given.label, sites, steps, model.n_blocks, values)
         table = pd.concat([tabulate(inside, request.seed), _pooled(run.table, given.label)], ignore_index=True)
@@ -106,48 +107,22 @@ class Sublayers(Study):
         }
         return Result(table, sentences, conventions, run.manifest["warnings"])
 
-    def _ranks(self, request: Request, model: LoadedModel, sites: list[Any], bar: Progress) -> dict[str, np.ndarray]:
-        """Effective ranks (prompts, sites) of prompts that have tokens, by prompt number; from the work folder if there."""
-        file = request.work / "prompt-ranks.npz"
-        stored = checked.read_or_discard(file, checked.read_arrays)
-        if stored is not None:
-            return {sink: stored[sink] for sink in SINKS}
-        assert request.texts is not None
-        limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
-        ids = [row for row in model.tokenize(list(request.texts), limit).ids if len(row)]
-        bar.begin("effective rank of prompts|texts", len(ids))
-        ranks = prompt_ranks(model, sites, ids, request.final_norm, Options(), bar)  # type: ignore[arg-type]
-        checked.write_arrays(file, ranks)
-        return ranks
-
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A line per kind of state against depth: entropy and effective rank, with and without the sink."""
         states = table[table["kind"] == "state"]
         single = manifest["conventions"].get("residual") == "single"
-        figure = new_figure(9.6, 6.2)
-        axes = figure.subplots(2, 2, sharex=True, sharey="row")
+        figure, axes = grid(2, 2, 9.6, 6.2, sharex=True, sharey="row")
         handles: dict[str, Any] = {}
-        for i, (metric, unit) in enumerate(_METRICS.items()):
-            for j, (sink, title) in enumerate(_SINKS.items()):
-                axis = axes[i, j]
-                chosen = states[(states["metric"] == metric) & (states["sink"] == sink)]
-                for part, (label, color, dash) in _LOOKS.items():
-                    rows = chosen[chosen["part"].isin([part, "embed"])] if part == "output" else chosen[chosen["part"] == part]
-                    if not (rows["part"] == part).any():
-                        continue
-                    name = label.replace("attention", "mixer") if single else label
+        for axis, (metric, sink) in zip(axes.ravel(), product(_METRICS, _SINKS), strict=True):
+            chosen = states[(states["metric"] == metric) & (states["sink"] == sink)]
+            for part, (name, color, dash) in _LOOKS.items():
+                rows = chosen[chosen["part"].isin([part, "embed"])] if part == "output" else chosen[chosen["part"] == part]
+                if (rows["part"] == part).any():
                     band(axis, rows, color, alpha=0.10, linestyle=dash, linewidth=2.0 if part == "output" else 1.3)
-                    handles[name] = axis.lines[-1]
-                quiet(axis)
-                if i == 0:
-                    axis.set_title(title, fontsize=9, loc="left")
-                if j == 0:
-                    axis.set_ylabel(unit, fontsize=8)
-                if i == 1:
-                    axis.set_xlabel("depth (block / blocks)", fontsize=8)
+                    handles[name.replace("attention", "mixer") if single else name] = axis.lines[-1]
+        label_axes(axes, _SINKS.values(), _METRICS.values(), "depth (block / blocks)")
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        figure.suptitle(escape_math(f"{table['model'].iloc[0]}: {subtitle(manifest)}"), fontsize=9)
-        return figure
+        return head(figure, manifest, table["model"].iloc[0])
 
 
 def _pooled(profile: pd.DataFrame, label: str) -> pd.DataFrame:
@@ -229,14 +204,10 @@ def what_is_missing(anatomy: Anatomy) -> list[str]:
 
 
 def prompt_ranks(
-    model: LoadedModel,
-    sites: Sequence[Site],
-    ids: Sequence[Sequence[int]],
-    final_norm: FinalNorm,
-    options: Options,
-    bar: Progress,
+    model: LoadedModel, sites: Sequence[Site], ids: Sequence[Sequence[int]], final_norm: str, bar: Progress
 ) -> dict[str, np.ndarray]:
     """exp of the entropy of σ / Σσ of each prompt's rows, prepared as for prompt entropy: (prompts, sites) by sink setting."""
+    bar.begin("effective rank of prompts|texts", len(ids))
     out = {sink: np.full((len(ids), len(sites)), np.nan) for sink in SINKS}
     last = len(sites) - 1
 
@@ -245,12 +216,12 @@ def prompt_ranks(
             raw, state = raw.cpu(), state.cpu()
         mask = None if batch.mask is None else batch.mask.to(raw.device)
         position = largest_token(token_norms(raw), mask)
-        prepared = prepare_tokens(state, mask, position, options, curvature=False, dtype=torch.float64)
+        prepared = prepare_tokens(state, mask, position, Options(), curvature=False, dtype=torch.float64)
         for sink, matrices in prepared.matrices.items():
             out[sink][items, index] = effective_rank(eigvalsh(matrices)).cpu().numpy()
         bar.advance(len(items) if index == last else 0)
 
-    read_states(model, ids, sites, final_norm, measure)
+    read_states(model, ids, sites, final_norm, measure)  # type: ignore[arg-type]
     return out
 
 
@@ -275,44 +246,38 @@ class Inside:
 
     def mean_change(self, metric: str, sink: str, steps: Sequence[BlockStep], blocks: Sequence[int]) -> np.ndarray:
         """The mean over blocks and steps, prompt by prompt; undefined ones are left out."""
-        changes = np.stack([self.change(metric, sink, step, k) for step in steps for k in blocks])
-        count = np.isfinite(changes).sum(axis=0)
-        return np.where(count > 0, np.nansum(changes, axis=0) / np.maximum(count, 1), np.nan)
+        return defined_mean(np.stack([self.change(metric, sink, step, k) for step in steps for k in blocks]), axis=0)
 
 
 def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
     """Values at every site (`state`), changes by every step (`step`), and their means over blocks (`mean step`)."""
-    rows: list[list[object]] = []
-
-    def add(place: list[object], values: np.ndarray) -> None:
-        mean = mean_of(values, seed)
-        rows.append([inside.label, *place, mean.value, mean.low, mean.high, mean.n])
-
+    settings: list[tuple[dict[str, Any], np.ndarray]] = []
+    blocks = range(inside.n_blocks)
     for metric, sink in inside.values:
+        common = {"model": inside.label, "metric": metric, "sink": sink}
         for site in inside.sites:
             part = site.part or ("embed" if site.block is None else "output")
-            place: list[object] = ["state", None, site.block, site.name, part, site.layer, site.depth, metric, sink]
-            add(place, inside.at(metric, sink, site.name))
+            state = {**common, "kind": "state", "block": site.block, "part": part, **place_of(site)}
+            settings.append((state, inside.at(metric, sink, site.name)))
         for step in inside.steps:
-            for k in range(inside.n_blocks):
-                where = [k, site_of_state(step.end, k), step.kind, k + 1, (k + 0.5) / inside.n_blocks]
-                add(["step", step.name, *where, metric, sink], inside.change(metric, sink, step, k))
-            whole = inside.mean_change(metric, sink, [step], range(inside.n_blocks))
-            add(["mean step", step.name, None, None, step.kind, None, None, metric, sink], whole)
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype({"block": "Int64", "layer": "Int64", "depth": float})
+            own = {**common, "step": step.name, "part": step.kind}
+            for k in blocks:
+                place = {"block": k, "site": site_of_state(step.end, k), "layer": k + 1, "depth": (k + 0.5) / inside.n_blocks}
+                settings.append(({**own, "kind": "step", **place}, inside.change(metric, sink, step, k)))
+            settings.append(({**own, "kind": "mean step"}, inside.mean_change(metric, sink, [step], blocks)))
+    return mean_table(settings, seed, COLUMNS).astype({"block": "Int64", "layer": "Int64", "depth": float})
 
 
 def verdict(inside: Inside, seed: int) -> list[str]:
     """Where the stream falls and which step does it, with the sink token and without it; then the mean over all blocks."""
     sums = [step for step in inside.steps if step.kind == "sum"]
     blocks = range(inside.n_blocks)
-    total = {s: mean_of(inside.mean_change("prompt_entropy", s, sums, blocks), seed) for s in ("keep", "drop")}
+    total = {s: mean_of(inside.mean_change("prompt_entropy", s, sums, blocks), seed) for s in SINKS}
     short, fall = _fall(inside, sums, seed)
     out = [in_short(short), *fall, _average(total["keep"], total["drop"])]
     for sink, words in (("keep", "Mean over blocks: prompt entropy is"), ("drop", "Without the sink token it is")):
         out.append(f"{words} {_each(inside, 'prompt_entropy', sink, seed)}.")
-    rank = {s: mean_of(inside.mean_change("prompt_effective_rank", s, sums, blocks), seed) for s in ("keep", "drop")}
+    rank = {s: mean_of(inside.mean_change("prompt_effective_rank", s, sums, blocks), seed) for s in SINKS}
     text = f"The sums change the effective rank of a prompt's tokens by {rank['keep']} each"
     out.append(f"{text}; without the sink token {rank['drop']}.")
     return out
@@ -335,7 +300,7 @@ def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[s
     if low == top:
         return "prompt entropy never falls along the residual stream", []
     whole, parts = {}, {}
-    for sink in ("keep", "drop"):
+    for sink in SINKS:
         change = inside.at("prompt_entropy", sink, stream[low]) - inside.at("prompt_entropy", sink, stream[top])
         whole[sink] = mean_of(change, seed)
         moved = {step.name: sum(inside.change("prompt_entropy", sink, step, k) for k in range(top, low)) for step in sums}

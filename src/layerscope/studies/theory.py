@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from layerscope.core.columns import VALUE, names
 from layerscope.core.statistics import percentile_interval
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS
+from layerscope.report.drawing import COLORS, quiet
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.inequalities.theorems import STATEMENTS, collisions, draw_theorem5, emptiness
 from layerscope.studies.inequalities.trials import (
@@ -36,11 +36,9 @@ from layerscope.studies.inequalities.trials import (
     try_random,
     unit,
 )
-from layerscope.studies.shared.curves import band, in_short, lists, new_figure, quiet
+from layerscope.studies.shared.figures import Figure, band, grid
 from layerscope.studies.shared.models import Request
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from layerscope.studies.shared.words import in_short, lists
 
 COLUMNS = ["theorem", "version", "statement", "kind", "search", "metric", "x"]
 COLUMNS += [*names(VALUE), "violations", "holds", "counterexample"]
@@ -52,12 +50,12 @@ _DRAWS = 40
 class Theory(Study):
     """Lemma 1 and Theorems 1, 5, 6 and 7: as printed, corrected, and with the trace divided out."""
 
-    name: ClassVar[str] = "theory"
-    title: ClassVar[str] = "The paper's inequalities, tested"
-    paper: ClassVar[str] = "Theorems 1, 5, 6, 7; Lemma 1; App. G"
-    models: ClassVar[tuple[int, int | None]] = (0, 0)
-    texts: ClassVar[bool] = False
-    options: ClassVar[tuple[Option, ...]] = (
+    name = "theory"
+    title = "The paper's inequalities, tested"
+    paper = "Theorems 1, 5, 6, 7; Lemma 1; App. G"
+    models = (0, 0)
+    texts = False
+    options = (
         Option(
             "matrices",
             10_000,
@@ -82,10 +80,9 @@ class Theory(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Theorem 1 as a cloud of matrices; Theorems 5 and 6 with and without the trace."""
-        figure = new_figure(9.6, 4.0)
-        left, right = figure.subplots(1, 2)
-        _draw_ranks(left, table[table["metric"] == "point"])
-        _draw_entropies(right, table[table["metric"] == "dataset_entropy"])
+        figure, axes = grid(1, 2, 9.6, 4.0)
+        _draw_ranks(axes[0, 0], table[table["metric"] == "point"])
+        _draw_entropies(axes[0, 1], table[table["metric"] == "dataset_entropy"])
         return figure
 
 

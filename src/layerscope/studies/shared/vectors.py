@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,8 +12,8 @@ from layerscope.forward import BatchRunner
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.store import checked
 from layerscope.studies.shared.models import Request
+from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 FOLDS = 5
 _PENALTIES = (0.001, 0.01, 0.1, 1.0)  # of the mean squared length of centered vectors
@@ -27,14 +26,13 @@ def vectors_of(
 
     From the study's work folder if they are there under `name`. A text without a token has NaN.
     """
-    file = Path(request.work) / f"{name}.npz"
-    stored = checked.read_or_discard(file, checked.read_arrays)
-    if stored is not None:
-        bar.advance(len(texts))
-        return stored
+    file = request.work / f"{name}.npz"
+    return kept_arrays(file, lambda: _vectors(request, model, texts, bar, entropy), bar, len(texts))
+
+
+def _vectors(request: Request, model: LoadedModel, texts: Sequence[str], bar: Progress, entropy: bool) -> dict[str, np.ndarray]:
     sites = expand_sites(None, model.anatomy)
-    limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
-    ids = model.tokenize(list(texts), limit).ids
+    ids = model.tokenize(list(texts), most_tokens(request, model)).ids
     usable = [i for i, row in enumerate(ids) if len(row)]
     out = {"vectors": np.full((len(sites), len(texts), model.width), np.nan, dtype=np.float32)}
     if entropy:
@@ -51,7 +49,6 @@ def vectors_of(
             bar.advance(len(numbers))
 
         BatchRunner(model).run([np.asarray(ids[i]) for i in usable], keep)
-    checked.write_arrays(file, out)
     return out
 
 

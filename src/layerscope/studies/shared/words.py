@@ -1,0 +1,54 @@
+"""How studies put numbers into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from layerscope.core.sites import layer_ranges
+from layerscope.core.statistics import Interval
+
+MOVES = {1: "rises", -1: "falls", 0: "does not clearly move"}
+DIFFERS = {1: "higher", -1: "lower", 0: "not clearly different"}
+THAN = {1: " than that of", -1: " than that of", 0: " from that of"}  # what follows `DIFFERS`
+
+
+def layers(numbers: Iterable[int]) -> str:
+    """Layers as ranges.
+
+    >>> layers([2]), layers([1, 2, 4])
+    ('layer 2', 'layers 1–2, 4')
+    """
+    given = sorted(set(numbers))
+    return f"layer{'s' * (len(given) != 1)} {', '.join(layer_ranges(given))}"
+
+
+def lists(words: Iterable[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> lists(["a", "b", "c"])
+    'a, b and c'
+    """
+    given = list(words)
+    return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else ""
+
+
+def clear_layers(each: Sequence[Interval], up: str, down: str) -> tuple[str, int, int]:
+    """Where changes by layer are clearly up and down, in words ("" where nowhere), at how many layers, and the largest one.
+
+    >>> clear_layers([Interval(0.1, -1, 1), Interval(2, 1, 3), Interval(-1, -2, -0.5)], "higher", "lower")
+    ('higher at layer 1 and lower at layer 2', 2, 1)
+    """
+    signs = {sign: [layer for layer, mean in enumerate(each) if mean.sign == sign] for sign in (1, -1)}
+    where = " and ".join(f"{word} at {layers(signs[sign])}" for sign, word in ((1, up), (-1, down)) if signs[sign])
+    sizes = [abs(mean.value) if mean.value == mean.value else -1.0 for mean in each]
+    return where, len(signs[1]) + len(signs[-1]), sizes.index(max(sizes))
+
+
+def sentence(text: str) -> str:
+    """A text that starts with a capital letter."""
+    return text[0].upper() + text[1:]
+
+
+def in_short(answer: str) -> str:
+    """The first sentence of a verdict."""
+    return f"In short: {answer}."
