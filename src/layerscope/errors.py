@@ -7,6 +7,7 @@ non-zero. Its text says what was given, what is valid and what to do next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from layerscope.version import install_command
@@ -109,6 +110,15 @@ class MissingExtraError(LayerscopeError):
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional dependency. Install it with: {install_command(extra)}")
         self.extra = extra
+
+
+def require(what: str, extra: str, *packages: str) -> None:
+    """A `MissingExtraError` unless the packages that `what` needs, which an extra installs, can be imported."""
+    try:
+        for package in packages:
+            import_module(package)
+    except ImportError:
+        raise MissingExtraError(what, extra) from None
 
 
 class ModelError(LayerscopeError):

@@ -341,7 +341,3 @@ class Prefetcher:
         views = self._views.pop(index).result()
         self._rows.pop(index, None)
         return views
-
-    def end_views(self) -> None:
-        """End the processes that make views, once all have been read: while a GPU still works, nobody waits for that."""
-        self.reader.stop_views()

@@ -15,7 +15,8 @@ from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metric
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.tokens import long_prompts
 from layerscope.metrics.tokens.long_prompts import prepare_long
-from layerscope.metrics.tokens.measures import find_sink, measure_tokens, token_entropy
+from layerscope.metrics.tokens.measures import measure_tokens, token_entropy
+from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
 from layerscope.spectra import chebyshev, eigvalsh, resolvents, usable_solvers
 from layerscope.spectra.chebyshev import approximate_entropy, entropy_bound

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from layerscope.metrics import Options, get_metric
-from layerscope.metrics.tokens.measures import find_sink, measure_tokens
+from layerscope.metrics.tokens.measures import measure_tokens
+from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
 from tests.metrics.support import accumulate, add, make_samples, pad, tensor
 

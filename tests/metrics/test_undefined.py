@@ -8,7 +8,8 @@ import torch
 
 from layerscope.errors import UnknownNameError
 from layerscope.metrics import Options, expand_names, get_metric, interval, matrix_entropy, metrics, normalizer, spectrum_entropy
-from layerscope.metrics.tokens.measures import find_sink, measure_tokens
+from layerscope.metrics.tokens.measures import measure_tokens
+from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
 from tests.metrics.support import make_samples, pad, tensor
 

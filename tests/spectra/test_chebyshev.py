@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from layerscope.metrics import Options
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.tokens.measures import find_sink, measure_tokens
+from layerscope.metrics.tokens.measures import measure_tokens
+from layerscope.metrics.tokens.norms import find_sink
 from layerscope.spectra import chebyshev
 from layerscope.spectra.execution import half_products
 

@@ -20,7 +20,7 @@ from layerscope.capture.hooks import Capture
 from layerscope.capture.reduce import non_finite_error
 from layerscope.core.poolings import POOLINGS, SINK, Pooling
 from layerscope.core.sites import Site
-from layerscope.metrics.tokens.measures import find_sink
+from layerscope.metrics.tokens.norms import find_sink
 
 
 class Pooler:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 
 from layerscope.metrics.base import Estimate, Metric, MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
-from layerscope.metrics.options import RowPreparation, prepare_rows
+from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.samples import PooledRows
 
 
@@ -83,10 +82,5 @@ class SpectralAnisotropy(PooledSpectrumMetric):
         by_default=False,
     )
 
-    def rows(self) -> RowPreparation:
-        """Centered, lengths kept: a covariance."""
-        return "centered"
-
-    def function(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The largest eigenvalue over their sum."""
-        return lambda lam: lam.amax(-1) / lam.sum(-1)
+    own_rows = "centered"  # lengths kept: a covariance
+    function = staticmethod(lambda eigenvalues: eigenvalues.amax(-1) / eigenvalues.sum(-1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -83,16 +83,9 @@ class Estimate:
 
     def scaled(self, by: float) -> Estimate:
         """The estimate of `by` times this quantity."""
-        return Estimate(
-            self.value * by,
-            self.n,
-            self.d,
-            None if self.influence is None else self.influence * by,
-            None if self.se is None else self.se * abs(by),
-            self.undefined,
-            self.df,
-            self.notes,
-        )
+        influence = None if self.influence is None else self.influence * by
+        se = None if self.se is None else self.se * abs(by)
+        return replace(self, value=self.value * by, influence=influence, se=se)
 
     def mapped(self, function: Callable[[float], float], slope: float) -> Estimate:
         """The estimate of a smooth function of this quantity, with its slope at the value."""
@@ -209,5 +202,4 @@ class PromptMean(Metric[PromptValues]):
         return self
 
     def estimate(self, data: PromptValues) -> Estimate:
-        """The mean over prompts."""
         return mean_over_prompts(data.ordered()[0], data.width or 0)

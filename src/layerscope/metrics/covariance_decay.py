@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
-from layerscope.metrics.options import RowPreparation
 
 # Eigenvalues this much smaller than the largest are rounding of float32 states and would decide the slope.
 _FLOOR = 1e-10
@@ -37,13 +35,7 @@ def nesum(eigenvalues: Tensor) -> Tensor:
     return eigenvalues.sum(-1) / eigenvalues.amax(-1)
 
 
-class _Covariance(PooledSpectrumMetric):
-    def rows(self) -> RowPreparation:
-        """Centered, so that the spectrum is that of the covariance."""
-        return "centered"
-
-
-class AlphaReQ(_Covariance):
+class AlphaReQ(PooledSpectrumMetric):
     """Exponent of the power law that the covariance's eigenvalues follow."""
 
     info = MetricInfo(
@@ -59,12 +51,11 @@ class AlphaReQ(_Covariance):
         main=False,
     )
 
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """The exponent."""
-        return power_law_exponent
+    own_rows = "centered"  # so that the spectrum is that of the covariance
+    function = staticmethod(power_law_exponent)
 
 
-class NESum(_Covariance):
+class NESum(PooledSpectrumMetric):
     """Sum of the covariance's eigenvalues over the largest."""
 
     info = MetricInfo(
@@ -80,6 +71,5 @@ class NESum(_Covariance):
         main=False,
     )
 
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """NESum."""
-        return nesum
+    own_rows = "centered"
+    function = staticmethod(nesum)

@@ -39,5 +39,4 @@ class Curvature(PromptMean):
     fused = "curvature_{}"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """The mean angle of each prompt."""
         return curvatures(states, mask, self.options.curvature_absolute)[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,9 +15,9 @@ from layerscope.metrics.folds import (
     OfSums,
     Quantity,
     entropy_of_sums,
+    evaluate_sums,
     pooled_spectra,
     pooled_spectrum,
-    pooled_sums,
     prepare_fold_sums,
     summable,
 )
@@ -34,33 +36,30 @@ def rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
 
 
 class PooledSpectrumMetric(Metric[PooledRows]):
-    """Base of metrics that are a function of the spectrum of the pooled vectors."""
+    """Base of metrics that are a function of the eigenvalues (along the last dimension) of the pooled vectors' Gram matrix.
 
-    def rows(self) -> RowPreparation:
-        """How the pooled vectors are prepared."""
-        return self.options.pooled_rows
+    `of_sums` is the same function of their power sums (see folds.py), where there is one. `own_rows` says how the vectors are
+    prepared, where that is not up to the options.
+    """
 
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """The function of the eigenvalues."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not define function(), which returns the metric as a function of eigenvalues."
-        )
+    function: Callable[[Tensor], Tensor]
+    of_sums: OfSums | None = None
+    own_rows: ClassVar[RowPreparation | None] = None
 
-    def of_sums(self) -> OfSums | None:
-        """The same function of a spectrum's power sums (see folds.py), where there is one."""
-        return None
+    @property
+    def _rows(self) -> RowPreparation:
+        return self.own_rows or self.options.pooled_rows
 
     def _quantity(self) -> Quantity:
-        return Quantity(self.function(), self.info.unit == "nats", self.of_sums())
+        return Quantity(self.function, self.info.unit == "nats", self.of_sums)
 
     def prepare(self, many: Sequence[PooledRows]) -> None:
-        """The spectra of several data, solved together."""
         o, quantity = self.options, self._quantity()
         summed = [data for data in many if quantity.of_sums is not None and summable(data, o.clamp_gram)]
         if summed and summed[0].on_gpu:
-            prepare_fold_sums(summed, self.rows(), o.group)
+            prepare_fold_sums(summed, self._rows, o.group)
         solved = [data for data in many if len(data) and not any(data is other for other in summed)]
-        pooled_spectra(solved, self.rows(), o.group, o.clamp_gram, quantity)
+        pooled_spectra(solved, self._rows, o.group, o.clamp_gram, quantity)
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
@@ -73,8 +72,8 @@ class PooledSpectrumMetric(Metric[PooledRows]):
         """(value, standard error), NaN where no vector has a direction."""
         o, quantity = self.options, self._quantity()
         if quantity.of_sums is not None and summable(data, o.clamp_gram):
-            return pooled_sums(data, self.rows(), o.group).evaluate(quantity.of_sums)
-        spectrum = pooled_spectrum(data, self.rows(), o.group, o.clamp_gram)
+            return evaluate_sums(data, self._rows, o.group, quantity.of_sums)
+        spectrum = pooled_spectrum(data, self._rows, o.group, o.clamp_gram)
         return (math.nan, math.nan) if float(spectrum.eigenvalues[-1]) <= 0 else spectrum.evaluate(quantity)
 
 
@@ -102,10 +101,7 @@ class DatasetEntropy(PooledSpectrumMetric):
         order=30,
     )
 
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """S_α."""
-        return lambda lam: spectrum_entropy(lam, self.options.alpha)
-
-    def of_sums(self) -> OfSums | None:
-        """S_1."""
-        return entropy_of_sums if self.options.alpha == 1 else None
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__(options)
+        self.function = partial(spectrum_entropy, alpha=self.options.alpha)
+        self.of_sums = entropy_of_sums if self.options.alpha == 1 else None

@@ -5,15 +5,13 @@ Squaring concentrates a distribution, so 1 ≤ entropy rank ≤ effective rank �
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric, rank_bound
 from layerscope.metrics.entropy import rounding_floor, spectrum_entropy
-from layerscope.metrics.folds import OfSums, effective_rank_of_sums, entropy_rank_of_sums
+from layerscope.metrics.folds import effective_rank_of_sums, entropy_rank_of_sums
 
 
 def effective_rank(eigenvalues: Tensor) -> Tensor:
@@ -55,13 +53,8 @@ class EffectiveRank(PooledSpectrumMetric):
         order=40,
     )
 
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """Effective rank."""
-        return effective_rank
-
-    def of_sums(self) -> OfSums:
-        """Effective rank."""
-        return effective_rank_of_sums
+    function = staticmethod(effective_rank)
+    of_sums = staticmethod(effective_rank_of_sums)
 
 
 class EntropyRank(PooledSpectrumMetric):
@@ -80,10 +73,5 @@ class EntropyRank(PooledSpectrumMetric):
         main=False,
     )
 
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """exp(S_1)."""
-        return entropy_rank
-
-    def of_sums(self) -> OfSums:
-        """exp(S_1)."""
-        return entropy_rank_of_sums
+    function = staticmethod(entropy_rank)
+    of_sums = staticmethod(entropy_rank_of_sums)

@@ -43,7 +43,11 @@ def prepared_view(data: ViewRows, index: int, rows: RowPreparation, group: int |
     key = ("view", index, rows, group)
     if key in data._memo:
         return data._memo[key]
-    prepared = _prepare_view(data, index, rows, group)
+    if group is None:
+        prepared = prepare_rows(data.view(index), rows)
+    else:
+        arrived = prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)
+        prepared = arrived[torch.from_numpy(data.order()).to(arrived.device)]
     if data.on_gpu:
         data._memo[key] = prepared
     return prepared
@@ -57,13 +61,6 @@ def prepare_views(many: Sequence[ViewRows], rows: RowPreparation, group: int | N
     for index in (0, 1):
         for data, prepared in zip(left, prepare_rows(stacked(left, index), rows), strict=True):
             data._memo["view", index, rows, group] = prepared
-
-
-def _prepare_view(data: ViewRows, index: int, rows: RowPreparation, group: int | None) -> Tensor:
-    if group is None:
-        return prepare_rows(data.view(index), rows)
-    prepared = prepare_grouped(torch.cat([z[:, index] for z in data.blocks()]), rows, None, group)
-    return prepared[torch.from_numpy(data.order()).to(prepared.device)]
 
 
 def fold_members(n: int, device: torch.device) -> list[Tensor]:
@@ -203,7 +200,7 @@ class SumsOfMany:
         whole, without = self._sent
         return whole.get(), without.get()
 
-    def evaluate(self, function: OfSums, index: int) -> tuple[float, float]:
+    def evaluate(self, index: int, function: OfSums) -> tuple[float, float]:
         """(value, standard error) of a function of one spectrum's sums; NaN where no vector has a direction."""
         whole, without = self._here
         if function not in self._values:  # of all at once: single numbers are slow
@@ -212,18 +209,6 @@ class SumsOfMany:
         if not float(whole[index, 0]) > 0:
             return math.nan, math.nan
         return values[index], jackknife_error(left_out[index])
-
-
-@dataclass(frozen=True)
-class FoldSums:
-    """One data's place among the sums of many."""
-
-    many: SumsOfMany
-    index: int
-
-    def evaluate(self, function: OfSums) -> tuple[float, float]:
-        """(value, standard error) of a function of the sums; NaN where no vector has a direction."""
-        return self.many.evaluate(function, self.index)
 
 
 def summable(data: PooledRows, clamp: bool) -> bool:
@@ -243,14 +228,14 @@ def prepare_fold_sums(many: Sequence[PooledRows], rows: RowPreparation, group: i
         grams = whole_matrices(some, rows, group)
         sums = SumsOfMany(*sums_without(grams, fold_members(n, grams.device)))
         for i, data in enumerate(some):
-            data._memo["sums", rows, group] = FoldSums(sums, i)
+            data._memo["sums", rows, group] = partial(sums.evaluate, i)
         left = [data for data in left if ("sums", rows, group) not in data._memo]
 
 
-def pooled_sums(data: PooledRows, rows: RowPreparation, group: int | None) -> FoldSums:
-    """The sums of one data. Computed once per data and preparation."""
+def evaluate_sums(data: PooledRows, rows: RowPreparation, group: int | None, function: OfSums) -> tuple[float, float]:
+    """(value, standard error) of a function of one data's sums, which are computed once per data and preparation."""
     prepare_fold_sums([data], rows, group)
-    return data._memo["sums", rows, group]
+    return data._memo["sums", rows, group](function)
 
 
 # --- entropies of Gram matrices whose rows are samples, without some of them (DiME, kernels) ------------------------------------
@@ -442,16 +427,8 @@ def _solve_on_gpu(many: Sequence[PooledRows], rows: RowPreparation, group: int |
         Spectrum(
             wholes[i].clone(),
             [next(values) for values in split],
-            partial(_solve_whole, data, rows, group, clamp),
-            partial(_solve_folds, data, rows, group, clamp),
+            lambda data=data: _solve(whole_matrix(data, rows, group, clamp)),  # type: ignore[misc]
+            lambda data=data: [_solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]],  # type: ignore[misc]
         )
         for i, data in enumerate(many)
     ]
-
-
-def _solve_whole(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> Tensor:
-    return _solve(whole_matrix(data, rows, group, clamp))
-
-
-def _solve_folds(data: PooledRows, rows: RowPreparation, group: int | None, clamp: bool) -> list[Tensor]:
-    return [_solve(folds) for folds in fold_matrices(data, rows, group, clamp)[1:]]

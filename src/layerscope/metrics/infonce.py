@@ -104,7 +104,6 @@ class InfoNCE(Metric[ViewRows]):
         return info_nce(a, b, o.temperature, o.infonce_one_way)
 
     def estimate(self, data: ViewRows) -> Estimate:
-        """The mean loss over prompts."""
         data.need_views(2, self.info.name)
         o = self.options
         if ("infonce", o) not in data._memo:  # the bound needs it too
@@ -137,6 +136,5 @@ class InfoNCEBound(InfoNCE):
     )
 
     def estimate(self, data: ViewRows) -> Estimate:
-        """log N minus the loss."""
         loss = super().estimate(data)
         return loss.mapped(lambda x: math.log(loss.n) - x, slope=-1.0)

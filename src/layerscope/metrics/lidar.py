@@ -155,7 +155,7 @@ class _Scatter:
 
     def entropy(self, without: int | None = None) -> float:
         """S_α of the eigenvalues of Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, of all prompts or without one fold; NaN where none is defined."""
-        whitened = self.whitened([without])[0]
+        whitened = self.whitened(without)
         return math.nan if whitened is None else float(gram_entropy(whitened, self.options.alpha))
 
     def entropies_without(self) -> list[float]:
@@ -208,22 +208,19 @@ class _Scatter:
         sound = _LEAST_LEFT * before < spread < math.inf and bool(rest.isfinite().all())
         return rest / n if sound else None
 
-    def whitened(self, without: Sequence[int | None]) -> list[Tensor | None]:
+    def whitened(self, without: int | None = None) -> Tensor | None:
         """Σ_w^{-1/2} Σ_b Σ_w^{-1/2}, or a matrix with the same eigenvalues, of all prompts (None) or without a fold.
 
         Whitening is through a Cholesky factor: the eigenvalues are the same as through Σ_w^{-1/2}. Where states are so large
         that δ is lost in the rounding of Σ_w, the factor is taken from the rows themselves, whose squares are not formed. None
         where even that has no room for δ.
         """
-        out: list[Tensor | None] = []
-        for fold in without:
-            noise, what = self._parts(fold)
-            factor, failed = torch.linalg.cholesky_ex(noise)
-            if int(failed) or not _is_sound(factor.diagonal().square()):
-                factor = self._factor_of_rows(fold)
-            whitened = _whiten(_by_factor(factor), what, self.centers is not None) if _is_sound(factor.diagonal()) else None
-            out.append(whitened if whitened is not None and bool(whitened.isfinite().all()) else None)
-        return out
+        noise, what = self._parts(without)
+        factor, failed = torch.linalg.cholesky_ex(noise)
+        if int(failed) or not _is_sound(factor.diagonal().square()):
+            factor = self._factor_of_rows(without)
+        whitened = _whiten(_by_factor(factor), what, self.centers is not None) if _is_sound(factor.diagonal()) else None
+        return whitened if whitened is not None and bool(whitened.isfinite().all()) else None
 
     def _factor_of_rows(self, without: int | None) -> Tensor:
         """The Cholesky factor of Σ_w with δ on its diagonal, through a QR decomposition of what its square would be."""
@@ -431,6 +428,5 @@ class LiDARRank(LiDAR):
     )
 
     def estimate(self, data: ViewRows) -> Estimate:
-        """exp of the entropy."""
         entropy = super().estimate(data)
         return entropy.mapped(math.exp, slope=math.exp(entropy.value))

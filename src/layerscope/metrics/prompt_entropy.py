@@ -42,7 +42,6 @@ class PromptEntropy(PromptMean):
     fused = "entropy_{}"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """S_α of each prompt."""
         return prompt_entropies(states, mask, self.options)
 
     def normalized(self, data: PromptValues, raw: Estimate, normalization: Normalization) -> Estimate:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo
 from layerscope.metrics.dataset_entropy import PooledSpectrumMetric
 from layerscope.metrics.effective_rank import singular_values
-from layerscope.metrics.options import Options, RowPreparation
+from layerscope.metrics.options import Options
 
 EPSILON = 1e-7
 
 
-def rankme(eigenvalues: Tensor, epsilon: float = EPSILON) -> Tensor:
+def rankme(eigenvalues: Tensor) -> Tensor:
     """exp(−Σ p log p) with p = σ / Σσ + ε."""
     sigma = singular_values(eigenvalues)
-    p = sigma / sigma.sum(-1, keepdim=True) + epsilon
+    p = sigma / sigma.sum(-1, keepdim=True) + EPSILON
     return torch.special.entr(p).sum(-1).exp()
 
 
@@ -46,10 +44,5 @@ class RankMe(PooledSpectrumMetric):
         main=False,
     )
 
-    def rows(self) -> RowPreparation:
-        """As they are."""
-        return "raw"
-
-    def function(self) -> Callable[[Tensor], Tensor]:
-        """RankMe."""
-        return rankme
+    own_rows = "raw"
+    function = staticmethod(rankme)

@@ -15,7 +15,7 @@ from torch import Tensor
 from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.folds import entropies_without, equal_folds, equal_folds_error
-from layerscope.metrics.options import RowPreparation, prepare_rows
+from layerscope.metrics.options import prepare_rows
 from layerscope.metrics.prompt_entropy import PromptEntropy
 from layerscope.metrics.samples import PooledRows, n_folds
 
@@ -99,15 +99,11 @@ class DatasetEntropyRBF(Metric[PooledRows]):
         main=False,
     )
 
-    def rows(self) -> RowPreparation:
-        """How the pooled vectors are prepared."""
-        return self.options.pooled_rows
-
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
         o = self.options
         n = min(len(data), o.dime_samples)
-        rows = prepare_rows(data.all()[:n], self.rows())
+        rows = prepare_rows(data.all()[:n], o.pooled_rows)
         if not bool(rows.any()):
             return Estimate(math.nan, n, data.width, undefined=n)
         gram = rbf_gram(rows)

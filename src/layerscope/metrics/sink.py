@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics.base import MetricInfo, PromptMean
-from layerscope.metrics.tokens.measures import find_sink
+from layerscope.metrics.tokens.norms import find_sink
 
 _SOURCE = "Sun et al. 2024 (massive activations); Xiao et al. 2024 (attention sinks)"
 
@@ -34,7 +34,6 @@ class SinkRatio(PromptMean):
     fused = "sink_ratio"
 
     def measure(self, states: Tensor, mask: Tensor) -> Tensor:
-        """The ratio of each prompt."""
         return find_sink(states, mask).ratio
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerscope.core.untrusted import exists
-from layerscope.errors import MissingExtraError, ModelError
+from layerscope.errors import ModelError, require
 from layerscope.models.source import hub_snapshot
 from layerscope.packages import file_sha256
 
@@ -50,10 +50,7 @@ def locate(spec: str | Path, offline: bool = False) -> Adapter:
 
 def require_peft() -> None:
     """Say which extra is missing if adapters cannot be applied."""
-    try:
-        import peft  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("applying adapters", "peft") from None
+    require("applying adapters", "peft", "peft")
 
 
 def apply(module: nn.Module, adapters: Sequence[Adapter]) -> tuple[nn.Module, list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from layerscope.catalogue import Catalogue, Converted, Entry, File, Installed, PackageMember
 from layerscope.core.runs import MARKER
-from layerscope.errors import MissingExtraError, ModelError
+from layerscope.errors import ModelError, require
 from layerscope.models import checkpoints
 from layerscope.models.settings import quiet
 from layerscope.packages import Package
@@ -52,11 +52,7 @@ def installed_model(folder: Path, package: str) -> Installed:
 
 def require_gguf() -> None:
     """Say which extra is missing if GGUF files cannot be read; transformers reads them with the help of accelerate."""
-    try:
-        import accelerate  # noqa: F401
-        import gguf  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("reading GGUF weights", "gguf") from None
+    require("reading GGUF weights", "gguf", "accelerate", "gguf")
 
 
 def convert_gguf(source: Path, into: Path) -> None:

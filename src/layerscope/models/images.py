@@ -11,7 +11,6 @@ from threading import Event
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from torch import nn
 
 from layerscope.capture.batches import Batch, make_image_batch
@@ -19,14 +18,14 @@ from layerscope.capture.hooks import Capture
 from layerscope.core.sites import Site
 from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
 from layerscope.data.items import Items
-from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, UnknownNameError
+from layerscope.errors import LayerscopeError, ModelError, UnknownNameError, require
 from layerscope.models.architectures import own_architecture
 from layerscope.models.architectures.aim import ATTENTIONS, AttentionMode
-from layerscope.models.declared import check_sizes
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.models.loaded import LoadedModel, Tokens
+from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import quiet
 from layerscope.models.source import Source, read_config
 
@@ -51,7 +50,6 @@ class ImageModel(LoadedModel):
 
     @property
     def kind(self) -> str:
-        """The model reads images."""
         return "images"
 
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
@@ -75,13 +73,7 @@ class ImageModel(LoadedModel):
 
     @property
     def family(self) -> Family:
-        """How the model's family is described."""
         return families()[self.anatomy.family]
-
-    @property
-    def device(self) -> torch.device:
-        """Where pixels go."""
-        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
     @cached_property
     def max_length(self) -> int | None:
@@ -142,15 +134,12 @@ class ImageModel(LoadedModel):
         return make_image_batch(rows, count, self.device, dtype=self.dtype, skip=skip, pool_class=self.pooling == "class")
 
     def run(self, batch: Batch) -> Any:
-        """Run the base model on a batch of images."""
         return self.family.call(self.module, batch.pixel_values)
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        """Not for images."""
         raise ModelError(f"{self.name} is an image model: it reads images, not token ids.")
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Not for images."""
         raise ModelError(f"{self.name} is an image model: give images (data=) instead of texts.")
 
 
@@ -175,11 +164,9 @@ class ImageReader(ItemReader):
         return Part(numbers, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), rows, size)
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
-        """Prepared images."""
         return self._model.reader.read(self._images, numbers)  # type: ignore[arg-type]
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        """Prepared views."""
         return ViewInputs(list(self._model.reader.views(self._images, numbers, views.count, views.seed)))  # type: ignore[arg-type]
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
@@ -211,7 +198,6 @@ class ImageReader(ItemReader):
 
     @property
     def has_class_token(self) -> bool:
-        """Whether the model has a class token."""
         return bool(self._model.anatomy.class_token)
 
     def facts(self, part: Part) -> dict[str, Any]:
@@ -235,7 +221,6 @@ class ImageReader(ItemReader):
         ]
 
     def close(self) -> None:
-        """End the processes that prepare images."""
         self._model.reader.close()
 
 
@@ -313,29 +298,11 @@ def _read_transformers(source: Source, family: str, options: dict[str, Any]) -> 
     given = dict(options)
     if loads:
         given.pop("trust_remote_code", None)
-    if not source.pickled:
-        check_sizes(source.path, read_config(source.path), source.weights, "vision_config")
-    try:
-        with quiet():
-            module, info = known.from_pretrained(
-                source.path, output_loading_info=True, local_files_only=True, use_safetensors=not source.pickled, **given
-            )
-    except LayerscopeError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{source.name} could not be loaded from {source.path}: {error}") from error
+    module, _ = read_pretrained(source, known, given, r"^(vision_model\.)?(pooler|head)\.", inner="vision_config")
     # What pools the last layer is not read, and is often not in the checkpoint.
     for part in ("pooler", "head"):
         if isinstance(getattr(module, part, None), nn.Module):
             _remove(module, part)
-    missing = sorted(
-        k for k in info.get("missing_keys", ()) if not k.removeprefix("vision_model.").startswith(("pooler.", "head."))
-    )
-    if missing:
-        raise ModelError(
-            f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(module).__name__} (e.g. "
-            f"{missing[0]}), which would be left random. The files are incomplete or belong to another architecture."
-        )
     return module
 
 
@@ -364,10 +331,7 @@ def describe_images(model: ImageModel, where: str) -> dict[str, Any]:
 
 def require_pillow() -> None:
     """Images are read with Pillow."""
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("reading images", "vision") from None
+    require("reading images", "vision", "PIL")
 
 
 def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -> tuple[Any, str]:

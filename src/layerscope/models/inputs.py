@@ -204,7 +204,6 @@ class TextReader(ItemReader):
         return _MOST_TOKENS * (_MOST_FOR_GPU if self.model.device.type == "cuda" else 1)
 
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
-        """Tokenize some texts for their lengths."""
         lengths = np.zeros(len(numbers), dtype=np.int64)
         truncated = np.zeros(len(numbers), dtype=bool)
         rows: list[np.ndarray] | None = []
@@ -223,7 +222,6 @@ class TextReader(ItemReader):
         return Part(numbers, lengths, truncated, TokenRows(tokens, np.cumsum(lengths) - lengths, lengths), size)
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
-        """Token ids."""
         return self.model.tokenize([self.texts[int(i)] for i in numbers], self.max_length).ids
 
     def start_views(self, views: ViewSettings, count: int | None = None) -> None:
@@ -273,21 +271,17 @@ class TextReader(ItemReader):
         return np.array(sorted(some, key=lambda i: (-len(texts[i]), texts[i]))[:count])
 
     def sample(self, number: int) -> Batch:
-        """The first tokens of one text."""
         ids = self.model.tokenize([self.texts[number]], min(self.max_length or 64, 64)).ids
         return self.model.make_batch(ids)
 
     @property
     def has_class_token(self) -> bool:
-        """As the model says."""
         return self.model.has_class_token
 
     def facts(self, part: Part) -> dict[str, Any]:
-        """The limit, and how many texts were cut."""
         return {**super().facts(part), "tokens": "all, special tokens included"}
 
     def warnings(self) -> list[str]:
-        """That fewer tokens were read than asked for."""
         if self._asked is None or self.model.max_length is None or self._asked <= self.model.max_length:
             return []
         return [f"max_length {self._asked} is more than the model's context: {self.model.max_length} was used."]

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerscope.errors import LayerscopeError, MissingExtraError, ModelError, one_line
+from layerscope.errors import ModelError, require
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
-from layerscope.models.declared import check_sizes
 from layerscope.models.families import families, family_for
 from layerscope.models.fingerprint import files_sha256, module_sha256, settings_sha256
 from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
-from layerscope.models.settings import pick_device, pick_dtype, quiet, without_advice
+from layerscope.models.pretrained import read_pretrained
+from layerscope.models.settings import pick_device, pick_dtype, without_advice
 from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model, sound_family
-from layerscope.models.source import Source, read_config, resolve
+from layerscope.models.source import Source, resolve
 from layerscope.spectra import faster
 
 
@@ -58,7 +58,7 @@ def load(
     if device_map is not None:
         if device is not None:
             raise ModelError("give either device or device_map, not both.")
-        _require_accelerate()
+        require("spreading a model over devices (device_map)", "device-map", "accelerate")
     target = None if device_map is not None else pick_device(device)
     if adapters:
         adapting.require_peft()
@@ -187,29 +187,14 @@ def _read(source: Source, options: dict[str, Any], trust_remote_code: bool) -> t
     from transformers import AutoModel, AutoTokenizer
 
     extra = {"gguf_file": source.gguf} if source.gguf else {}
-    # The files are on this machine by now: nothing may reach for the network behind the user's back.
-    common = {"local_files_only": True, **extra}
-    weights = {} if source.gguf else {"use_safetensors": not source.pickled}
-    if source.gguf is None and not source.pickled:
-        check_sizes(source.path, read_config(source.path), source.weights)
-    try:
-        without_advice()
-        with quiet(bars=source.gguf is not None):
-            loaded, info = AutoModel.from_pretrained(source.path, output_loading_info=True, **common, **weights, **options)
-            tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=trust_remote_code, **common)
-    except LayerscopeError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}") from error
+    tokenizer_options = {"local_files_only": True, "trust_remote_code": trust_remote_code, **extra}
+    without_advice()
+    loaded, tokenizer = read_pretrained(
+        source, AutoModel, options, r"^pooler\.", lambda: AutoTokenizer.from_pretrained(source.path, **tokenizer_options)
+    )
     module = unwrap(loaded)
     if isinstance(getattr(module, "pooler", None), nn.Module):
         setattr(module, "pooler", None)  # noqa: B010 - the type of a module's attribute is not known; it reads the last layer only, and is often not in the checkpoint
-    missing = sorted(key for key in info.get("missing_keys", ()) if not key.startswith("pooler."))
-    if missing:
-        raise ModelError(
-            f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(module).__name__} (e.g. "
-            f"{missing[0]}), which would be left random. The files are incomplete or belong to another architecture."
-        )
     return module, tokenizer
 
 
@@ -259,10 +244,3 @@ def _assemble(module: nn.Module, tokenizer: Any, name: str, family: str | None) 
     if isinstance(model, ImageModel):
         model.identity.update(describe_images(model, "given" if tokenizer is not None else "none given: layerscope's default"))
     return model
-
-
-def _require_accelerate() -> None:
-    try:
-        import accelerate  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("spreading a model over devices (device_map)", "device-map") from None

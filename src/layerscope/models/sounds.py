@@ -17,12 +17,11 @@ from layerscope.capture.batches import Batch
 from layerscope.data.items import Items
 from layerscope.data.sounds import RATE
 from layerscope.errors import DataError, LayerscopeError, ModelError
-from layerscope.models.declared import check_sizes
 from layerscope.models.families import families
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.modules import unwrap
-from layerscope.models.settings import quiet
+from layerscope.models.pretrained import read_pretrained
 from layerscope.models.source import Source, read_config
 
 _NOISE = 0.1  # of a sound's own level: 20 dB below it
@@ -36,11 +35,9 @@ class SoundModel(LoadedModel):
 
     @property
     def kind(self) -> str:
-        """The model reads sounds."""
         return "sounds"
 
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
-        """What turns sounds into the model's input."""
         if items.kind != self.kind:
             raise ModelError(f"{self.name} is a speech model: give sounds (WAV files, or a SoundSet) instead of {items.kind}.")
         rate = int(items.source.get("rate", RATE))
@@ -64,11 +61,6 @@ class SoundModel(LoadedModel):
         """Frames of the window; None where sounds may have any length."""
         return int(self.module.config.max_source_positions) if self.has_window else None  # type: ignore[union-attr, arg-type]
 
-    @property
-    def device(self) -> torch.device:
-        """Where samples go."""
-        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
-
     def frames(self, samples: int) -> int:
         """How many frames a sound of so many samples has."""
         if self.has_window:
@@ -81,7 +73,6 @@ class SoundModel(LoadedModel):
         return max(0, count)
 
     def lengths(self, rows: Sequence[Any]) -> list[int]:
-        """Frames of some sounds."""
         return [self.frames(len(row)) for row in rows]
 
     def make_batch(self, rows: Sequence[Any]) -> Batch:
@@ -101,17 +92,14 @@ class SoundModel(LoadedModel):
         return Batch(none, mask, counts, values)
 
     def run(self, batch: Batch) -> Any:
-        """Run the encoder on a batch of sounds."""
         name = "input_features" if self.has_window else "input_values"
         with torch.inference_mode():
             return self.module(**{name: batch.pixel_values})
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        """Not for sounds."""
         raise ModelError(f"{self.name} is a speech model: it reads sounds, not token ids.")
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Not for sounds."""
         raise ModelError(f"{self.name} is a speech model: give sounds (WAV files, or a SoundSet) instead of texts.")
 
 
@@ -126,7 +114,6 @@ class SoundReader(ItemReader):
         self._waves: Sequence[np.ndarray] = getattr(items, "waves")  # noqa: B009 - items of the kind `sounds` have them
 
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
-        """Frames of some sounds."""
         rows = self.read(numbers)
         lengths = np.array(self._model.lengths(rows), dtype=np.int64)
         window = getattr(self._model.processor, "n_samples", None) if self._model.has_window else None
@@ -134,7 +121,6 @@ class SoundReader(ItemReader):
         return Part(numbers, lengths, truncated, rows, sum(np.asarray(row).nbytes for row in rows))
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
-        """Samples."""
         return [self._waves[int(i)] for i in numbers]
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
@@ -150,7 +136,6 @@ class SoundReader(ItemReader):
         return ViewInputs(out)
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
-        """What is read of each sound."""
         model = self._model
         padding = "to the model's window; its frames beyond the sound are left out" if model.has_window else "none"
         return {
@@ -163,7 +148,6 @@ class SoundReader(ItemReader):
         }
 
     def facts(self, part: Part) -> dict[str, Any]:
-        """The window, and how many sounds are longer."""
         return {**super().facts(part), "tokens": "frames"}
 
 
@@ -178,27 +162,12 @@ def read_sound_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module
     """The speech model in a source's folder, its encoder where it has a decoder too, and its feature extractor."""
     from transformers import AutoFeatureExtractor, AutoModel
 
-    if not source.pickled:
-        check_sizes(source.path, read_config(source.path), source.weights)
-    try:
-        with quiet():
-            loaded, info = AutoModel.from_pretrained(
-                source.path, output_loading_info=True, local_files_only=True, use_safetensors=not source.pickled, **options
-            )
-            extractor = AutoFeatureExtractor.from_pretrained(
-                source.path, local_files_only=True, trust_remote_code=bool(options.get("trust_remote_code"))
-            )
-    except LayerscopeError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{source.name} could not be loaded from {source.path}: {error}") from error
+    trusted = bool(options.get("trust_remote_code"))
     # masks of time and features are for training; a checkpoint may lack their embedding
-    missing = sorted(key for key in info.get("missing_keys", ()) if not key.endswith("masked_spec_embed"))
-    if missing:
-        raise ModelError(
-            f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(loaded).__name__} (e.g. {missing[0]}), which "
-            "would be left random. The files are incomplete or belong to another architecture."
-        )
+    loaded, extractor = read_pretrained(
+        source, AutoModel, options, r"masked_spec_embed$",
+        lambda: AutoFeatureExtractor.from_pretrained(source.path, local_files_only=True, trust_remote_code=trusted),
+    )  # fmt: skip
     return unwrap(loaded), extractor
 
 

@@ -44,12 +44,12 @@ def _set(limit: int | None) -> None:
         torch.cuda.set_per_process_memory_fraction(share, index)
 
 
-def free_memory(device: torch.device | None, cached: bool = False) -> int:
-    """Bytes that are left on a GPU for this process; `cached`: with those that torch holds and does not use."""
+def free_memory(device: torch.device | None) -> int:
+    """Bytes that are left on a GPU for this process; under a bound, with those that torch holds and does not use."""
     free, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    left = free + unused if cached else free
-    return left if _allowed is None else max(0, min(free + unused, _allowed - torch.cuda.memory_allocated(device)))
+    taken = torch.cuda.memory_allocated(device)
+    unused = torch.cuda.memory_reserved(device) - taken
+    return free if _allowed is None else max(0, min(free + unused, _allowed - taken))
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -25,19 +25,16 @@ class LayerscopeCallback(TrainerCallback):
         self.watch: LayerWatch | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Begin to watch the model."""
         if not state.is_world_process_zero:
             return
         tokenizer = self.tokenizer if self.tokenizer is not None else kwargs.get("processing_class")
         self.watch = LayerWatch(model, self.texts, tokenizer, **self.settings)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step is done."""
         if self.watch is not None:
             self.watch.step(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close the logs."""
         if self.watch is not None:
             self.watch.close()
 
@@ -60,7 +57,6 @@ class PenaltyCallback(TrainerCallback):
         self._last: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Attach the penalty to the model."""
         self._detach()
         self.penalty = LayerPenalty(model, self.effect, **self.settings)
         # A loss divided by the tokens of all accumulated batches is summed over them, and scaled by the number of processes;
@@ -91,7 +87,6 @@ class PenaltyCallback(TrainerCallback):
                 state.log_history[-1]["layer_penalty"] = logs["layer_penalty"]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the hooks off the model."""
         self._detach()
 
     def _detach(self) -> None:

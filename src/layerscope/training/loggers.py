@@ -57,13 +57,11 @@ class CsvLog:
         atomic.write_json(path.with_suffix(".json"), conventions)
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """One line per row."""
         with atomic.explained(self.path):
             self._rows.writerows(rows)
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -79,13 +77,11 @@ class TensorBoardLog:
         self._writer.add_text("layerscope", f"```\n{json.dumps(conventions, indent=1)}\n```")
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """One point per curve."""
         for row in rows:
             self._writer.add_scalar(tag(row), row["value"], row["step"])
         self._writer.flush()
 
     def close(self) -> None:
-        """Finish the event file."""
         self._writer.close()
 
 
@@ -104,12 +100,10 @@ class WandbLog:
         self._run.define_metric("layers/*", step_metric="layers/step")
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """One point per curve."""
         if rows:
             self._run.log({"layers/step": rows[0]["step"], **{tag(row): row["value"] for row in rows}})
 
     def close(self) -> None:
-        """Finish the run if it is ours."""
         if self._own:
             self._run.finish()
 

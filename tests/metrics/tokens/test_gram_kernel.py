@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from layerscope.metrics import Options
-from layerscope.metrics.tokens.measures import find_sink, prepare_tokens
+from layerscope.metrics.tokens.measures import prepare_tokens
+from layerscope.metrics.tokens.norms import find_sink
 from layerscope_gpu.emulator import launch
 from layerscope_gpu.tokens import gram as gram_kernel
 from tests.kernels import needs_emulator, use_kernels

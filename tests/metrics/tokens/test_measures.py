@@ -6,17 +6,8 @@ import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
 from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import (
-    Sink,
-    curvatures,
-    find_sink,
-    measure_tokens,
-    prepare_tokens,
-    prompt_entropies,
-    solve_tokens,
-    without_token,
-)
-from layerscope.metrics.tokens.norms import sum_in_groups
+from layerscope.metrics.tokens.measures import curvatures, measure_tokens, prepare_tokens, prompt_entropies, solve_tokens
+from layerscope.metrics.tokens.norms import Sink, find_sink, sum_in_groups, without_token
 from layerscope.spectra import faster
 from layerscope_gpu import eigenvalues
 from layerscope_gpu.solvers import tridiagonal

@@ -18,26 +18,9 @@ from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.tokens.norms import Sink, TokenFacts, find_sink, full_mask, token_norms, token_sum, without_token
+from layerscope.metrics.tokens.norms import Sink, TokenFacts, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import faster, full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
-
-__all__ = [
-    "PreparedTokens",
-    "Sink",
-    "TokenMeasures",
-    "curvatures",
-    "entropy_kernel",
-    "find_sink",
-    "full_mask",
-    "is_entropy_ready",
-    "measure_tokens",
-    "prepare_tokens",
-    "prompt_entropies",
-    "solve_tokens",
-    "token_entropy",
-    "without_token",
-]
 
 # ‖v‖² under this share of ‖z_k‖² + ‖z_{k+1}‖² is a difference of equal states: it has no direction.
 _EQUAL_STATES = 1e-14

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -76,25 +76,10 @@ class AimConfig:
         return (self.image_size // self.patch_size) ** 2
 
     # The names under which the rest of the package, and transformers' models, keep these.
-    @property
-    def model_type(self) -> str:
-        """Which family this is."""
-        return MODEL_TYPE
-
-    @property
-    def hidden_size(self) -> int:
-        """Features of a patch's state."""
-        return self.width
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Number of blocks."""
-        return self.blocks
-
-    @property
-    def num_channels(self) -> int:
-        """Colors of a pixel."""
-        return self.channels
+    model_type: ClassVar[str] = MODEL_TYPE
+    hidden_size = property(lambda self: self.width)
+    num_hidden_layers = property(lambda self: self.blocks)
+    num_channels = property(lambda self: self.channels)
 
     def to_dict(self) -> dict[str, Any]:
         """As published: the keys of Apple's config.json, and beside them what ours adds."""
@@ -217,7 +202,6 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Token by token."""
         return self.fc2(functional.gelu(self.fc1(x)))
 
 
@@ -232,7 +216,6 @@ class AimBlock(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The state after the block."""
         x = x + self.attn(self.norm_1(x), mask)
         return x + self.mlp(self.norm_2(x))
 

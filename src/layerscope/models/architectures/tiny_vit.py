@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,34 +36,19 @@ class TinyVitConfig:
     windows: tuple[int, int, int] = (7, 7, 14)
     mlp_ratio: int = 4
 
-    @property
-    def model_type(self) -> str:
-        """Which family this is."""
-        return MODEL_TYPE
-
-    @property
-    def patch_size(self) -> int:
-        """Pixels, along one side, that a token of the third stage stands for."""
-        return 16
-
-    @property
-    def hidden_size(self) -> int:
-        """Features of a state in the third stage."""
-        return self.widths[2]
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Blocks of the third stage."""
-        return self.depths[2]
+    # of the third stage, under the names of transformers' models
+    model_type: ClassVar[str] = MODEL_TYPE
+    patch_size: ClassVar[int] = 16  # pixels, along one side, that a token stands for
+    hidden_size = property(lambda self: self.widths[2])
+    num_hidden_layers = property(lambda self: self.depths[2])
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written to config.json."""
         return {"model_type": MODEL_TYPE, **asdict(self)}
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> TinyVitConfig:
         """The opposite of `to_dict`."""
-        given: dict[str, Any] = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
+        given: dict[str, Any] = {field.name: facts[field.name] for field in fields(cls) if field.name in facts}
         listed: dict[str, Any] = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         return cls(**{**given, **listed})
 
@@ -100,7 +85,6 @@ class ConvBlock(nn.Module):
         self.conv3 = ConvNorm(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same size."""
         inner = functional.gelu(self.conv2(functional.gelu(self.conv1(x))))
         return functional.gelu(x + self.conv3(inner))
 
@@ -166,7 +150,6 @@ class TinyMlp(nn.Module):
         self.fc2 = nn.Linear(ratio * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Token by token."""
         return self.fc2(functional.gelu(self.fc1(self.norm(x))))
 
 
@@ -223,12 +206,10 @@ class TinyVitModel(nn.Module):
         second = Stage(attention(1), Merge(widths[1], widths[2]))
         self.layers = nn.ModuleList([first, second, Stage(attention(2), None)])
 
-    def _stages(self) -> tuple[Any, Any, Any]:
-        return self.layers[0], self.layers[1], self.layers[2]
-
     def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> TinyVitOutput:
         """States of the third stage of some images (B, C, H, W); sides must be multiples of 16."""
-        first, second, third = self._stages()
+        stages: Any = self.layers
+        first, second, third = stages
         x = self.patch_embed(pixel_values)
         for block in first.blocks:
             x = block(x)

@@ -50,17 +50,12 @@ VIT_MAE = MaeFamily(
 )
 
 # DINOv2 (Oquab et al. 2023): a class token, and a layer scale on each branch, which is read after it.
-DINOV2 = Family(
+DINOV2 = replace(
+    VIT,
     name="dinov2",
     model_types=("dinov2",),
     blocks="encoder.layer|layers",
-    final_norm="layernorm",
     taps=pre_norm_taps("norm1", "layer_scale1", "norm2", "layer_scale2"),
-    residual="sequential",
-    bidirectional=True,
-    modality="image",
-    class_token=True,
-    hf_norms_last=False,
     notes="branches are read after their layer scale",
 )
 
@@ -76,17 +71,12 @@ DINOV2_WITH_REGISTERS = replace(
 #
 # A model that pools over patches (`use_mean_pooling`) norms only what it has pooled: it has no final norm. The others norm every
 # token after the last block.
-BEIT = Family(
+BEIT = replace(
+    VIT,
     name="beit",
     model_types=("beit",),
-    blocks="layers|encoder.layer",
     final_norm=lambda config: None if config.use_mean_pooling else "layernorm",
     taps=pre_norm_taps("layernorm_before", "attention * lambda_1", "layernorm_after", "mlp|output * lambda_2"),
-    residual="sequential",
-    bidirectional=True,
-    modality="image",
-    class_token=True,
-    hf_norms_last=False,
     notes="branches are read after their layer scale",
 )
 
@@ -94,18 +84,14 @@ BEIT = Family(
 #
 # A norm stands before the first block, so layer 0 is normed; the norm after the last block is applied by the model to the class
 # token alone, and `applied` does the same at every layer.
-CLIP = Family(
+CLIP = replace(
+    VIT,
     name="clip",
     model_types=("clip_vision_model",),
     blocks="encoder.layers|vision_model.encoder.layers",
     final_norm="post_layernorm|vision_model.post_layernorm",
     taps=pre_norm_taps("layer_norm1", "self_attn", "layer_norm2", "mlp"),
-    residual="sequential",
-    bidirectional=True,
-    modality="image",
-    class_token=True,
     class_norm_only=True,
-    hf_norms_last=False,
     loads="CLIPVisionModel",
     containers=("clip",),
     notes="the model applies its final norm to the class token only; patches stay raw",
@@ -124,16 +110,14 @@ SIGLIP = replace(
 )
 
 # AIMv2's image model (Fini et al. 2024): no class token; it reads both ways; its pooling head is not read.
-AIMV2 = Family(
+AIMV2 = replace(
+    VIT,
     name="aimv2",
     model_types=("aimv2_vision_model",),
     blocks="encoder.layers",
     final_norm="rms_norm",
     taps=pre_norm_taps("rms_norm1", "attention", "rms_norm2", "ffn"),
-    residual="sequential",
-    bidirectional=True,
-    modality="image",
-    hf_norms_last=False,
+    class_token=False,
     loads="Aimv2VisionModel",
     containers=("aimv2",),
 )
@@ -141,15 +125,15 @@ AIMV2 = Family(
 # AIM (El-Nouby et al. 2024), the autoregressive image model: no class token, a norm after the last block.
 #
 # Which patches see which is a setting of the loaded model (`attention=`); the architecture is in `models/architectures/aim.py`.
-AIM = Family(
+AIM = replace(
+    VIT,
     name="aim",
     model_types=("aim",),
     blocks="trunk.blocks",
     final_norm="trunk.post_trunk_norm",
     taps=pre_norm_taps("norm_1", "attn", "norm_2", "mlp"),
-    residual="sequential",
-    modality="image",
-    hf_norms_last=False,
+    bidirectional=False,
+    class_token=False,
 )
 
 

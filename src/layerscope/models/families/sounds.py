@@ -38,24 +38,16 @@ class Wav2Vec2Family(Family):
 
 
 WAV2VEC2 = Wav2Vec2Family(
-    name="wav2vec2",
-    model_types=("wav2vec2", "hubert"),
-    blocks="encoder.layers",
-    final_norm=None,
-    bidirectional=True,
-    modality="sound",
-    notes="one sound at a time: padding would change the states of models that norm over time",
+    **vars(replace(_AFTER, notes="one sound at a time: padding would change the states of models that norm over time"))
 )
 
-WHISPER = Family(
+WHISPER = replace(
+    _BEFORE,
     name="whisper",
     model_types=("whisper",),
     blocks="layers",
     final_norm="layer_norm",
     taps=pre_norm_taps("self_attn_layer_norm", "self_attn", "final_layer_norm", "fc2"),
-    residual="sequential",
-    bidirectional=True,
-    modality="sound",
     notes="the encoder; sounds are padded to its window, and the frames of the sound itself are read",
 )
 

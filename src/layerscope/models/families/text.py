@@ -26,13 +26,11 @@ LLAMA = Family(
 )  # fmt: skip
 
 # Gemma 2 and 3 (text): each branch is normed again before it is added, so the branch is read after that norm.
-GEMMA3 = Family(
+GEMMA3 = replace(
+    LLAMA,
     name="gemma3",
     model_types=("gemma3_text", "gemma2"),
-    blocks="layers",
-    final_norm="norm",
     taps=pre_norm_taps("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-    residual="sequential",
 )
 
 # GPT-2.
@@ -51,10 +49,10 @@ def _residual(config: Any) -> Residual:
     return "parallel" if getattr(config, "use_parallel_residual", True) else "sequential"
 
 
-GPT_NEOX = Family(
+GPT_NEOX = replace(
+    LLAMA,
     name="gpt_neox",
     model_types=("gpt_neox",),
-    blocks="layers",
     final_norm="final_layer_norm",
     taps=pre_norm_taps("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
     residual=_residual,

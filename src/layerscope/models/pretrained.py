@@ -1,0 +1,46 @@
+"""What transformers makes of a model's files: checked before, and complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from layerscope.errors import LayerscopeError, ModelError, one_line
+from layerscope.models.declared import check_sizes
+from layerscope.models.settings import quiet
+from layerscope.models.source import Source, read_config
+
+
+def read_pretrained(
+    source: Source,
+    known: Any,
+    options: dict[str, Any],
+    unread: str,
+    beside: Callable[[], Any] = lambda: None,
+    inner: str = "text_config",
+) -> tuple[Any, Any]:
+    """The model of transformers' class `known` in a source's files, and what `beside` reads there, such as a tokenizer.
+
+    Weights that match `unread` may be missing: they pool the last layer, or are for training. `inner` is as for `check_sizes`.
+    """
+    if source.gguf is None and not source.pickled:
+        check_sizes(source.path, read_config(source.path), source.weights, inner)
+    weights = {"gguf_file": source.gguf} if source.gguf else {"use_safetensors": not source.pickled}
+    try:
+        with quiet(bars=source.gguf is not None):
+            # The files are on this machine by now: nothing may reach for the network behind the user's back.
+            given = {"local_files_only": True, **weights, **options}
+            module, info = known.from_pretrained(source.path, output_loading_info=True, **given)
+            other = beside()
+    except LayerscopeError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{source.name} could not be loaded from {source.path}: {one_line(str(error))}") from error
+    missing = sorted(key for key in info.get("missing_keys", ()) if not re.search(unread, key))
+    if missing:
+        raise ModelError(
+            f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(module).__name__} (e.g. {missing[0]}), which "
+            "would be left random. The files are incomplete or belong to another architecture."
+        )
+    return module, other
