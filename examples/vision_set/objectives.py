@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from layerscope.models.architectures.aim import AimConfig, AimModel, sine_positions, write_aim
+from layerscope.models.architectures.aim import AimConfig, AimModel, sine_positions
+from layerscope.models.architectures.files import write_model
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Autoregressive(Objective):
         """In the layout of the published AIMs, to be read with every patch seeing every other, as they are."""
         trunk = self.trunk.half()
         trunk.config.attention = "bidirectional"  # type: ignore[union-attr]
-        write_aim(trunk, folder)  # type: ignore[arg-type]
+        write_model(trunk, folder)  # type: ignore[arg-type]
 
 
 OBJECTIVES: dict[str, type[Objective]] = {"supervised": Supervised, "mae": Masked, "ar": Autoregressive}

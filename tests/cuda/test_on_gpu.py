@@ -15,7 +15,7 @@ from layerscope.metrics import Options, PooledRows, ViewRows, get_metric, metric
 from layerscope.metrics.folds import fold_members
 from layerscope.metrics.tokens import long_prompts
 from layerscope.metrics.tokens.long_prompts import prepare_long
-from layerscope.metrics.tokens.measures import measure_tokens, token_entropy
+from layerscope.metrics.tokens.measures import token_entropy
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.models import modules
 from layerscope.spectra import chebyshev, eigvalsh, resolvents, usable_solvers
@@ -30,6 +30,7 @@ from layerscope_gpu.passes import rotary
 from layerscope_gpu.solvers import band, cusolver, small, tridiagonal
 from layerscope_gpu.tokens import normed, rows, sums
 from tests.capture.support import reduce_states
+from tests.metrics.support import measure_tokens
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KINDS = ("random", "anisotropic", "sink", "decaying")

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from layerscope.metrics import Metric, Options, get_metric
+from layerscope.metrics.tokens.measures import prepare_tokens, solve_tokens
+from layerscope.metrics.tokens.norms import Sink
 from tests.metrics import reference as ref
 
 
@@ -126,3 +128,18 @@ REFERENCES: dict[str, Callable[[Samples, Options], float]] = {
 def tensor(values: Any) -> Tensor:
     """A float64 tensor."""
     return torch.as_tensor(np.asarray(values), dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class TokenMeasures:
+    """Per prompt (B,), by sink; `flat` counts differences of length zero."""
+
+    entropy: dict[str, Tensor]
+    curvature: dict[str, Tensor]
+    flat: Tensor
+
+
+def measure_tokens(states: Tensor, mask: Tensor | None, sink: Sink | None, options: Options, **what: Any) -> TokenMeasures:
+    """The token measures of one site, eigenvalues and all."""
+    prepared = prepare_tokens(states, mask, None if sink is None else sink.position, options, **what)
+    return TokenMeasures(solve_tokens([prepared], options)[0], prepared.curvature, prepared.flat)

@@ -9,9 +9,8 @@ import torch
 from layerscope.metrics import Options, get_metric, matrix_entropy
 from layerscope.metrics.dime import dime_values
 from layerscope.metrics.infonce import info_nce
-from layerscope.metrics.tokens.measures import measure_tokens
 from tests.metrics import reference as ref
-from tests.metrics.support import tensor
+from tests.metrics.support import measure_tokens, tensor
 
 close = pytest.approx
 

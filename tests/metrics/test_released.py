@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from layerscope.metrics import Options, get_metric
-from layerscope.metrics.tokens.measures import measure_tokens
 from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
-from tests.metrics.support import accumulate, add, make_samples, pad, tensor
+from tests.metrics.support import accumulate, add, make_samples, measure_tokens, pad, tensor
 
 close = pytest.approx
 WIDTHS = {"N>D": 6, "N<D": 40}

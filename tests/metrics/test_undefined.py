@@ -8,10 +8,9 @@ import torch
 
 from layerscope.errors import UnknownNameError
 from layerscope.metrics import Options, expand_names, get_metric, interval, matrix_entropy, metrics, normalizer, spectrum_entropy
-from layerscope.metrics.tokens.measures import measure_tokens
 from layerscope.metrics.tokens.norms import find_sink
 from tests.metrics import reference as ref
-from tests.metrics.support import make_samples, pad, tensor
+from tests.metrics.support import make_samples, measure_tokens, pad, tensor
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.normal(size=(6, 8))

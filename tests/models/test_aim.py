@@ -19,8 +19,8 @@ from layerscope.models.architectures.aim import (
     is_aim,
     read_aim,
     sine_positions,
-    write_aim,
 )
+from layerscope.models.architectures.files import write_model
 
 SMALL = {"image_size": 16, "patch_size": 4, "width": 24, "blocks": 2, "heads": 3}
 PATCHES = 16
@@ -149,7 +149,7 @@ def test_round_trip(tmp_path: Path, attention: str) -> None:
     torch.manual_seed(0)
     config = AimConfig(**SMALL, attention=attention, prefix=3 if attention == "prefix" else None)
     model = AimModel(config).eval()
-    again = read_aim(write_aim(model, tmp_path / "saved"))
+    again = read_aim(write_model(model, tmp_path / "saved"))
     assert again.config == config
     pixels = torch.randn(2, 3, 16, 16)
     with torch.inference_mode():

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from layerscope.metrics import Options
 from layerscope.metrics.entropy import gram_entropy
-from layerscope.metrics.tokens.measures import measure_tokens
 from layerscope.metrics.tokens.norms import find_sink
 from layerscope.spectra import chebyshev
 from layerscope.spectra.execution import half_products
+from tests.metrics.support import measure_tokens
 
 KINDS = ["plain", "anisotropic", "sink", "decaying", "raw", "one direction", "three rows", "narrow"]
 WAYS = [(torch.float64, False), (torch.float32, False), (torch.float32, True)]

@@ -1,7 +1,7 @@
 """One forward pass, states at chosen sites, reduced inside the hooks. Imports only torch, numpy and the standard library."""
 
 from layerscope.capture.anatomy import Anatomy, Tap, expand_sites
-from layerscope.capture.batches import Batch, make_batch, make_image_batch, plan_batches, run_batches, token_budget
+from layerscope.capture.batches import Batch, make_batch, plan_batches, run_batches, token_budget
 from layerscope.capture.hooks import FINAL_NORMS, Capture, FinalNorm, check_residual
 from layerscope.capture.reduce import Reduced, Reducer
 from layerscope.core.sites import DEFAULT_SITES, Site
@@ -20,7 +20,6 @@ __all__ = [
     "check_residual",
     "expand_sites",
     "make_batch",
-    "make_image_batch",
     "plan_batches",
     "run_batches",
     "token_budget",

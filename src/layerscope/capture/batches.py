@@ -66,27 +66,6 @@ def make_batch(
     return Batch(placed(torch.from_numpy(tokens), device), placed(torch.from_numpy(mask), device), lengths, left=left)
 
 
-def make_image_batch(
-    rows: Sequence[np.ndarray],
-    tokens: int,
-    device: torch.device | str = "cpu",
-    *,
-    dtype: torch.dtype | None = None,
-    skip: int = 0,
-    pool_class: bool = False,
-) -> Batch:
-    """Images as their processor left them, all of one size; `tokens` are read of each."""
-    sizes = {row.shape for row in rows}
-    if len(sizes) > 1:
-        shown = ", ".join("×".join(map(str, size)) for size in sorted(sizes)[:3])
-        raise LayerscopeError(f"the image processor gives images of different sizes ({shown}); it must give one size.")
-    pixels = torch.from_numpy(np.stack(rows))
-    if pixels.is_floating_point() and dtype is not None:
-        pixels = pixels.to(dtype)
-    none = torch.empty((len(rows), 0), dtype=torch.int64, device=device)
-    return Batch(none, None, [tokens] * len(rows), placed(pixels, device), skip, pool_class)
-
-
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:
     """Group texts of similar length so that batch size × longest text stays within `tokens`.
 

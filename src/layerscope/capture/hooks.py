@@ -98,7 +98,8 @@ class Capture:
 
         def read(*found: Any) -> None:
             if self._thread == threading.get_ident():
-                self._read(index, _scaled(first_tensor(*found), tap))
+                states = first_tensor(*found)
+                self._read(index, states if tap.scale is None else states * tap.scale)
 
         def before(_module: nn.Module, given: Any, named: Any) -> None:
             read(given, named)
@@ -153,10 +154,6 @@ def first_tensor(*sources: Any) -> Tensor:
     raise RuntimeError(
         "a hooked module received or returned no tensor: this family does not describe the model. Give another one with family="
     )
-
-
-def _scaled(states: Tensor, tap: Tap) -> Tensor:
-    return states if tap.scale is None else states * tap.scale
 
 
 def _tap(anatomy: Anatomy, site: Site) -> Tap:

@@ -246,7 +246,8 @@ def _try_prompts(metric: PromptMean, generator: torch.Generator) -> None:
             f"metric {name!r}: measure gives NaN for ordinary states (17 to 24 tokens of width 16). "
             "NaN is for prompts for which the metric is not defined."
         )
-    _finite(name, values)
+    if bool(torch.isinf(values).any()):
+        raise PluginError(f"metric {name!r}: measure gives infinite values for ordinary states.")
     padded = checked_values(metric, metric.measure(torch.where(mask.unsqueeze(-1), states, 100.0), mask), 3)
     if not torch.allclose(values, padded, rtol=1e-4, atol=1e-6):
         raise PluginError(f"metric {name!r}: measure reads padding. Leave out the tokens where `mask` is False.")
@@ -261,11 +262,6 @@ def checked_values(metric: PromptMean, values: Any, prompts: int) -> torch.Tenso
             f"it returned {got}."
         )
     return values.detach().double()
-
-
-def _finite(name: str, values: torch.Tensor) -> None:
-    if bool(torch.isinf(values).any()):
-        raise PluginError(f"metric {name!r}: measure gives infinite values for ordinary states.")
 
 
 def _check_estimate(info: MetricInfo, estimate: Any) -> None:

@@ -11,9 +11,10 @@ from threading import Event
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from torch import nn
 
-from layerscope.capture.batches import Batch, make_image_batch
+from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.core.sites import Site
 from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
@@ -28,6 +29,7 @@ from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import quiet
 from layerscope.models.source import Source, read_config
+from layerscope.spectra import placed
 
 TokensRead = Literal["patches", "all"]
 TOKENS_READ: tuple[TokensRead, ...] = get_args(TokensRead)
@@ -131,7 +133,14 @@ class ImageModel(LoadedModel):
             raise UnknownNameError("tokens", read, TOKENS_READ)
         skip = self.anatomy.leading if read == "patches" else 0
         count = self.count_tokens(rows[0]) - skip
-        return make_image_batch(rows, count, self.device, dtype=self.dtype, skip=skip, pool_class=self.pooling == "class")
+        sizes = {row.shape for row in rows}
+        if len(sizes) > 1:
+            shown = ", ".join("×".join(map(str, size)) for size in sorted(sizes)[:3])
+            raise LayerscopeError(f"the image processor gives images of different sizes ({shown}); it must give one size.")
+        pixels = torch.from_numpy(np.stack(rows))
+        pixels = placed(pixels.to(self.dtype) if pixels.is_floating_point() else pixels, self.device)
+        no_ids = torch.empty((len(rows), 0), dtype=torch.int64, device=self.device)
+        return Batch(no_ids, None, [count] * len(rows), pixels, skip, self.pooling == "class")
 
     def run(self, batch: Batch) -> Any:
         return self.family.call(self.module, batch.pixel_values)

@@ -22,15 +22,10 @@ DTYPES = {
 
 def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
     """A floating-point type, or "auto" for the checkpoint's own."""
-    if isinstance(dtype, torch.dtype):
-        if dtype not in DTYPES.values():
-            raise UnknownNameError("dtype", str(dtype).removeprefix("torch."), [*DTYPES, "auto"])
-        return dtype
-    if dtype == "auto":
-        return dtype
-    if dtype not in DTYPES:
-        raise UnknownNameError("dtype", str(dtype), [*DTYPES, "auto"])
-    return DTYPES[dtype]
+    name = str(dtype).removeprefix("torch.")
+    if name != "auto" and name not in DTYPES:
+        raise UnknownNameError("dtype", name, [*DTYPES, "auto"])
+    return DTYPES.get(name, name)
 
 
 def devices_here() -> list[str]:

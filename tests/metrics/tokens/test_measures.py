@@ -6,13 +6,13 @@ import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options
 from layerscope.metrics.tokens import measures
-from layerscope.metrics.tokens.measures import curvatures, measure_tokens, prepare_tokens, prompt_entropies, solve_tokens
+from layerscope.metrics.tokens.measures import curvatures, prepare_tokens, prompt_entropies, solve_tokens
 from layerscope.metrics.tokens.norms import Sink, find_sink, sum_in_groups, without_token
 from layerscope.spectra import faster
 from layerscope_gpu import eigenvalues
 from layerscope_gpu.solvers import tridiagonal
 from tests.metrics import reference as ref
-from tests.metrics.support import pad, tensor
+from tests.metrics.support import measure_tokens, pad, tensor
 
 WIDTH = 16
 LENGTHS = {"gram": (3, 7, 12, 16), "direct": (3, 9, 17, 40)}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.options import Options, RowPreparation, check_rows, zero_row_floor
-from layerscope.metrics.tokens.norms import Sink, TokenFacts, full_mask, token_norms, token_sum, without_token
+from layerscope.metrics.tokens.norms import TokenFacts, full_mask, token_norms, token_sum, without_token
 from layerscope.spectra import faster, full_precision, joined
 from layerscope.spectra.chebyshev import approximate_entropy
 
@@ -31,15 +31,6 @@ _FEWEST_APPROXIMATED = 256
 
 
 Space = Callable[[Tensor], Tensor]  # memory for one more batch of matrices like the given one
-
-
-@dataclass(frozen=True)
-class TokenMeasures:
-    """Per prompt (B,): values in float64, NaN where undefined; `flat` counts differences of length zero."""
-
-    entropy: dict[str, Tensor]  # by sink: "keep", "drop"
-    curvature: dict[str, Tensor]
-    flat: Tensor
 
 
 @dataclass(frozen=True)
@@ -75,26 +66,6 @@ def curvatures(
     return _mean_angle(squares, dots, _EQUAL_STATES * norms, mask, absolute)
 
 
-def measure_tokens(
-    states: Tensor,
-    mask: Tensor | None,
-    sink: Sink | None,
-    options: Options,
-    *,
-    entropy: bool = True,
-    curvature: bool = True,
-    dtype: torch.dtype = torch.float64,
-) -> TokenMeasures:
-    """Entropy and curvature of each prompt, with the sink token kept and (where `sink` is given) dropped.
-
-    `mask=None` says that no token is padding, which saves a pass over the states. `dtype` is what Gram matrices are formed in.
-    """
-    position = None if sink is None else sink.position
-    prepared = prepare_tokens(states, mask, position, options, entropy=entropy, curvature=curvature, dtype=dtype)
-    solved = solve_tokens([prepared], options)[0]
-    return TokenMeasures(solved, prepared.curvature, prepared.flat)
-
-
 def prepare_tokens(
     states: Tensor,
     mask: Tensor | None,
@@ -107,8 +78,10 @@ def prepare_tokens(
     total: Tensor | None = None,
     space: Space | None = None,
 ) -> PreparedTokens:
-    """All of `measure_tokens` but the eigenvalues, which are cheaper for many sites at once; `sink` is the token's position.
+    """Entropy and curvature of each prompt, with the sink token kept and (where its position `sink` is given) dropped.
 
+    All but the eigenvalues, which are cheaper for many sites at once (`solve_tokens`). `mask=None` says that no token is padding,
+    which saves a pass over the states. `dtype` is what Gram matrices are formed in.
     `total` is the states' `token_sum` without padding, for those who have it already. `space` is where matrices go.
     """
     check_rows(options.rows)

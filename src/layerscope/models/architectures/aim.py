@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from layerscope.errors import ModelError, UnknownNameError
+from layerscope.models.architectures.files import StatesOutput
 
 AttentionMode = Literal["bidirectional", "prefix", "causal"]
 ATTENTIONS: tuple[AttentionMode, ...] = get_args(AttentionMode)
@@ -109,14 +110,6 @@ def is_aim(facts: Mapping[str, Any]) -> bool:
 
 
 _EPS = 1e-6
-
-
-@dataclass
-class AimOutput:
-    """`last_hidden_state` (B, patches, D) is after the final norm; the L + 1 `hidden_states`, if asked for, are before it."""
-
-    last_hidden_state: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
 
 
 def sine_positions(rows: int, columns: int, width: int) -> Tensor:
@@ -270,12 +263,14 @@ class AimModel(nn.Module):
             return attention_mask(patches, None, device)
         return attention_mask(patches, self.config.prefix if prefix is None else prefix, device)
 
-    def forward(self, pixel_values: Tensor, prefix: Tensor | int | None = None, output_hidden_states: bool = False) -> AimOutput:
+    def forward(
+        self, pixel_values: Tensor, prefix: Tensor | int | None = None, output_hidden_states: bool = False
+    ) -> StatesOutput:
         """States of the patches of some images (B, C, H, W)."""
         x = self.preprocessor(pixel_values)
         states = [x] if output_hidden_states else None
         last = self.trunk(x, self.mask(x.shape[1], prefix, x.device), states)
-        return AimOutput(last, tuple(states) if states is not None else None)
+        return StatesOutput(last, tuple(states) if states is not None else None)
 
 
 _HEADS = ("head.",)  # the published classifier, which pools the average of six layers: not part of the trunk
@@ -289,7 +284,7 @@ def read_aim(
     attention: AttentionMode | None = None,
     prefix: int | None = None,
 ) -> AimModel:
-    """The model in a folder with config.json and safetensors, as published or as `write_aim` leaves it.
+    """The model in a folder with config.json and safetensors, as published or as `write_model` leaves it.
 
     `dtype` None keeps that of the files. Every weight of the trunk must be there; a classifier's are left out.
     """
@@ -309,19 +304,6 @@ def read_aim(
         state = {key: value.to(dtype) for key, value in state.items()}
     model.load_state_dict(state, assign=True)
     return model
-
-
-def write_aim(model: AimModel, folder: str | Path) -> Path:
-    """Write config.json and model.safetensors in the published layout."""
-    from safetensors.torch import save_file
-
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps(model.config.to_dict(), indent=2) + "\n"
-    (target / "config.json").write_text(text, encoding="utf-8")
-    return target
 
 
 def _difference(wanted: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]]) -> str:

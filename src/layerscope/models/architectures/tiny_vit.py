@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from layerscope.data.images.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
 from layerscope.errors import ModelError
+from layerscope.models.architectures.files import StatesOutput, write_model
 
 MODEL_TYPE = "tiny_vit_stage"
 
@@ -179,14 +180,6 @@ class Stage(nn.Module):
         self.downsample = downsample
 
 
-@dataclass
-class TinyVitOutput:
-    """The states after the third stage (B, tokens, D); with `hidden_states`, L + 1 of them."""
-
-    last_hidden_state: Tensor
-    hidden_states: tuple[Tensor, ...] | None = None
-
-
 class TinyVitModel(nn.Module):
     """Pixels to the states of the third stage, in raster order."""
 
@@ -206,7 +199,7 @@ class TinyVitModel(nn.Module):
         second = Stage(attention(1), Merge(widths[1], widths[2]))
         self.layers = nn.ModuleList([first, second, Stage(attention(2), None)])
 
-    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> TinyVitOutput:
+    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> StatesOutput:
         """States of the third stage of some images (B, C, H, W); sides must be multiples of 16."""
         stages: Any = self.layers
         first, second, third = stages
@@ -222,7 +215,7 @@ class TinyVitModel(nn.Module):
         for block in third.blocks:
             x = block(x, side)
             states.append(x)
-        return TinyVitOutput(x, tuple(states) if output_hidden_states else None)
+        return StatesOutput(x, tuple(states) if output_hidden_states else None)
 
 
 def _tokens(grid: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -240,20 +233,9 @@ def convert_mobile_sam(file: Path, into: Path) -> None:
     state = {key: weights[f"{_PREFIX}{key}"] for key in wanted if f"{_PREFIX}{key}" in weights}
     model = TinyVitModel(config)
     model.load_state_dict(state)
-    write_tiny_vit(model, into)
+    write_model(model, into)
     height = config.image_size
     PixelPreparation((height, height), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear").save_pretrained(into)
-
-
-def write_tiny_vit(model: TinyVitModel, folder: Path) -> Path:
-    """Write config.json and model.safetensors."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(model.config.to_dict(), indent=2) + "\n", encoding="utf-8")
-    return folder
 
 
 def read_tiny_vit(folder: Path, weights: Sequence[Path], dtype: torch.dtype | None = None) -> TinyVitModel:
