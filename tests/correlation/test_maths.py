@@ -15,6 +15,11 @@ from layerscope import atlas
 from layerscope.correlation import maths
 
 
+def against_chance(measure: str, observed: float, xs: np.ndarray, curves: dict[str, np.ndarray]) -> list[maths.Chance]:
+    """An observed value beside the surrogates of the other series."""
+    return maths.compare_with(measure, observed, {kind: maths.null_values(measure, xs, drawn) for kind, drawn in curves.items()})
+
+
 def dcor_by_loops(x: list[float], y: list[float], corrected: bool = False) -> float:
     """Distance correlation as Székely, Rizzo & Bakirov (2007) and Székely & Rizzo (2013) write it, element by element."""
     n = len(x)
@@ -143,7 +148,7 @@ TRIALS = 300
 
 def _p(measure: str, x: np.ndarray, y: np.ndarray, seed: int, count: int = 99) -> float:
     curves = maths.surrogate_curves(y, count, seed)
-    return maths.against_chance(measure, maths.association(measure, x, y), x[None], curves)[0].p
+    return against_chance(measure, maths.association(measure, x, y), x[None], curves)[0].p
 
 
 @pytest.mark.parametrize("kind", list(CURVES))
@@ -199,14 +204,14 @@ def test_dependence_that_is_not_monotone() -> None:
 
 def test_a_straight_line_says_nothing() -> None:
     """Nothing about a line tells it from another line: every surrogate of it is that line."""
-    chance = maths.against_chance("spearman", 1.0, np.arange(12.0)[None], maths.surrogate_curves(np.arange(12.0), 99))[0]
+    chance = against_chance("spearman", 1.0, np.arange(12.0)[None], maths.surrogate_curves(np.arange(12.0), 99))[0]
     assert (chance.p, chance.limit) == (1.0, pytest.approx(1.0))
 
 
 def test_the_larger_p_value_counts() -> None:
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=20).cumsum(), rng.normal(size=20).cumsum()
-    chance = maths.against_chance("spearman", maths.association("spearman", x, y), x[None], maths.surrogate_curves(y, 199))[0]
+    chance = against_chance("spearman", maths.association("spearman", x, y), x[None], maths.surrogate_curves(y, 199))[0]
     assert set(chance.p_by_null) == {"random phase", "permuted increments"}
     assert chance.p == max(chance.p_by_null.values())
     assert 0 < chance.mean < chance.limit <= 1

@@ -8,7 +8,7 @@ over_models({name: correlate(t.metrics, t.scores) for name, t in tables_by_model
 """
 
 from layerscope.correlation.pooled import ModelCorrelations, over_models
-from layerscope.correlation.study import Correlations, Tables, correlate, from_runs, mean_by_layer, same_tasks
+from layerscope.correlation.study import Correlations, Tables, correlate, from_runs, same_tasks
 
 __all__ = [
     "Correlations",
@@ -16,7 +16,6 @@ __all__ = [
     "Tables",
     "correlate",
     "from_runs",
-    "mean_by_layer",
     "over_models",
     "same_tasks",
 ]

@@ -196,10 +196,11 @@ class Chance:
     mean: float
     limit: float
 
-
-def against_chance(measure: str, observed: ArrayLike, xs: Array, curves: Mapping[str, Array]) -> list[Chance]:
-    """Each observed value beside the surrogate curves that `surrogate_curves` gave for the other series."""
-    return compare_with(measure, observed, {name: null_values(measure, xs, drawn) for name, drawn in curves.items()})
+    @property
+    def columns(self) -> dict[str, float]:
+        """As columns of a table."""
+        by_null = {"p_phase": self.p_by_null["random phase"], "p_increments": self.p_by_null["permuted increments"]}
+        return {"p": self.p, **by_null, "null_mean": self.mean, "null_95": self.limit}
 
 
 def compare_with(measure: str, observed: ArrayLike, nulls: Mapping[str, Array]) -> list[Chance]:

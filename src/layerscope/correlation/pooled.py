@@ -15,7 +15,7 @@ distance correlation. Holm's correction is over the metrics, for each measure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol
@@ -61,12 +61,8 @@ class TaskPool:
             "metric": metric,
             "measure": measure,
             "value": mean,
-            "p": chance.p,
-            "p_phase": chance.p_by_null["random phase"],
-            "p_increments": chance.p_by_null["permuted increments"],
+            **chance.columns,
             "z": normal_score(mean, [null[0] for null in nulls.values()], maths.MEASURES[measure].signed),
-            "null_mean": chance.mean,
-            "null_95": chance.limit,
             "layers": self.layers,
             "tasks": self.tasks,
         }
@@ -101,11 +97,16 @@ def over_tasks(pools: Mapping[tuple[str, str], list[TaskPool]]) -> pd.DataFrame:
     return adjusted(pd.DataFrame(rows, columns=TASK_COLUMNS))
 
 
-def adjusted(table: pd.DataFrame) -> pd.DataFrame:
-    """The same table with Holm's correction over the metrics of each measure."""
+def adjusted(table: pd.DataFrame, adjust: Callable[[Array], Array] = holm) -> pd.DataFrame:
+    """The same table with p corrected (by Holm's method) over the metrics of each measure."""
     for _, group in table.groupby("measure"):
-        table.loc[group.index, "p_adjusted"] = holm(group["p"].to_numpy(float))
+        table.loc[group.index, "p_adjusted"] = adjust(group["p"].to_numpy(float))
     return table.astype({"p_adjusted": float})
+
+
+def as_records(parts: Mapping[str, pd.DataFrame]) -> dict[str, list[dict[Any, Any]]]:
+    """Tables as plain values for JSON."""
+    return {name: part.astype(object).where(part.notna(), None).to_dict(orient="records") for name, part in parts.items()}
 
 
 @dataclass
@@ -123,9 +124,7 @@ class ModelCorrelations:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        parts = {"over_models": self.table, "models": self.models}
-        rows = {name: part.astype(object).where(part.notna(), None).to_dict(orient="records") for name, part in parts.items()}
-        return {**rows, "undefined": self.undefined}
+        return {**as_records({"over_models": self.table, "models": self.models}), "undefined": self.undefined}
 
 
 class OverTasks(Protocol):

@@ -15,7 +15,7 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, Readout, readout_names
 from layerscope.core.runs import load_run, view
 from layerscope.core.sites import whole_layers
-from layerscope.core.statistics import INTERVAL, benjamini_hochberg, holm
+from layerscope.core.statistics import INTERVAL, benjamini_hochberg
 from layerscope.core.tables import WideTable, pivot
 from layerscope.correlation import maths, pooled
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
@@ -41,11 +41,6 @@ def same_tasks(table: pd.DataFrame, min_share: float = MIN_SHARE) -> pd.DataFram
     scored = table[table["layer"].isin(layers)]
     count = scored.groupby("task")["layer"].nunique()
     return scored[scored["task"].isin(count.index[count == len(layers)])]
-
-
-def mean_by_layer(table: pd.DataFrame, value: str) -> pd.Series:
-    """Mean over tasks at every layer, on the same tasks."""
-    return same_tasks(table).groupby("layer")[value].mean()
 
 
 @dataclass
@@ -178,8 +173,7 @@ class Correlations(WideTable):
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         parts = {"layers": self.layers, "over_tasks": self.over_tasks, "within": self.within(), "tasks": self.tasks}
-        rows = {name: part.astype(object).where(part.notna(), None).to_dict(orient="records") for name, part in parts.items()}
-        return {**self.facts, **rows, "undefined": self.undefined}
+        return {**self.facts, **pooled.as_records(parts), "undefined": self.undefined}
 
 
 def correlate(
@@ -231,8 +225,8 @@ def correlate(
     rows = list(job.single_tasks(metrics, scores)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
     return Correlations(
-        _adjusted(layers, holm),
-        _adjusted(rows, benjamini_hochberg),
+        pooled.adjusted(pd.DataFrame(layers, columns=_COLUMNS)),
+        pooled.adjusted(pd.DataFrame(rows, columns=_COLUMNS), benjamini_hochberg),
         job.undefined,
         {**facts, **settings},
         pooled.over_tasks(job.pools),
@@ -256,14 +250,6 @@ def _runs(profile: Any, evaluation: Any) -> tuple[list[Profile], Evaluation]:
 
 _COLUMNS = ["metric", "measure", "task", "value", *INTERVAL, "p", "p_adjusted", "p_phase", "p_increments"]
 _COLUMNS += ["null_mean", "null_95", "layers", "tasks"]
-
-
-def _adjusted(rows: list[dict[str, Any]], adjust: Any) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=_COLUMNS)
-    for _, group in table.groupby("measure"):
-        table.loc[group.index, "p_adjusted"] = adjust(group["p"].to_numpy(float))
-    table["p_adjusted"] = table["p_adjusted"].astype(float)
-    return table
 
 
 class _Job:
@@ -356,11 +342,7 @@ class _Job:
             "task": task,
             "value": value,
             **dict(zip(INTERVAL, interval or (None, None), strict=True)),
-            "p": chance.p,
-            "p_phase": chance.p_by_null["random phase"],
-            "p_increments": chance.p_by_null["permuted increments"],
-            "null_mean": chance.mean,
-            "null_95": chance.limit,
+            **chance.columns,
             "layers": len(y),
             "tasks": tasks,
         }

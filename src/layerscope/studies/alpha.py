@@ -31,6 +31,7 @@ from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, label_
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
 from layerscope.studies.shared.words import lists
 
+_ALPHAS = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0]
 COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]
 
 
@@ -41,17 +42,10 @@ class Alpha(Study):
     title = "Entropy as a function of its order"
     paper = "Fig. 7, App. B"
     models = (0, None)
-    texts = True
     options = (
         Option("exponents", [0.25, 0.5, 1.0, 2.0, 4.0], "β of the power laws λ_i = i^(−β)", least=0),
         Option("size", 1000, "number of eigenvalues of each power law", least=2),
-        Option(
-            "alphas",
-            [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0],
-            "orders α of the entropy",
-            least=0,
-            filled=True,
-        ),
+        Option("alphas", _ALPHAS, "orders α of the entropy", least=0, filled=True),
         Option("layers", [-1], "layers of each model; -1: the first, the middle and the last"),
         Option("top", 0.1, "share of the largest eigenvalues whose weight p^α / Σ p^α is reported", least=0, most=1),
     )

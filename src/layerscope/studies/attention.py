@@ -45,7 +45,6 @@ class Attention(Study):
     title = "The sink by norm and the sink by attention"
     paper = ""
     models = (1, None)
-    texts = True
     options = (
         Option("prompts", 8, "maximum number of prompts: attention weights take tokens² numbers per head and block", least=1),
     )

@@ -114,7 +114,7 @@ class Study(ABC):
     title: ClassVar[str]
     paper: ClassVar[str] = ""  # such as "Fig. 6, App. F"
     models: ClassVar[tuple[int, int | None]]  # least and most; (0, 0): none
-    texts: ClassVar[bool]  # whether it reads a corpus
+    texts: ClassVar[bool] = True  # whether it reads a corpus
     options: ClassVar[tuple[Option, ...]] = ()
 
     @abstractmethod

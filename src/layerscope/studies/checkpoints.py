@@ -51,7 +51,6 @@ class Checkpoints(Study):
     title = "Every layer over training"
     paper = "Fig. 4, 11"
     models = (1, None)
-    texts = True
     options = (
         Option("steps", [], "revisions of a hub model (step0,step1000), or some steps of a folder; empty: all of the folder"),
         Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),

@@ -65,7 +65,6 @@ class Compare(Study):
     title = "Models against a base, layer by layer"
     paper = "Fig. 2, 10, 13"
     models = (2, None)
-    texts = True
     options = (Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),)
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -56,17 +56,10 @@ class Diversity(Study):
     name = "diversity"
     title = "The best layer as a corpus grows more diverse"
     models = (1, 1)
-    texts = True
     options = (
         Option("aspects", list(ASPECTS), "series of corpora to build: topic, length, duplication", valid=ASPECTS, filled=True),
         Option("topics", [1, 2, 4, 8], "nested numbers of topics; the largest is the number of clusters", least=1, filled=True),
-        Option(
-            "lengths",
-            [8, 16, 32, 64],
-            "numbers of words to keep; only texts with at least the largest of these are used",
-            least=4,
-            filled=True,
-        ),
+        Option("lengths", [8, 16, 32, 64], "words to keep; texts with fewer than the largest are left out", least=4, filled=True),
         Option("copies", [0.0, 0.5, 0.75, 0.9], "shares of texts that are copies of others", least=0, most=0.95, filled=True),
         Option("size", 0, "texts per corpus; 0: as many as the smallest corpus allows", least=0),
     )

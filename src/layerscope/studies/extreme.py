@@ -38,6 +38,7 @@ from layerscope.studies.shared.words import MOVES, clear_layers, in_short, layer
 from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 CONDITIONS = ("repetition", "randomness", "length")
+_LENGTHS = [8, 16, 32, 64, 128, 256, 512, 1024]
 _LEVELS = [0.0, 0.1, 0.25, 0.5, 0.75, 1.0]
 COLUMNS = ["model", "condition", "level", *names(PLACE), "metric", "sink", *names(VALUE)]
 Repeat = Literal["one", "each"]
@@ -56,23 +57,12 @@ class Extreme(Study):
     title = "Prompt entropy under extreme prompts"
     paper = "Fig. 6, App. F"
     models = (1, 1)
-    texts = True
     options = (
         Option("conditions", list(CONDITIONS), "changes to apply: repetition, randomness, length", valid=CONDITIONS, filled=True),
         Option("levels", _LEVELS, "probabilities p with which a token is replaced", least=0, most=1, filled=True),
-        Option(
-            "lengths",
-            [8, 16, 32, 64, 128, 256, 512, 1024],
-            "numbers of tokens to keep; those above max_length are left out",
-            least=1,
-        ),
+        Option("lengths", _LENGTHS, "numbers of tokens to keep; those above max_length are left out", least=1),
         Option("draws", 1, "random draws per prompt; the prompt's value is their mean", least=1),
-        Option(
-            "repeat",
-            "one",
-            "one: draw one token per prompt, so that p = 1 repeats it; each: draw one per position",
-            ("one", "each"),
-        ),
+        Option("repeat", "one", "one: draw one token per prompt, which p = 1 repeats; each: one per position", ("one", "each")),
         Option("alpha", 1.0, "order of the entropy"),
     )
 

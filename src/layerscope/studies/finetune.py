@@ -63,13 +63,10 @@ class Finetune(Study):
     title = "What a short training changes, over seeds"
     paper = "Fig. 4, 11, 13"
     models = (1, 1)
-    texts = True
     options = (
         Option("objective", "contrastive", "contrastive (a fine-tuned embedding model) or language (next token)", OBJECTIVES),
         Option("fresh", False, "start from random weights, a different draw for each seed"),
-        Option(
-            "steps", [0, 40], "training steps at which the model is profiled, 0 and the last among them", least=0, filled=True
-        ),
+        Option("steps", [0, 40], "training steps to profile the model at, 0 and the last among them", least=0, filled=True),
         Option("seeds", [0, 1, 2], "seeds, one training each", filled=True),
         Option("batch", 16, "texts per training step", least=4),
         Option("rate", 3e-4, "learning rate (AdamW)", least=0),

@@ -47,7 +47,6 @@ class Intervene(Study):
     name = "intervene"
     title = "The sink activation taken out of the forward pass"
     models = (1, 1)
-    texts = True
     options = (
         Option("edits", list(EDITS), "edits of the forward pass; the last three are controls", valid=EDITS, filled=True),
         Option("layer", -1, "layer whose output is edited; -1: where the sink appears", least=-1),

@@ -52,20 +52,12 @@ class Reasoning(Study):
     title = "Prompt entropy along the sequence"
     paper = "Fig. 5"
     models = (1, None)
-    texts = True
     options = (
         Option("stride", 1, "measure every N tokens; the whole prompt is always measured", least=1),
         Option("rows", "centered-unit", f"preparation of the token states: {', '.join(ROW_PREPARATIONS)}", ROW_PREPARATIONS),
-        Option(
-            "center",
-            "prompt",
-            "mean to subtract: that of the whole prompt, or of the prefix itself (slower)",
-            ("prompt", "prefix"),
-        ),
+        Option("center", "prompt", "mean to subtract: the whole prompt's, or the prefix's own (slower)", ("prompt", "prefix")),
         Option("alpha", 1.0, "order of the entropy; 1 and 2 are fast, others are computed anew for each prefix", least=0),
-        Option(
-            "generate", 0, "tokens that each model generates after every text, to be measured too; 0: the texts alone", least=0
-        ),
+        Option("generate", 0, "tokens that each model writes after every text, to be measured too; 0: the texts alone", least=0),
         Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third", least=1),
     )
 

@@ -87,13 +87,10 @@ class Robustness(Study):
     name = "robustness"
     title = "Scores of every layer on perturbed texts"
     models = (1, 1)
-    texts = True
     options = (
         Option("kinds", list(PERTURBATIONS), "perturbations", valid=tuple(PERTURBATIONS), filled=True),
         Option("levels", [0.1, 0.3, 0.6], "shares of words to perturb", least=0.01, most=1, filled=True),
-        Option(
-            "labels", ["TrecQuestions"], "catalogued classification tasks or labeled files (text,label); `none` uses no labels"
-        ),
+        Option("labels", ["TrecQuestions"], "classification tasks of the catalogue or files (text,label); `none`: no labels"),
         Option("items", 300, "labeled texts per task", least=_LEAST),
     )
 

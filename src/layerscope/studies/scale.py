@@ -40,7 +40,6 @@ class Scale(Study):
     title = "Sizes of a family, layer by layer"
     paper = "Fig. 12"
     models = (2, None)
-    texts = True
     options = (Option("metrics", CURVES, "metrics of every layer, as for `layerscope profile --metrics`"),)
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -60,7 +60,6 @@ class Scores(Study):
     title = "Scores by layer, and whether the metrics find the best one"
     paper = "Fig. 1, 3, 8, 9, Table 2"
     models = (1, None)
-    texts = True
     options = (
         Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`", filled=True),
         Option("items", 0, "maximum items to score per task; 0: all", least=0),

@@ -67,7 +67,6 @@ class Sublayers(Study):
     title = "Which step of a block compresses"
     paper = "Fig. 15"
     models = (1, 1)
-    texts = True
     options = (Option("alpha", 1.0, "order of the prompt entropy"),)
 
     def run(self, request: Request, bar: Progress) -> Result:

@@ -56,12 +56,7 @@ class Theory(Study):
     models = (0, 0)
     texts = False
     options = (
-        Option(
-            "matrices",
-            10_000,
-            "random cases per statement, spread over its kinds (a tenth or less for costly statements)",
-            least=1,
-        ),
+        Option("matrices", 10_000, "random cases per statement over all kinds; a tenth or less of costly statements", least=1),
         Option("starts", 4, "searches for a violation per kind, by climbing", least=0),
         Option("steps", 250, "steps per climb", least=0),
     )

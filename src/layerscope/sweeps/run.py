@@ -133,12 +133,12 @@ def sweep(
             if dry_run:
                 finished = {s.name: StepResult("complete", 0.0) for s in plan.steps if s.is_complete(folder / s.name)}
                 manifest = _manifest(plan, finished, "running", pins)
-                return Sweep(folder, _state(plan.steps, finished), _table([], folder), manifest)
+                return Sweep(folder, pd.DataFrame(manifest["jobs"]), _table([], folder), manifest)
             with place.lock(), command:
                 results = _run(plan, corpora, folder, command, on_step, pins)
                 table = _table([step for step in plan.steps if results[step.name].status == "complete"], folder)
                 manifest = _manifest(plan, results, "complete", pins)
-                return Sweep(folder, _state(plan.steps, results), table, manifest).save(folder)
+                return Sweep(folder, pd.DataFrame(manifest["jobs"]), table, manifest).save(folder)
 
 
 def _commits_before(place: RunFolder, overwrite: bool) -> dict[str, str]:
@@ -287,10 +287,6 @@ def _manifest(plan: SweepPlan, results: Mapping[str, StepResult], status: str, p
     jobs = [_row(step, results.get(step.name)) for step in plan.steps]
     facts = {"status": status, "name": plan.name, "about": plan.about}
     return make_manifest(Sweep.kind, **facts, warnings=[], commits=pins.commits, jobs=jobs)
-
-
-def _state(steps: Sequence[Step], results: Mapping[str, StepResult]) -> pd.DataFrame:
-    return pd.DataFrame([_row(step, results.get(step.name)) for step in steps])
 
 
 def _row(step: Step, result: StepResult | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ with the trace divided out. Pure mathematics in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -124,11 +125,15 @@ def _trace_statements(
     target: str,
     kinds: tuple[str, ...],
     draw: Callable[[str, Rng], Case],
-    printed: Callable[[Case], float],
-    divided: Callable[[Case], float],
+    value: Callable[[Case], float],
     every: int,
 ) -> tuple[Statement, ...]:
-    """A theorem as printed, with the trace divided out, and corrected."""
+    """A theorem as printed (S_2 as the proof has it), with the trace divided out (as Equation 1 has it), and corrected."""
+
+    def margin(case: Case, divided: bool) -> float:
+        return float(case["epsilon"] - abs(collisions(case["q"], divided) - value(case)))
+
+    printed, divided = partial(margin, divided=False), partial(margin, divided=True)
     allowed = 1 - PROBABILITY
     text = f"|e^{{−S_2}} − {target}| ≤ ε"
     bounds = "1/N ≤ e^{−S_2} ≤ 1/N + (1 − 1/N) max cos², S_2 of Eq. 1"
@@ -156,16 +161,6 @@ def draw_theorem5(kind: str, rng: Rng) -> Case:
     return {"q": q, "n": n, "d": d, "epsilon": n * float(np.sqrt(2 * tail_level(n) / d))}
 
 
-def printed_theorem5(case: Case) -> float:
-    """ε − |e^{−S_2} − N/L²|, S_2 as the proof has it."""
-    return case["epsilon"] - abs(collisions(case["q"], divided=False) - case["n"] / case["d"] ** 2)
-
-
-def divided_theorem5(case: Case) -> float:
-    """The same with S_2 as Equation 1 has it."""
-    return case["epsilon"] - abs(collisions(case["q"], divided=True) - case["n"] / case["d"] ** 2)
-
-
 def emptiness() -> float:
     """How many times N/L² the smallest ε is for which the printed probability promises anything: the statement is weak."""
     settings = [[int(part.split("=")[1]) for part in kind.split(", ")] for kind in THEOREM5_KINDS]
@@ -173,7 +168,7 @@ def emptiness() -> float:
 
 
 THEOREM5_STATEMENTS = _trace_statements(
-    "Theorem 5", "N/L²", THEOREM5_KINDS, draw_theorem5, printed_theorem5, divided_theorem5, every=25
+    "Theorem 5", "N/L²", THEOREM5_KINDS, draw_theorem5, lambda case: case["n"] / case["d"] ** 2, every=25
 )
 
 
@@ -199,18 +194,8 @@ def epsilons_theorem6(n: int, length: int, d: int) -> tuple[float, float]:
     return n**4 * level / d**1.5, n**4 / length**2 * level / d**0.5
 
 
-def printed_theorem6(case: Case) -> float:
-    """ε − |e^{−S_2} − N³/L²|, S_2 as the proof has it."""
-    return case["epsilon"] - abs(collisions(case["q"], divided=False) - case["n"] ** 3 / case["length"] ** 2)
-
-
-def divided_theorem6(case: Case) -> float:
-    """The same with S_2 as Equation 1 has it."""
-    return case["epsilon"] - abs(collisions(case["q"], divided=True) - case["n"] ** 3 / case["length"] ** 2)
-
-
 THEOREM6_STATEMENTS = _trace_statements(
-    "Theorem 6", "N³/L²", THEOREM6_KINDS, draw_theorem6, printed_theorem6, divided_theorem6, every=10
+    "Theorem 6", "N³/L²", THEOREM6_KINDS, draw_theorem6, lambda case: case["n"] ** 3 / case["length"] ** 2, every=10
 )
 
 
