@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -202,7 +201,7 @@ class EarlyPlanner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._proceed.set()
         self._thread.shutdown(cancel_futures=True)
 
@@ -286,7 +285,7 @@ class Prefetcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         for thread in self._threads:
             thread.shutdown(cancel_futures=True)
         self.reader.stop_views()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self, get_args
 from weakref import WeakKeyDictionary
 
@@ -70,7 +69,7 @@ class Capture:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._remove()
 
     def run(self, forward: Callable[[], Any]) -> None:

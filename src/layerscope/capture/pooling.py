@@ -48,7 +48,7 @@ class Pooler:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._capture.__exit__(None, None, None)
+        self._capture.__exit__()
 
     def run(
         self, batch: Batch, spans: Sequence[tuple[int, int]], forward: Callable[[Batch], Any]

@@ -154,7 +154,7 @@ class Reducer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._capture.__exit__(None, None, None)
+        self._capture.__exit__()
 
     def run(self, batch: Batch, forward: Callable[[Batch], Any], token_level: bool) -> Reduced:
         """Reduce one batch; `forward(batch)` runs the model. `token_level` asks for the per-prompt measures as well."""
@@ -283,9 +283,7 @@ class Reducer:
         done = [reduce(*parts[0])] if threads == 1 else list(map_concurrently("states", lambda part: reduce(*part), parts))
         total = torch.cat([part.total for part in done])
         self._keep_mean(index, raw, mask, total)
-        pooled = self._pooled[index]
-        if not bool(torch.isfinite(pooled).all()):
-            raise non_finite_error(self.sites[index], pooled, self._dtype)
+        self._check_here(index)
         if self._token_level:
             self._tokens[index] = torch.cat([part.fields for part in done if part.fields is not None], dim=1)
         return True
@@ -303,6 +301,11 @@ class Reducer:
         self._dtype = raw.dtype
         self._pooled[index] = (total / (raw.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))).float()
 
+    def _check_here(self, index: int) -> None:
+        pooled = self._pooled[index]
+        if pooled.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # the host would wait for a GPU here
+            raise non_finite_error(self.sites[index], pooled, self._dtype)
+
     def _on_state(self, index: int, raw: Tensor, state: Tensor) -> None:
         batch = self._batch
         assert batch is not None
@@ -319,12 +322,10 @@ class Reducer:
         if bare and self._in_parts(index, raw, mask, None):
             return
         total = token_sum(state, mask)
-        pooled = total / (state.shape[1] if mask is None else self._lengths_on(mask).unsqueeze(-1))
+        self._keep_mean(index, state, mask, total)
         if batch.pool_class:
-            pooled = whole[:, 0].to(pooled.dtype)
-        if raw.device.type == "cpu" and not bool(torch.isfinite(pooled).all()):  # the host would have to wait for the GPU here
-            raise non_finite_error(self.sites[index], pooled, state.dtype)
-        self._pooled[index] = pooled.float()
+            self._pooled[index] = whole[:, 0].float()
+        self._check_here(index)
         if self._token_level:
             self._wait(self._prepare(index, raw, state, mask, total))
             self._measure_own(index, raw, state, mask)

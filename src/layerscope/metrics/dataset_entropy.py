@@ -25,11 +25,6 @@ from layerscope.metrics.options import Options, RowPreparation
 from layerscope.metrics.samples import PooledRows, n_folds
 
 
-def log_rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
-    """0 to log min(N, D)."""
-    return 0.0, math.log(max(1, min(n, d)))
-
-
 def rank_bound(n: int, d: int, options: Options) -> tuple[float, float]:
     """1 to min(N, D)."""
     return 1.0, float(max(1, min(n, d)))
@@ -63,18 +58,16 @@ class PooledSpectrumMetric(Metric[PooledRows]):
 
     def estimate(self, data: PooledRows) -> Estimate:
         """The value and its standard error. Undefined (NaN) where no vector has a direction, as for a single prompt."""
-        value, se = self._evaluate(data)
+        o, quantity, value, se = self.options, self._quantity(), math.nan, math.nan
+        if quantity.of_sums is not None and summable(data, o.clamp_gram):
+            value, se = evaluate_sums(data, self._rows, o.group, quantity.of_sums)
+        else:
+            spectrum = pooled_spectrum(data, self._rows, o.group, o.clamp_gram)
+            if float(spectrum.eigenvalues[-1]) > 0:
+                value, se = spectrum.evaluate(quantity)
         if not math.isfinite(value):  # no vector has a direction; or a slope needs two eigenvalues, say
             return Estimate(math.nan, len(data), data.width, undefined=len(data))
         return Estimate(value, len(data), data.width, se=se, df=n_folds(len(data)) - 1)
-
-    def _evaluate(self, data: PooledRows) -> tuple[float, float]:
-        """(value, standard error), NaN where no vector has a direction."""
-        o, quantity = self.options, self._quantity()
-        if quantity.of_sums is not None and summable(data, o.clamp_gram):
-            return evaluate_sums(data, self._rows, o.group, quantity.of_sums)
-        spectrum = pooled_spectrum(data, self._rows, o.group, o.clamp_gram)
-        return (math.nan, math.nan) if float(spectrum.eigenvalues[-1]) <= 0 else spectrum.evaluate(quantity)
 
 
 class DatasetEntropy(PooledSpectrumMetric):
@@ -92,7 +85,7 @@ class DatasetEntropy(PooledSpectrumMetric):
         level="pooled",
         unit="nats",
         higher_means="prompts spread over more directions",
-        bounds=log_rank_bound,
+        bounds=lambda n, d, o: (0.0, math.log(max(1, min(n, d)))),
         bounds_text="0 to log min(N, D)",
         citation="Skean et al. 2025, Eq. 1",
         normalizations=NORMALIZATIONS,

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from layerscope.errors import MissingExtraError, RunFolderError, UnknownNameError
+from layerscope.errors import RunFolderError, UnknownNameError, require
 from layerscope.store import atomic
 from layerscope.training.measuring import COLUMNS
 
@@ -69,10 +69,9 @@ class TensorBoardLog:
     """Event files in a folder."""
 
     def __init__(self, folder: Path, conventions: dict[str, Any]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("logging to TensorBoard", "training") from None
+        require("logging to TensorBoard", "training", "torch.utils.tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder))
         self._writer.add_text("layerscope", f"```\n{json.dumps(conventions, indent=1)}\n```")
 
@@ -89,10 +88,8 @@ class WandbLog:
     """Logs into the current run; opens one, and closes it again, where there is none."""
 
     def __init__(self, conventions: dict[str, Any]) -> None:
-        try:
-            wandb: Any = import_module("wandb")
-        except ImportError:
-            raise MissingExtraError("logging to Weights & Biases", "training") from None
+        require("logging to Weights & Biases", "training", "wandb")
+        wandb: Any = import_module("wandb")
         self._own = wandb.run is None
         self._run: Any = wandb.init(config={"layerscope": conventions}) if self._own else wandb.run
         # a step axis of our own: the training loop may be ahead on W&B's

@@ -90,7 +90,11 @@ def prepare_tokens(
     if sink is not None:
         masks["drop"] = without_token(real, sink)
     if states.shape[1] > states.shape[2]:
-        return _prepare_directly(states, masks, options, entropy, curvature, dtype)
+        bends = {
+            name: curvatures(states, tokens, options.curvature_absolute, dtype) for name, tokens in masks.items() if curvature
+        }
+        matrices = {name: _entropy_matrix(states, tokens, options, dtype) for name, tokens in masks.items() if entropy}
+        return _prepared(matrices, bends, real)
     if mask is not None:
         states = torch.where(real.unsqueeze(-1), states, 0)
     lengths, norms = real.sum(-1), token_norms(states)
@@ -104,12 +108,11 @@ def prepare_tokens(
     if sink is not None and dtype == torch.float32 and usable_for(gram.device, gram.shape[-1], options):
         facts = TokenFacts(norms, mask, sink, states.dtype)
         return prepare_gram(gram, facts, options, entropy=entropy, curvature=curvature, space=space)
-    matrices, bends, flat = {}, {}, torch.zeros_like(lengths)
+    matrices, bends = {}, {}
     for name, tokens in masks.items():
         if curvature:
             index = None if name == "keep" and mask is None else _kept_first(tokens)
-            bends[name], left_out = _gram_curvature(gram, tokens, norms, index, options.curvature_absolute)
-            flat = left_out if name == "keep" else flat
+            bends[name] = _gram_curvature(gram, tokens, norms, index, options.curvature_absolute)
         if entropy:
             if options.rows in ("raw", "unit"):  # these need the mean put back: take the direct way
                 matrices[name] = _entropy_matrix(states, tokens, options, dtype)
@@ -117,7 +120,13 @@ def prepare_tokens(
                 some = None if name == "keep" and mask is None else tokens
                 out = None if space is None else space(gram)
                 matrices[name] = _prepared_gram(gram, some, norms, options, states.dtype, name == "keep", out)
-    return PreparedTokens(matrices, bends, flat)
+    return _prepared(matrices, bends, real)
+
+
+def _prepared(matrices: dict[str, Tensor], bends: dict[str, tuple[Tensor, Tensor]], real: Tensor) -> PreparedTokens:
+    """From matrices, and curvatures with the terms left out, by sink; none of them if curvature was not asked for."""
+    flat = bends["keep"][1] if bends else torch.zeros(len(real), dtype=torch.long, device=real.device)
+    return PreparedTokens(matrices, {name: bend for name, (bend, _) in bends.items()}, flat)
 
 
 def centered_gram(centered: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
@@ -194,19 +203,6 @@ def is_entropy_ready(matrices: Tensor, options: Options) -> bool:
         return True
     source = entropy_kernel(matrices.shape[-1], options, matrices.device)
     return source is None or gpu.is_ready(source, matrices.device.index)
-
-
-def _prepare_directly(
-    states: Tensor, masks: dict[str, Tensor], options: Options, entropy: bool, curvature: bool, dtype: torch.dtype
-) -> PreparedTokens:
-    matrices = {name: _entropy_matrix(states, tokens, options, dtype) for name, tokens in masks.items()} if entropy else {}
-    flat = torch.zeros(len(states), dtype=torch.long, device=states.device)
-    bends = {}
-    if curvature:
-        for name, tokens in masks.items():
-            bends[name], left_out = curvatures(states, tokens, options.curvature_absolute, dtype)
-            flat = left_out if name == "keep" else flat
-    return PreparedTokens(matrices, bends, flat)
 
 
 def _sum_without(states: Tensor, position: Tensor, total: Tensor | None) -> Tensor:
