@@ -28,17 +28,8 @@ from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import SINKS, mean_of, means_of, middle_half
 from layerscope.studies.shared.figures import Figure, draw_ordered
-from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, profile_of, read_specs
-from layerscope.studies.shared.profiles import (
-    VALLEY,
-    Valleys,
-    by_layer,
-    deeper,
-    invariance,
-    models_and_metrics,
-    needed_first,
-    profiles_table,
-)
+from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, read_specs
+from layerscope.studies.shared.profiles import Profiles, Valleys, by_layer, deeper, invariance
 from layerscope.studies.shared.words import MOVES, in_short, lists, sentence
 
 log = logging.getLogger("layerscope")
@@ -64,30 +55,26 @@ class Checkpoints(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile one checkpoint after the other; a finished one is not loaded again."""
         request = canonical(request)
-        measured = needed_first(["prompt_entropy"], request.options["metrics"])
         steps = find_steps(request.models, request.options["steps"])
-        runs: dict[str, Profile] = {}
+        found: dict[str, Profile] = {}
         for step in steps:
-            runs[step.spec.label] = run = profile_of(request, step.spec, measured, bar)
+            found |= Profiles.of(request, [step.spec], bar, "prompt_entropy")
             if request.options["clean"]:
-                forget_download(step.spec, run.manifest["model"].get("revision"))
-        texts = len(request.texts or ())
-        numbers = {step.spec.label: {"step": step.number} for step in steps}
-        valleys = [Valleys.of(run, label, request.seed, texts) for label, run in runs.items()]
-        table = profiles_table(runs, valleys, numbers)
+                forget_download(step.spec, found[step.spec.label].manifest["model"].get("revision"))
+        runs = Profiles(request, found)
+        table = runs.table({step.spec.label: {"step": step.number} for step in steps})
         given = read_specs(request.models)
         conventions = {
             "of": given[0].label if len(given) == 1 else None,
-            **models_and_metrics(runs),
+            **runs.conventions,
             "steps": "the number in a checkpoint's name; one without a number counts as the last",
-            "valley": VALLEY,
         }
         models = list(conventions["models"].values())
         warnings = not_one_training(steps, models) + same_weights(steps, [model.get("weights_sha256") for model in models])
         warnings += dict.fromkeys(line for run in runs.values() for line in run.manifest["warnings"])
         profiles = list(runs.values())
         views = invariance(profiles[0], profiles[-1], (f"step {steps[0].shown}", f"step {steps[-1].shown}"))
-        return Result(table, [*verdict(steps, profiles, valleys, texts, request.seed), *views], conventions, warnings)
+        return Result(table, [*verdict(steps, profiles, runs.valleys, runs.texts, request.seed), *views], conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""

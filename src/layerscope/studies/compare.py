@@ -34,18 +34,8 @@ from layerscope.studies.shared.figures import (
     same_scale,
     wanted_panels,
 )
-from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
-from layerscope.studies.shared.profiles import (
-    VALLEY,
-    Valleys,
-    at_depths,
-    by_layer,
-    invariance,
-    models_and_metrics,
-    needed_first,
-    profile_rows,
-    warnings_of,
-)
+from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
+from layerscope.studies.shared.profiles import Profiles, Valleys, at_depths, by_layer, invariance, profile_rows
 from layerscope.studies.shared.words import DIFFERS, THAN, clear_layers, in_short, lists
 
 # metric, normalization: what has a value per prompt
@@ -70,19 +60,16 @@ class Compare(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile each model, then take differences from the first over the same prompts."""
         request = canonical(request)
-        measured = needed_first(["prompt_entropy", "curvature"], request.options["metrics"])
         specs = read_specs(request.models)
-        runs = {spec.label: profile_of(request, spec, measured, bar) for spec in specs}
-        texts, base = len(request.texts or ()), specs[0].label
-        valleys = [Valleys.of(run, label, request.seed, texts) for label, run in runs.items()]
-        compared = [differences(runs, base, spec.label, texts, request.seed) for spec in specs[1:]]
+        runs, base = Profiles.of(request, specs, bar, "prompt_entropy", "curvature"), specs[0].label
+        compared = [differences(runs, base, spec.label, request.seed) for spec in specs[1:]]
         curves = [profile_rows(run, label, kind="value", against=None) for label, run in runs.items()]
-        depths = pd.DataFrame([row for valley in valleys for row in valley.rows(kind="valley", against=None)])
+        depths = pd.DataFrame([row for valley in runs.valleys for row in valley.rows(kind="valley", against=None)])
         table = pd.concat([*curves, *(each.table() for each in compared), depths], ignore_index=True)
         tokens = [token_fingerprint(request, spec) for spec in specs]
         same = {spec.label: None in (own, tokens[0]) or own == tokens[0] for spec, own in zip(specs, tokens, strict=True)}
         others = [label for label, alike in same.items() if not alike]
-        warnings = warnings_of(runs)
+        warnings = runs.warnings
         if others:
             warnings.insert(
                 0,
@@ -90,15 +77,14 @@ class Compare(Study):
                 "dividing by the log of the length corrects for the number of tokens, but nothing corrects for the rest.",
             )
         conventions = {
-            **models_and_metrics(runs),
+            **runs.conventions,
             "base": base,
             "same_tokens": same,
             "differences": "model minus base, of each prompt, then their mean; layers by depth, on the straight line between two "
             "layers where the numbers of blocks differ",
-            "valley": VALLEY,
         }
         views = [line for spec in specs[1:] for line in invariance(runs[base], runs[spec.label], (base, spec.label))]
-        return Result(table, [*verdict(compared, valleys, bool(others)), *views], conventions, warnings)
+        return Result(table, [*verdict(compared, runs.valleys, bool(others)), *views], conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Curves above, differences from the base below; then the curves of metrics that have no value per prompt."""
@@ -148,7 +134,7 @@ class Differences:
         return mean_table(settings, self.seed, ["kind", "against", *VALUES])
 
 
-def differences(runs: dict[str, Profile], base: str, other: str, texts: int, seed: int) -> Differences:
+def differences(runs: Profiles, base: str, other: str, seed: int) -> Differences:
     """Other minus base at the base's layers."""
     blocks, have = (int(runs[label].manifest["model"]["n_blocks"]) for label in (base, other))
     places = [whole_layer(layer, blocks) for layer in range(blocks + 1)]
@@ -156,7 +142,7 @@ def differences(runs: dict[str, Profile], base: str, other: str, texts: int, see
     values = {}
     for metric, normalization in PAIRED:
         for sink in SINKS:
-            one, two = (_values(runs[label], metric, normalization, sink, texts) for label in (base, other))
+            one, two = (_values(runs[label], metric, normalization, sink, runs.texts) for label in (base, other))
             values[metric, normalization, sink] = at_depths(two, np.arange(have + 1) / have, want) - one
     return Differences(base, other, places, values, seed)
 

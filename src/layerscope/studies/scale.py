@@ -18,18 +18,8 @@ from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import SINKS, mean_of
 from layerscope.studies.shared.figures import Figure, draw_ordered
-from layerscope.studies.shared.models import CURVES, Request, canonical, profile_of, read_specs, token_fingerprint
-from layerscope.studies.shared.profiles import (
-    VALLEY,
-    Valleys,
-    by_layer,
-    deeper,
-    invariance,
-    models_and_metrics,
-    needed_first,
-    profiles_table,
-    warnings_of,
-)
+from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
+from layerscope.studies.shared.profiles import Profiles, Valleys, by_layer, deeper, invariance
 from layerscope.studies.shared.words import in_short, sentence
 
 
@@ -45,16 +35,14 @@ class Scale(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile each size, smallest first in table and verdict."""
         request = canonical(request)
-        measured = needed_first(["prompt_entropy"], request.options["metrics"])
-        profiled = [(spec, profile_of(request, spec, measured, bar)) for spec in read_specs(request.models)]
-        profiled.sort(key=lambda pair: (pair[1].manifest["model"]["parameters"], pair[0].label))
-        runs = {spec.label: run for spec, run in profiled}
-        sizes = {label: int(run.manifest["model"]["parameters"]) for label, run in runs.items()}
-        texts = len(request.texts or ())
-        valleys = [Valleys.of(run, label, request.seed, texts) for label, run in runs.items()]
-        table = profiles_table(runs, valleys, {label: {"parameters": size} for label, size in sizes.items()})
-        warnings = warnings_of(runs)
-        if len({token_fingerprint(request, spec) for spec, _ in profiled} - {None}) > 1:
+        specs = read_specs(request.models)
+        given = Profiles.of(request, specs, bar, "prompt_entropy")
+        sizes = {label: int(run.manifest["model"]["parameters"]) for label, run in given.items()}
+        sizes = dict(sorted(sizes.items(), key=lambda pair: (pair[1], pair[0])))
+        runs = Profiles(request, {label: given[label] for label in sizes})
+        table = runs.table({label: {"parameters": size} for label, size in sizes.items()})
+        warnings = runs.warnings
+        if len({token_fingerprint(request, spec) for spec in specs} - {None}) > 1:
             warnings.insert(
                 0, "the models do not read the same tokens: part of the difference is how the texts are cut into tokens."
             )
@@ -64,10 +52,10 @@ class Scale(Study):
         (smallest, one), *_, (largest, other) = runs.items()
         means = {}
         for sink in SINKS:
-            small, large = (by_layer(run, "prompt_entropy", sink, texts).mean(1) for run in (one, other))
+            small, large = (by_layer(run, "prompt_entropy", sink, runs.texts).mean(1) for run in (one, other))
             means[sink] = mean_of(large - small, request.seed)
-        sentences = [*_verdict(valleys, sizes, means, request.seed), *invariance(one, other, (smallest, largest))]
-        return Result(table, sentences, {**models_and_metrics(runs), "valley": VALLEY}, warnings)
+        sentences = [*_verdict(runs.valleys, sizes, means, request.seed), *invariance(one, other, (smallest, largest))]
+        return Result(table, sentences, runs.conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, a color per size."""

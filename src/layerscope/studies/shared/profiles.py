@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.core.valley import find_valley
 from layerscope.metrics import metrics
 from layerscope.profiling import Profile
+from layerscope.progress import Progress
 from layerscope.studies.shared.curves import SINKS, VALUES, mean_of, whole_layer
+from layerscope.studies.shared.models import Request, Spec, profile_of
 
 VALLEY = "called one where it is at least 5 % of its shoulder deep and clear of noise over prompts"
 
@@ -125,28 +128,41 @@ def profile_rows(run: Profile, label: str, **more: object) -> pd.DataFrame:
     return rows[[*more, *VALUES]]
 
 
-def profiles_table(runs: Mapping[str, Profile], valleys: Iterable[Valleys], own: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
-    """The rows of several models' profiles and the depths of their valleys; `own` are columns that a model has besides."""
-    rows = [profile_rows(run, label, **own[label]) for label, run in runs.items()]
-    depths = [row for valley in valleys for row in valley.rows(**own[valley.label])]
-    return pd.concat([*rows, pd.DataFrame(depths)], ignore_index=True)
+class Profiles(dict[str, Profile]):
+    """The profiles of several models on a study's texts, by label in order."""
 
+    def __init__(self, request: Request, runs: Mapping[str, Profile]) -> None:
+        super().__init__(runs)
+        self.texts, self.seed = len(request.texts or ()), request.seed
 
-def needed_first(needed: Sequence[str], wanted: Iterable[str]) -> list[str]:
-    """The metrics to measure: what a study cannot do without, then what was asked for."""
-    return list(dict.fromkeys([*needed, *wanted]))
+    @cached_property
+    def valleys(self) -> list[Valleys]:
+        """The valley of each model's prompt entropy."""
+        return [Valleys.of(run, label, self.seed, self.texts) for label, run in self.items()]
 
+    @classmethod
+    def of(cls, request: Request, specs: Iterable[Spec], bar: Progress, *needed: str) -> Profiles:
+        """Measured now, or found in the work folder; `needed` are metrics that the study cannot do without."""
+        metrics = list(dict.fromkeys([*needed, *request.options["metrics"]]))
+        return cls(request, {spec.label: profile_of(request, spec, metrics, bar) for spec in specs})
 
-def models_and_metrics(runs: Mapping[str, Profile]) -> dict[str, Any]:
-    """What profiles say about their models and metrics, for a study's manifest."""
-    first = next(iter(runs.values()))
-    models = {label: run.manifest["model"] for label, run in runs.items()}
-    return {"models": models, "metrics": first.manifest["conventions"]["metrics"]}
+    def table(self, own: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
+        """The rows of the profiles and the depths of their valleys; `own` are columns that a model has besides."""
+        rows = [profile_rows(run, label, **own[label]) for label, run in self.items()]
+        depths = [row for valley in self.valleys for row in valley.rows(**own[valley.label])]
+        return pd.concat([*rows, pd.DataFrame(depths)], ignore_index=True)
 
+    @property
+    def conventions(self) -> dict[str, Any]:
+        """What they say about their models and metrics, for the study's manifest."""
+        first = next(iter(self.values()))
+        models = {label: run.manifest["model"] for label, run in self.items()}
+        return {"models": models, "metrics": first.manifest["conventions"]["metrics"], "valley": VALLEY}
 
-def warnings_of(runs: Mapping[str, Profile]) -> list[str]:
-    """The profiles' warnings, each with its model."""
-    return [f"{label}: {line}" for label, run in runs.items() for line in run.manifest["warnings"]]
+    @property
+    def warnings(self) -> list[str]:
+        """The profiles' warnings, each with its model."""
+        return [f"{label}: {line}" for label, run in self.items() for line in run.manifest["warnings"]]
 
 
 INVARIANCE = {"infonce": -1, "lidar": 1, "dime": 1}  # the sign of more invariance to augmentation
