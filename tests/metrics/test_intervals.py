@@ -209,7 +209,7 @@ def test_lidar_without_a_fold_from_the_factor_of_all(n, q, d, scale):
     data.update((scale * views * np.logspace(0, -2, d)).astype(np.float32), np.arange(n))
     scatter = _Scatter(data, Options())
     expected = [scatter.entropy(fold) for fold in range(n_folds(n))]
-    assert scatter.entropies_without() == pytest.approx(expected, rel=1e-10)
+    assert scatter.entropies_without() == pytest.approx(expected, rel=1e-9)  # the last digits are the processor's
 
 
 def test_lidar_of_few_prompts_in_many_dimensions(monkeypatch):

@@ -87,19 +87,19 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         for seed, step in enumerate((0, 20)):
             build_tiny("llama", seed).save_pretrained(folder / "training" / f"step{step}")
             tiny_tokenizer().save_pretrained(folder / "training" / f"step{step}")
-        return [folder / "training"], {"texts": texts[:4], "metrics": "prompt_entropy"}
+        return [folder / "training"], {"data": texts[:4], "metrics": "prompt_entropy"}
     found: dict[str, tuple[list[Any], dict[str, Any]]] = {
         "alpha": ([], {"exponents": [1.0], "size": 10, "alphas": [0.5, 1.0, 2.0]}),
-        "attention": ([model], {"texts": texts[:4], "prompts": 2}),
-        "compare": ([model, tiny_model("bert")], {"texts": texts[:4], "metrics": "prompt_entropy"}),
+        "attention": ([model], {"data": texts[:4], "prompts": 2}),
+        "compare": ([model, tiny_model("bert")], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "diversity": ([model], {"data": topics(), "topics": [1, 3], "lengths": [4, 12], "copies": [0, 0.5], "max_length": 64}),
-        "extreme": ([model], {"texts": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
-        "finetune": ([model], {"texts": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
+        "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
+        "finetune": ([model], {"data": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
         "intervene": ([model], {"data": texts[:4], "tasks": "none", "layer": 1, "least": 1.2, "edits": ["remove"]}),
-        "reasoning": ([model], {"texts": texts[:4], "stride": 4, "groups": 1}),
+        "reasoning": ([model], {"data": texts[:4], "stride": 4, "groups": 1}),
         "robustness": ([model], {"data": many[:12], "labels": "none", "kinds": ["typos"], "levels": [0.5]}),
-        "scale": ([model, tiny_model("llama", seed=1)], {"texts": texts[:4], "metrics": "prompt_entropy"}),
-        "sublayers": ([model], {"texts": texts[:4]}),
+        "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
+        "sublayers": ([model], {"data": texts[:4]}),
         "theory": ([], {"matrices": 20, "starts": 1, "steps": 2}),
     }
     return found[name]
