@@ -1,4 +1,4 @@
-"""Prefix entropies of one prompt, all at once, against the direct computation: error and cost.
+"""Prefix entropies of one prompt, followed from prefix to prefix, against the direct computation: error and cost.
 
 Direct: for every length n the rows are prepared, the smaller Gram matrix formed and its eigenvalues solved from scratch, float64.
 Times are CPU seconds of one thread. Without a model the states are noise of the same shape, which costs the same.
@@ -18,7 +18,7 @@ from torch import Tensor
 from layerscope.metrics.options import prepare_rows
 from layerscope.studies.prefix_entropies import anew, entropies_of_prefixes
 
-ROWS = ("centered-unit", "unit")
+CASES = (("centered-unit", "prompt"), ("unit", "prompt"), ("centered-unit", "prefix"))
 
 
 def main() -> None:
@@ -30,18 +30,19 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=576, help="of the noise, without a model")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'states':28} {'rows':14} {'direct s':>9} {'at once s':>10} {'ratio':>7} {'largest error':>14}")
+    print(f"{'states':28} {'rows':14} {'center':7} {'direct s':>9} {'followed s':>10} {'ratio':>7} {'largest error':>14}")
     for name, states in _states(given):
-        for rows in ROWS:
-            lengths = range(1, len(states) + 1)
+        for rows, center in CASES:
+            lengths = range(2 if center == "prefix" else 1, len(states) + 1)
+            fixed = prepare_rows(states, rows) if center == "prompt" else states  # type: ignore[arg-type]
             clock = time.process_time()
-            direct = anew(prepare_rows(states, rows), lengths, "raw")  # type: ignore[arg-type]
+            direct = anew(fixed, lengths, "raw" if center == "prompt" else rows)  # type: ignore[arg-type]
             middle = time.process_time()
-            together = entropies_of_prefixes(states, lengths, rows, "prompt")  # type: ignore[arg-type]
+            followed = entropies_of_prefixes(states, lengths, rows, center)  # type: ignore[arg-type]
             end = time.process_time()
-            error = float((together - direct).abs().max())
+            error = float((followed - direct).abs().max())
             one, two = middle - clock, end - middle
-            print(f"{name:28} {rows:14} {one:9.2f} {two:10.2f} {f'1/{one / two:.1f}':>7} {error:14.1e}", flush=True)
+            print(f"{name:28} {rows:14} {center:7} {one:9.2f} {two:10.2f} {f'1/{one / two:.1f}':>7} {error:14.1e}", flush=True)
 
 
 def _states(given: argparse.Namespace) -> Iterator[tuple[str, Tensor]]:

@@ -20,10 +20,10 @@ FLOORS = [
     ("What comes of it", "#e3f1e4", [("improving", "one command"), ("exporting", "verified folder"), ("selection", "the one chooser, judges")]),
     ("What is compared", "#e3f1e4", [("atlas", "published results"), ("correlation", "metrics against scores")]),
     ("Runs", "#fbf0d9", [("profiling", "metrics per layer"), ("evaluation", "MTEB per layer"), ("probing", "probes per layer"), ("training", "watch")]),
-    ("One reader", "#fbf0d9", [("reading", "tokenize → batch → capture → reduce"), ("engines", "here, or a Ray cluster")]),
+    ("One way", "#fbf0d9", [("command", "what all commands share"), ("forward", "batch → capture → reduce"), ("engines", "here, or a Ray cluster")]),
     ("Models and items", "#f6e3e3", [("models", "load, families"), ("capture", "hooks, reduction"), ("data", "texts, images, views")]),
     ("Maths and disk", "#ece6f3", [("metrics", "pure functions"), ("spectra", "eigenvalues"), ("store", "run folders, embeddings"), ("catalogue", "fetch, verify")]),
-    ("Ground", "#eeeeee", [("core", "Readout, Reading, ModelIdentity, Site, Valley, Interval, statistics, registries")]),
+    ("Ground", "#eeeeee", [("core", "Readout, Pooling, Template, Column, ModelIdentity, ScoredCandidates, statistics, registries")]),
 ]  # fmt: skip
 
 
