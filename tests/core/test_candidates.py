@@ -24,6 +24,12 @@ def test_the_truly_best_is_among_the_tied_in_95_of_100_samples(truth: np.ndarray
     assert held >= 276  # 285 expected; over 600 seeds it was 94.8 %
 
 
+def test_scores_without_a_defined_draw_have_no_bounds() -> None:
+    scored = ScoredCandidates(np.array([0.3, 0.5]), np.full((2, DRAWS), np.nan))
+    assert np.isnan(scored.interval()).all()
+    assert np.isnan(scored.gains((1,))[1:]).all()
+
+
 def test_what_is_clearly_behind_is_not_tied() -> None:
     scored = sampled(np.array([0.0, 1.0, 1.0, 0.5]), 400, 0.0, 0)
     assert scored.tied().tolist() == [False, True, True, False]

@@ -66,6 +66,12 @@ def test_parquet_written_by_pandas(tmp_path: Path) -> None:
     assert load_corpus(tmp_path / "t.parquet", column="b").texts == TEXTS[::-1]
 
 
+def test_the_last_ending_says_what_separates_columns(tmp_path: Path) -> None:
+    (tmp_path / "export.tsv.csv").write_text("text,id\na b,1\n")
+    (tmp_path / "export.csv.tsv").write_text("text\tid\na b\t1\n")
+    assert [load_corpus(tmp_path / name, column="text").texts for name in ("export.tsv.csv", "export.csv.tsv")] == [("a b",)] * 2
+
+
 def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     corpus = load_corpus(write(tmp_path / "t.txt", "one\u2028still one\x0band on\ntwo"))
     assert corpus.texts == ("one\u2028still one\x0band on", "two")

@@ -135,7 +135,7 @@ def test_exported_folder_is_the_result(llama, judge, tmp_path):
 def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monkeypatch, caplog):
     texts, out = some_texts(), tmp_path / "better"
     first = quick(llama, texts, judge=judge, out=out)
-    assert first.manifest["rule"]["cheaper within"] == record.CHEAPER_WITHIN
+    assert first.manifest["rule"]["tie margin"] == record.CHEAPER_WITHIN
     assert "weight of labels" not in first.manifest["rule"]  # it had no part in this choice
     quick(llama, texts, judge=judge, out=out)
     assert not caplog.records
@@ -143,7 +143,7 @@ def test_a_folder_that_another_rule_chose_is_named(llama, judge, tmp_path, monke
         patch.setattr(record, "CHEAPER_WITHIN", 0.25)
         patch.setattr(record, "VERSION", "99.0")
         assert quick(llama, texts, judge=judge, out=out).manifest["rule"] == first.manifest["rule"]  # returned as it is
-    told = f"{out} was chosen by layerscope {VERSION} with another rule (cheaper within 0.025, now 0.25)."
+    told = f"{out} was chosen by layerscope {VERSION} with another rule (tie margin 0.025, now 0.25)."
     assert caplog.messages == [f"{told} To choose again: overwrite=True."]
     older = {name: value for name, value in first.manifest.items() if name != "rule"}
     settings = record.Settings([], [], None, 1, 0, 60, "minilm-l6", None, 96)

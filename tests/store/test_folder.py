@@ -415,13 +415,28 @@ def test_files_of_the_user_stay_wherever_they_are(tmp_path: Path) -> None:
         kept = {
             file: content
             for file, content in before.items()
-            for place in (file, file.with_name(file.name + ".damaged"))
+            for there in (file, Path(str(file).replace("/results/", "/results.old/").replace("/texts/", "/texts.old/")))
+            for place in (there, there.with_name(there.name + ".damaged"))
             if place.exists() and place.read_bytes() == content
         }
         assert kept == before
     assert not (tmp_path / "results" / "sts" / "a.json").exists()
     assert not (tmp_path / "results" / "sts" / "a.npz").exists()
     assert session.earlier is None
+    assert not (tmp_path / "results").exists()  # the new run starts without what it did not write
+
+
+def test_what_a_damaged_probe_left_in_its_scratch_folder_is_removed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.session("probe", CONFIG, owned=["shards"]) as session:
+        folder.scratch.mkdir()
+        for name in ("attention.answers.npz", "mean.training.safetensors", "mean.scale.npz", "kept.json"):
+            (folder.scratch / f"{name}.damaged").write_bytes(b"cut")
+        folder.finish()
+        session.complete({})
+    assert not folder.scratch.exists()
+    with folder.session("probe", CONFIG, overwrite=True, owned=["shards"]) as session:
+        assert session.earlier is None
 
 
 def test_overwrite_replaces_runs_and_no_other_files(tmp_path: Path) -> None:

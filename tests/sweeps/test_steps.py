@@ -101,3 +101,12 @@ def test_a_step_profiles_images(tmp_path: Path) -> None:
     assert set(done.table.loc[done.table["metric"] == "prompt_entropy", "n"]) == {5}
     assert set(done.table["metric"]) == {"prompt_entropy", "dataset_entropy"}
     assert set(done.table["layer"]) == {0, 1, 2, 3}
+
+
+def test_a_step_profiles_texts_of_its_own_that_lie_beside_the_plan(tmp_path: Path, model_folder: Path) -> None:
+    (tmp_path / "mine.txt").write_text("one text of mine\nanother text of mine\na third one\n")
+    step = {"profile": {"data": "mine.txt", "max_length": 8, "metrics": ["prompt_entropy"]}, "models": [str(model_folder)]}
+    (tmp_path / "plan.json").write_text(json.dumps({"steps": [step]}))
+    done = sweep(tmp_path / "plan.json", out=tmp_path / "out", progress=False)
+    assert done.failed == []
+    assert set(done.table["n"]) == {3}

@@ -84,7 +84,8 @@ class ScoredCandidates:
         low, high = np.full((2, *self.score.shape), np.nan)
         if drawn is not None:
             known = self.defined & np.isfinite(drawn).any(-1)
-            low[known], high[known] = np.nanquantile(drawn[known], [0.025, 0.975], axis=-1)
+            if known.any():
+                low[known], high[known] = np.nanquantile(drawn[known], [0.025, 0.975], axis=-1)
         return low, high
 
     def tied(self, allowed: np.ndarray | None = None) -> np.ndarray:

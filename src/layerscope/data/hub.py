@@ -110,6 +110,7 @@ def retry_hub(ask: Callable[[], Any], tries: int = 3) -> Any:
     """What `ask()` gives, asked again where a connection broke off, or after a short wait that a busy hub asked for."""
     for left in reversed(range(tries)):
         try:
+            limit_hub_waits()  # the client makes itself anew after a connection that broke off
             return ask()
         except Exception as error:
             wait = _short_wait(error)

@@ -196,7 +196,7 @@ def csv_rows(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, list[st
     """The fields of every row, with its line: as many as the header has, except in a blank row."""
     # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
-    delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in path.suffixes[-2:]] else ","
+    delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
     reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
     width = 0
     try:

@@ -105,8 +105,11 @@ class EvaluationPlan:
 
 
 def task_config(spec: TaskSpec) -> dict[str, Any]:
-    """What of a task decides its scores: whether its data may be downloaded does not."""
-    return {name: value for name, value in spec.as_dict().items() if name != "offline"}
+    """What of a task decides its scores: whether its data may be downloaded does not.
+
+    The sample is called `limit` there, as in the folders of earlier versions: they resume.
+    """
+    return {"name": spec.name, "source": spec.source, "path": spec.path, "limit": spec.sample, "seed": spec.seed}
 
 
 def _distinct(texts: Texts) -> int:

@@ -63,9 +63,12 @@ class Settings:
         }
 
     def rule(self) -> dict[str, float]:
-        """The settings of the rule that chooses, as far as they concern this run. No options: versions may differ in them."""
+        """The settings of the rule that chooses, as far as they concern this run. No options: versions may differ in them.
+
+        The names are those in the manifests of earlier versions, which are compared with these.
+        """
         told: dict[str, float] = {
-            "cheaper within": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
+            "tie margin": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
             "neighbors compared": agreement.NEIGHBORS, "neighbors ranked": agreement.NEAR,
         }  # fmt: skip
         if self.labels is not None:

@@ -57,9 +57,11 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         judged += f"; {undefined} more cannot be scored"
     lines.append(("judged", judged))
     if not evidence["kept_default"]:
-        if evidence.get("near", 1) > 1:
-            lines.append(("near", f"{evidence['near']} candidates score practically the same; this is the cheapest of them"))
-        lines.append(("tied", f"{evidence['tied']} of them cannot be told from the best on these texts"))
+        near = evidence.get("near", evidence["tied"])  # what `tied` counted in earlier versions
+        if near > 1:
+            lines.append(("near", f"{near} candidates score practically the same; this is the cheapest of them"))
+        if "near" in evidence:
+            lines.append(("tied", f"{evidence['tied']} of them cannot be told from the best on these texts"))
     return lines
 
 

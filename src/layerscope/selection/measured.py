@@ -150,6 +150,7 @@ def choose_measured(
     tasks, candidates = every.facts["tasks"], int(open_to.sum())
     abstained = risk > MOST_LOSSES and budget is None and layer is None
     on = f"{len(tasks)} task{'s' if len(tasks) != 1 else ''}"
+    picking = {"gain_same_readout": float(every.score[at] - every.score[same_last]), "optimism": price}
     many = f"best of {candidates} on {on}; {price:.2f} points were taken off for picking it on the same items"
     if abstained:
         reason = (
@@ -190,8 +191,7 @@ def choose_measured(
             "reference": f"{names[reference[0]]}/layer {layers[reference[1]]}",
             "score": float(every.score[at]),
             "reference_score": float(every.score[reference]),
-            "gain_same_readout": float(every.score[at] - every.score[same_last]),
-            "optimism": price,
+            **picking,
             "tasks": tasks,
             "candidates": candidates,
             "tied_candidates": [{"readout": names[r], "layer": layers[k]} for r, k in np.argwhere(tied)],
@@ -210,10 +210,11 @@ def _risk(every: ScoredCandidates, one: Place, other: Place, price: float) -> fl
 
 def _passed_over(every: ScoredCandidates, fitting: np.ndarray, at: Place, refused: dict[str, str]) -> tuple[str, ...]:
     """The best candidate that cannot be used, if it scored higher than the choice."""
-    best = every.best(fitting)
-    name = every.readouts[best[0]]
-    if name not in refused or every.score[best] <= every.score[at]:
+    unusable = fitting & np.isin(every.readouts, list(refused))[:, None]
+    best = every.best(unusable)
+    if not (every.defined & unusable).any() or every.score[best] <= every.score[at]:
         return ()
+    name = every.readouts[best[0]]
     scores = f"{every.score[best]:.2f} against {every.score[at]:.2f}"
     return (f"{name} at layer {every.layers[best[1]]} scored higher ({scores}), but cannot be used: {refused[name]}.",)
 

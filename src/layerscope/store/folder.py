@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import stat
@@ -163,8 +164,15 @@ class RunFolder:
             if overwrite or earlier is None:
                 earlier, known = None, records(self.path)
                 for name in self._owned():
-                    for path in remove_ours(self.path / name, known):
-                        log.warning("%s is not a file that layerscope recorded writing: it stays", path)
+                    place = self.path / name
+                    stays = remove_ours(place, known)
+                    if stays and name in owned and not place.is_symlink():  # the new run must not find anything of the old one
+                        aside = atomic.free_name(place, ".old")
+                        os.rename(place, aside)
+                        told = "%s keeps files that layerscope did not record writing: %d, such as %s"
+                        log.warning(told, aside, len(stays), stays[-1].relative_to(place))
+                    elif stays:
+                        log.warning("%s is not a file that layerscope recorded writing: it stays", stays[-1])
             whole = self._mend()
             if earlier is not None and whole and finished(earlier):
                 self.finish()  # of a run that was killed at its last step

@@ -24,8 +24,10 @@ TABLES, FILES = "tables", "files"
 """The keys of a manifest and of an export's layerscope.json under which the sha256 of every file is."""
 
 SHARDS = "shards"
-# In that folder of an unfinished run: its shards, and states that are filled in where they lie.
-_WORKING = re.compile(r"(\d{6}\.(pooled\.npy|values\.npz)|[a-z]+\.b?float\d\d)(\.damaged)*")
+# In that folder of an unfinished run: its shards, states that are filled in where they lie, and what probes have learned.
+_WORKING = re.compile(
+    r"(\d{6}\.(pooled\.npy|values\.npz)|[a-z]+\.(b?float\d\d|answers\.npz|training\.safetensors|scale\.npz)|kept\.json)(\.damaged)*"
+)
 
 
 def records(folder: Path) -> dict[Path, str]:

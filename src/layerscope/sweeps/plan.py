@@ -259,6 +259,8 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         return [_study(raw, specs, corpus, settings, where, about, taken)]
     own = _run_settings(raw[kind], kind, f"{where}.{kind}")
     reads_texts = kind == "profile" and "data" not in own  # data of its own, such as images, are read when the step runs
+    if isinstance(own.get("data"), str):
+        own["data"] = _located(own["data"], base)
     if kind == "profile":
         limit = "max_length" if reads_texts else "limit"
         own = {"final_norm": settings["final_norm"], "seed": settings["seed"], limit: settings[limit], **own}

@@ -150,8 +150,9 @@ class Step:
 
 def profile_config(step: Step) -> ProfileConfig:
     """The checked settings of a step's profile."""
-    kind = "texts" if step.corpus is not None else "images"
-    return make_config(kind=kind, **{key: value for key, value in step.settings.items() if key not in _NO_CONFIG})
+    own = {key: value for key, value in step.settings.items() if key not in _NO_CONFIG}
+    # data of its own are read when the step runs: images, unless it says how texts are cut
+    return make_config(kind="texts" if step.corpus is not None or "max_length" in own else "images", **own)
 
 
 def _weight_bytes(spec: Spec) -> int:

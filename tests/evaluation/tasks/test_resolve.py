@@ -6,11 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from layerscope.errors import DataError, OfflineError, UnknownNameError
+from layerscope.evaluation.plan import task_config
 from layerscope.evaluation.tasks import PAPER_TASKS, TaskSpec, resolve_tasks
 from layerscope.evaluation.tasks.resolve import expand_names
 from tests.evaluation.tasks.support import write_rows
@@ -96,7 +98,9 @@ def test_incomplete_or_ambiguous_folders_are_refused_at_once(tmp_path: Path) -> 
 def test_specs_travel(made_up: Path) -> None:
     for spec in resolve_tasks("STS12,MyRanking", data_dir=made_up, sample=8):
         assert pickle.loads(pickle.dumps(spec)) == spec
-        assert TaskSpec(**json.loads(json.dumps(spec.as_dict()))) == spec
+        assert TaskSpec(**json.loads(json.dumps(asdict(spec)))) == spec
+        config = {"name": spec.name, "source": spec.source, "path": spec.path, "limit": 8, "seed": 0}
+        assert task_config(spec) == config  # the names that the folders of earlier versions have
         assert len(pickle.dumps(spec)) < 500
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,10 +150,6 @@ class TaskSpec:
     sample: int | None = None
     seed: int = 0
     offline: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, for a JSON file."""
-        return asdict(self)
 
     def load(self) -> Any:
         """A new mteb task object with its data; the rows of local data stay in the files' order."""
