@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import inspect
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tomllib
@@ -155,39 +153,18 @@ def test_examples_run_one_after_the_other(
     assert quiet.err == ""
 
 
-def test_doctor_tells_without_private_data(cli: Cli, tmp_path: Path) -> None:
+def test_the_doctor_names_no_paths_and_no_tokens(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it prints can go into a bug report as it is."""
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "secret" * 5)
     found = json.loads(cli("doctor", "--json").out)["findings"]
     assert {"layerscope", "torch", "extra report", "device", "eigen-solver", "cache"} <= {one["name"] for one in found}
     assert all(one["mend"] for one in found if one["status"] == "problem")
-    told = cli("doctor", "--report", "-").out
-    assert str(Path.home()) not in told
-    assert str(tmp_path) not in told
-    assert "eigen-solver" in told
-    assert "hub: " in told
-
-
-def test_a_report_is_written_without_private_data(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = "hf_" + "secret" * 5
-    monkeypatch.setenv("HF_TOKEN", token)
-    monkeypatch.setenv("HF_ENDPOINT", "http://someone:pass@inner.example:1")
     monkeypatch.setenv("LAYERSCOPE_CACHE", "/proc/nowhere")
-    monkeypatch.setattr(socket, "gethostname", lambda: "my-own-machine")
-    monkeypatch.setattr(getpass, "getuser", lambda: "someone")
-
-    def broken() -> None:
-        raise OSError(f"someone on my-own-machine lacks {Path.home()}/x/libcuda.so and {token} of http://inner.example/a")
-
-    monkeypatch.setattr(doctor, "_device", broken)
-    ended = cli("doctor", "--report", "report.txt")
+    ended = cli("doctor")
     assert ended.code == 2  # the cache cannot be written
-    told = (tmp_path / "report.txt").read_text()
-    for secret in (token, "secret", "someone", "my-own-machine", "inner.example", "pass@", str(Path.home()), str(tmp_path)):
-        assert secret not in told
-    assert "an access token is set" in told
-    assert "problem writing to the cache: not allowed (" in told
-    assert "-> export LAYERSCOPE_CACHE=FOLDER" in told
-    assert "problem device: OSError: (user) on (host) lacks (path) and (token) of (address)" in told
-    assert "Read it before you send it" in ended.out
+    assert "export LAYERSCOPE_CACHE=FOLDER" in ended.out
+    for private in (str(Path.home()), str(tmp_path), "secret", "/proc/nowhere"):
+        assert private not in ended.out
 
 
 def test_the_doctor_looks_for_everything_that_an_extra_installs() -> None:
@@ -212,13 +189,14 @@ def test_the_doctor_tells_who_has_a_gpu_of_its_kernels(monkeypatch: pytest.Monke
     assert doctor._solver().status == "ok"
 
 
-def test_an_extra_that_does_not_import_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "broken_extra.py").write_text("raise ImportError('two versions\\nthat differ')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor, "EXTRAS", {"odd": (("broken_extra",), "something")})
-    found = [one for one in doctor.examine(thorough=True) if one.name == "extra odd"]
-    assert [(one.status, one.mend) for one in found] == [("problem", "pip install --upgrade --force-reinstall broken-extra")]
-    assert "does not import (ImportError: two versions)" in found[0].text
+@pytest.mark.parametrize(
+    ("command", "given", "meant"),
+    [("evaluate", "--limit", "--sample"), ("profile", "--sample", "--limit"), ("probe", "--texts", "--data")],
+)
+def test_an_option_of_another_name_is_hinted_at(cli: Cli, command: str, given: str, meant: str) -> None:
+    ended = cli(command, "gpt2", given, "5")
+    assert ended.code == 2
+    assert f"Did you mean {meant}?" in ended.err
 
 
 def test_the_namespace_shows_everything_public() -> None:

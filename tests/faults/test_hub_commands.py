@@ -327,7 +327,7 @@ def test_a_token_is_not_given_to_others(
     ended = cli("fetch", "org/other")
     assert ended.code == 1
     told += ended.out + ended.err
-    report = cli("doctor", "--report", "-")
+    report = cli("doctor")
     told += report.out + report.err
     for token in (hub.token, "hf_wrong"):
         assert token not in told

@@ -42,30 +42,43 @@ USUALLY_MEANT = {
 }
 
 
-def _plain(parameters: list[Any]) -> list[Any]:
-    """The parameters, with types as a help text needs them: a flag takes no value, a repeatable option takes one at a time."""
-    for one in parameters:
-        if getattr(one, "is_flag", False) and one.metavar is None:
-            one.metavar = ""
-        elif getattr(one, "multiple", False) and one.metavar is None:
-            one.metavar = "<str>"
-    return parameters
+# What an option is called in another command, or by another tool; names that look alike are suggested anyway.
+SAME_OPTION: tuple[tuple[str, ...], ...] = (
+    ("--limit", "--sample"),
+    ("--data", "--texts", "--corpus", "--dataset", "--images", "--tasks"),
+    ("--out", "--output-dir", "--folder"),
+    ("--overwrite", "--force"),
+    ("--store-size", "--budget"),
+)
 
 
-class PlainCommand(TyperCommand):
-    """A command whose help shows no type for a flag."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, `--help` among them."""
-        return _plain(super().get_params(ctx))
-
-
-class PlainGroup(TyperGroup):
-    """A group of commands whose help shows no type for a flag."""
+class Plain:
+    """What commands and groups share: help without types for flags, and a hint where an option has another name here."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, `--help` among them."""
-        return _plain(super().get_params(ctx))
+        """The parameters, with types as a help text needs them: a flag takes no value, a repeatable option one at a time."""
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for one in parameters:
+            if one.metavar is None and (getattr(one, "is_flag", False) or getattr(one, "multiple", False)):
+                one.metavar = "" if getattr(one, "is_flag", False) else "<str>"
+        return parameters
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, unless an option is another command's, and this one has its like."""
+        known = {name for one in self.get_params(ctx) for name in one.opts}
+        for given in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
+            meant = [name for names in SAME_OPTION if given in names for name in names if name in known]
+            if given not in known and meant:
+                ctx.fail(f"No such option: {given}. Did you mean {meant[0]}?")
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
+
+class PlainCommand(Plain, TyperCommand):
+    """A command."""
+
+
+class PlainGroup(Plain, TyperGroup):
+    """A group of commands."""
 
 
 class StoryGroup(PlainGroup):

@@ -65,7 +65,7 @@ def show_command(
         for overlay in overlays:
             print_overlay(overlay)
 
-    shown = shared.shown(model)
+    shown = shared.shell_quote(model)
     then = f"layerscope atlas compare {shown} Pythia-410m" if summary.get("imported") else f"layerscope report --atlas {shown}"
     output.show({**summary, "runs": [overlay.as_dict() for overlay in overlays]}, printed, then=then)
     _draw(out, [model], convention, overlays)
@@ -94,7 +94,7 @@ def compare_command(
             print_overlay(overlay)
 
     value = {"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]}
-    output.show(value, printed, then=f"layerscope report --atlas {shared.shown(','.join(published))}" if published else "")
+    output.show(value, printed, then=f"layerscope report --atlas {shared.shell_quote(','.join(published))}" if published else "")
     _draw(out, published, convention, overlays)
 
 
@@ -117,7 +117,7 @@ def export_command(
         {"out": str(folder), "rows": len(table), "models": sorted(set(table["model"]))},
         lambda: print(f"{len(table):,} values of {models} model{'s' * (models > 1)}.", file=sys.stderr),
         str(folder),
-        f"hf upload --repo-type dataset YOU/NAME {shared.shown(folder)}",
+        f"hf upload --repo-type dataset YOU/NAME {shared.shell_quote(folder)}",
     )
 
 
@@ -133,7 +133,7 @@ def import_command(
     from layerscope.report.atlas import print_imported_models
 
     table = import_results(folder, name=name, overwrite=overwrite)
-    then = f"layerscope atlas show {shared.shown(table['model'].iloc[0])}"
+    then = f"layerscope atlas show {shared.shell_quote(table['model'].iloc[0])}"
     output.show(table.to_dict(orient="records"), lambda: print_imported_models(table), then=then)
 
 

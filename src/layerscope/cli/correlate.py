@@ -27,28 +27,22 @@ def correlate_command(
     model: str | None = option(
         None, "--atlas", panel=DATA, help="Use models of the atlas instead of runs, comma-separated, e.g. Pythia-410m."
     ),
-    metric: str | None = typer.Option(
-        None, "--metric", "-m", rich_help_panel=METRICS, help="Comma-separated metric names. (default: all)"
-    ),
+    metric: str | None = option(None, "-m", panel=METRICS, help="Comma-separated metric names. (default: all)"),
     measure: str = option(
-        "dcor,spearman,kendall", "--measure", panel=METRICS, help="Comma-separated: dcor, dcor_corrected, spearman, kendall."
+        "dcor,spearman,kendall", panel=METRICS, help="Comma-separated: dcor, dcor_corrected, spearman, kendall."
     ),
     convention: str = option(
-        "english", "--convention", panel=DATA, help="Atlas: which score of a task with several subsets: authors or english."
+        "english", panel=DATA, help="Atlas: which score of a task with several subsets: authors or english."
     ),
     metrics_on: str | None = option(
-        None, "--metrics-on", panel=DATA, help="Atlas: texts of the metrics: mteb or wikitext. (default: mteb if available)"
+        None, panel=DATA, help="Atlas: texts of the metrics: mteb or wikitext. (default: mteb if available)"
     ),
-    readout: str = option(
-        "plain/mean/applied/keep/none", "--readout", panel=DATA, help="Runs: the readout whose scores are used."
-    ),
-    sink: str = option("keep", "--sink", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."),
+    readout: str = option("plain/mean/applied/keep/none", panel=DATA, help="Runs: the readout whose scores are used."),
+    sink: str = option("keep", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."),
     store: Path | None = option(
-        None, "--store", panel=DATA, help="Runs: embedding store of an evaluation given alone. (default: the common one)"
+        None, panel=DATA, help="Runs: embedding store of an evaluation given alone. (default: the common one)"
     ),
-    surrogates: int = option(
-        999, "--surrogates", panel=METRICS, help="Number of random, equally smooth curves for each p-value."
-    ),
+    surrogates: int = option(999, panel=METRICS, help="Number of random, equally smooth curves for each p-value."),
     seed: int = shared.seed_option("Seed of the surrogates and the bootstrap."),
     out: Path | None = shared.out_option("Draw to this file: .png, .svg or .pdf."),
 ) -> None:
@@ -75,11 +69,11 @@ def correlate_command(
     correlations = correlate(tables.metrics, tables.scores, **settings)
     from layerscope.report.atlas import print_correlations
 
-    folders = " ".join(shared.shown(run) for run in runs or [])
+    folders = shared.shell_quote(*(runs or []))
     output.show(
         {**tables.facts, **correlations.as_dict(), "notes": tables.notes},
         lambda: print_correlations(correlations, tables),
-        then=f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shown(model or '')}",
+        then=f"layerscope report {folders}" if folders else f"layerscope report --atlas {shared.shell_quote(model or '')}",
     )
     if out is not None:
         from layerscope.report.drawing import save_figure

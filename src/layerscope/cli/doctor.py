@@ -1,22 +1,15 @@
-"""`layerscope doctor`: what works on this machine, what does not, and the line that mends it."""
+"""`layerscope doctor`: what works on this machine, what does not, and the line that mends it. It names no paths and no users."""
 
 from __future__ import annotations
 
-import contextlib
-import getpass
-import importlib
 import importlib.util
 import os
 import platform
-import re
 import shutil
-import socket
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
 import typer
@@ -24,7 +17,6 @@ import typer
 from layerscope.cli import shared
 from layerscope.cli.app import command
 from layerscope.core.formatting import describe_size
-from layerscope.errors import LayerscopeError
 from layerscope.version import VERSION, install_command, install_package
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -49,102 +41,46 @@ _LITTLE = 5 * 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `mend` is a line that a user can run or set; `private` is left out of --report."""
+    """One thing that was looked at. `mend` is a line that a user can run or set."""
 
     name: str
     status: str
     text: str
     mend: str = ""
-    private: str = ""
 
 
 @command("doctor", "layerscope doctor")
-def doctor_command(
-    hub: bool = typer.Option(False, "--hub", help="Also check whether the Hugging Face hub can be reached."),
-    report: str | None = typer.Option(
-        None, "--report", metavar="FILE", help="Check everything, and write a text for a bug report, free of names, paths and "
-        "tokens; - prints it.",
-    ),
-    as_json: bool = shared.AS_JSON,
-) -> None:  # fmt: skip
-    """Check versions, extras, the device and its eigen-solver, caches, disk space and permissions."""
-    findings = list(examine(hub or report is not None, thorough=report is not None))
-    if as_json:
-        shared.print_json({"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]})
-    elif report is not None:
-        _write(as_report(findings), report)
-    else:
-        _print(findings)
-        problem = next((finding for finding in findings if finding.status == PROBLEM and finding.mend), None)
-        shared.next_step(problem.mend if problem else _first_command(findings))
-    if any(finding.status == PROBLEM for finding in findings):
+def doctor_command(output: shared.Listing) -> None:
+    """Check versions, extras, the device and its eigen-solver, and the caches: a text that can go into a bug report."""
+    findings = list(examine())
+    problems = [finding for finding in findings if finding.status == PROBLEM]
+    works = {finding.name for finding in findings if finding.status == OK}
+    first = "layerscope profile minilm-l6 --data lee --limit 50"
+    if {"extra gguf", "extra export"} <= works:
+        first = "layerscope improve smollm2-135m --data reviews.csv --column text --out better"
+    value = {"layerscope": VERSION, "findings": [asdict(finding) for finding in findings]}
+    output.show(value, lambda: _print(findings), then=problems[0].mend if problems else first)
+    if problems:
         raise typer.Exit(2)
 
 
-def examine(hub: bool = False, thorough: bool = False) -> Iterator[Finding]:
-    """Look at everything, one thing after the other. `thorough` also imports the extras, which takes a while."""
+def examine() -> Iterator[Finding]:
+    """Look at everything, one thing after the other. A broken installation must not stop the other checks."""
     yield Finding("layerscope", OK, f"{VERSION}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
     yield from (_core(name) for name in _CORE)
-    yield from (_extra(name, thorough) for name in EXTRAS)
-    yield _safely("device", _device)
-    yield _safely("eigen-solver", _solver)
-    yield from _caches()
-    for place, look in (("this folder", os.getcwd), ("the temp folder", tempfile.gettempdir)):
+    yield from (_extra(name) for name in EXTRAS)
+    checks: tuple[tuple[str, Callable[[], Finding], str], ...] = (
+        ("device", _device, "pip install --upgrade torch"),
+        ("eigen-solver", _solver, "pip install --upgrade torch"),
+        ("cache", lambda: _cache("cache", _own_cache()), "export LAYERSCOPE_CACHE=FOLDER"),
+        ("hub cache", lambda: _cache("hub cache", _hub_cache()), "export HF_HOME=FOLDER"),
+    )
+    for name, look, mend in checks:
         try:
-            yield _writable(Path(look()), place)
-        except OSError as error:  # a folder that was removed meanwhile; no temp folder that can be written
-            yield Finding(f"writing to {place}", PROBLEM, f"not possible ({error.strerror})", _ELSEWHERE[place])
-    if hub:
-        yield _safely("hub", _hub)
-
-
-def _first_command(findings: Sequence[Finding]) -> str:
-    """What a new user can run with the extras that are there."""
-    works = {finding.name for finding in findings if finding.status == OK}
-    if {"extra gguf", "extra export"} <= works:
-        return "layerscope improve smollm2-135m --data reviews.csv --column text --out better"
-    return "layerscope profile minilm-l6 --data lee --limit 50"
-
-
-def as_report(findings: Sequence[Finding]) -> str:
-    """The findings as a text that can be shown to anybody, each problem with the line that mends it."""
-    lines = []
-    for finding in findings:
-        mend = f" -> {finding.mend}" if finding.mend and finding.status != OK else ""
-        lines.append(without_private_data(f"{finding.status:8}{finding.name}: {finding.text}{mend}"))
-    return "\n".join(lines) + "\n"
-
-
-def without_private_data(text: str) -> str:
-    """A text without this user's name and folders, this machine's name, access tokens and addresses.
-
-    >>> without_private_data("no hf_abcdefghijklmnop in /srv/data/model")
-    'no (token) in (path)'
-    """
-    known = {socket.gethostname(): "(host)"}
-    for look in (os.getcwd, tempfile.gettempdir):
-        with contextlib.suppress(OSError):
-            known[look()] = "(path)"
-    with contextlib.suppress(RuntimeError, OSError):
-        known[str(Path.home())] = "(path)"
-    with contextlib.suppress(KeyError, OSError, ImportError):
-        known[getpass.getuser()] = "(user)"
-    text = re.sub(r"\b(?:hf|api)_\w{8,}", "(token)", text)
-    text = re.sub(r"\w+://\S+", "(address)", text)
-    for secret in sorted(known, key=len, reverse=True):
-        if len(secret) > 2:
-            text = re.sub(rf"(?<![\w.-]){re.escape(secret)}(?![\w-])", known[secret], text)
-    return re.sub(r"(?:\(path\)|(?<![\w)])~?)(?:/[^\s/:;,'\"()]+){1,}/?", "(path)", text)
-
-
-def _write(text: str, place: str) -> None:
-    if place == "-":
-        print(text, end="")
-        return
-    from layerscope.store.atomic import write_text
-
-    write_text(Path(place), text)
-    print(f"{place}: {len(text.splitlines())} lines, without names, paths or tokens. Read it before you send it.")
+            yield look()
+        except Exception as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            yield Finding(name, PROBLEM, f"{type(error).__name__}: {next(iter(why.splitlines()), '')[:200]}", mend)
 
 
 def _core(name: str) -> Finding:
@@ -156,50 +92,13 @@ def _core(name: str) -> Finding:
         return Finding(name, PROBLEM, "is not installed", f"pip install {name}")
 
 
-def _extra(name: str, thorough: bool = False) -> Finding:
+def _extra(name: str) -> Finding:
     modules, purpose = EXTRAS[name]
     lacking = [module for module in modules if importlib.util.find_spec(module) is None]
-    mend = install_command(name)
     if lacking:
-        return Finding(f"extra {name}", NOTE, f"not installed ({', '.join(lacking)}); needed for {purpose}", mend)
-    for module in modules if thorough else ():
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # of any kind: two packages that do not go together can fail in every way
-            why = (
-                f"{module} is installed and does not import ({type(error).__name__}: {_first_line(error)}); needed for {purpose}"
-            )
-            return Finding(f"extra {name}", PROBLEM, why, f"pip install --upgrade --force-reinstall {module.replace('_', '-')}")
-    versions = [f"{module} {_version(module)}" for module in modules]
-    return Finding(f"extra {name}", OK, f"{purpose} ({', '.join(versions)})")
-
-
-def _version(module: str) -> str:
-    """The version of the distribution that holds a module."""
-    from importlib import metadata
-
-    with contextlib.suppress(metadata.PackageNotFoundError, LookupError):
-        return metadata.version(_distributions()[module][0])
-    return "of an unknown version"
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    from importlib import metadata
-
-    return metadata.packages_distributions()
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "")[:200]
-
-
-def _safely(name: str, look: Callable[[], Finding]) -> Finding:
-    """A broken installation must not stop the other checks."""
-    try:
-        return look()
-    except Exception as error:
-        return Finding(name, PROBLEM, f"{type(error).__name__}: {_first_line(error)}", "pip install --upgrade torch")
+        text = f"not installed ({', '.join(lacking)}); needed for {purpose}"
+        return Finding(f"extra {name}", NOTE, text, install_command(name))
+    return Finding(f"extra {name}", OK, purpose)
 
 
 def _device() -> Finding:
@@ -237,81 +136,24 @@ def _solver() -> Finding:
     return Finding("eigen-solver", OK, text)
 
 
-def _caches() -> Iterator[Finding]:
+def _own_cache() -> Path:
     from layerscope.cache import cache_dir
 
-    for name, where in (("cache", cache_dir), ("hub cache", _hub_cache)):
-        try:
-            path = where()
-        except (LayerscopeError, RuntimeError):
-            yield Finding(name, PROBLEM, "this user has no home folder", _ELSEWHERE[f"the {name}"])
-            continue
-        if not path.exists():
-            yield Finding(name, OK, "empty", private=str(path))
-            yield _writable(path, f"the {name}")
-            continue
-        total = _size(path)
-        free = shutil.disk_usage(path).free
-        text = f"{describe_size(total)} used, {describe_size(free)} free"
-        status, mend = (NOTE, "layerscope store --prune 1GB") if free < _LITTLE else (OK, "")
-        yield Finding(name, status, text, mend, private=str(path))
-        yield _writable(path, f"the {name}")
+    return cache_dir()
 
 
 def _hub_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
 
 
-def _size(folder: Path) -> int:
-    total = 0
-    for root, _, files in os.walk(folder):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_size
-            except OSError:  # removed meanwhile, or not ours to read
-                continue
-    return total
-
-
-_ELSEWHERE = {
-    "the cache": "export LAYERSCOPE_CACHE=FOLDER",
-    "the hub cache": "export HF_HOME=FOLDER",
-    "the temp folder": "export TMPDIR=FOLDER",
-    "this folder": "cd to a folder that is yours",
-}
-
-
-def _writable(folder: Path, name: str) -> Finding:
-    """Whether a folder, or the one in which it would be made, can be written to."""
-    place = next((path for path in (folder, *folder.parents) if path.exists()), folder)
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            return Finding(f"writing to {name}", OK, "allowed", private=str(folder))
-    except OSError as error:
-        return Finding(f"writing to {name}", PROBLEM, f"not allowed ({error.strerror})", _ELSEWHERE[name], private=str(folder))
-
-
-def _hub() -> Finding:
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    from huggingface_hub import constants, get_token
-
-    token = "an access token is set" if get_token() else "no access token is set"
-    if constants.HF_HUB_OFFLINE:
-        return Finding("hub", NOTE, f"downloads are off (HF_HUB_OFFLINE); {token}", "unset HF_HUB_OFFLINE")
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    if not address.startswith(("http://", "https://")):
-        return Finding("hub", PROBLEM, "HF_ENDPOINT is not a web address", "unset HF_ENDPOINT", address)
-    try:
-        with urlopen(f"{address}/api/models?limit=1", timeout=5):  # noqa: S310 - checked to be http above
-            pass
-    except HTTPError as error:
-        return Finding("hub", NOTE, f"answers with HTTP {error.code}; {token}", "layerscope doctor --hub", address)
-    except OSError as error:  # a refusal, no route, no such name, a time-out: all of them are this
-        text = f"cannot be reached ({type(getattr(error, 'reason', error)).__name__}); {token}"
-        return Finding("hub", NOTE, text, "layerscope profile minilm-l6 --offline", address)
-    return Finding("hub", OK, f"reachable; {token}", private=address)
+def _cache(name: str, folder: Path) -> Finding:
+    """Whether a folder, or the one in which it would be made, can be written to and has room."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with tempfile.TemporaryFile(dir=place):
+        free = shutil.disk_usage(place).free
+    if free < _LITTLE:
+        return Finding(name, NOTE, f"{describe_size(free)} free", "layerscope store --prune 1GB")
+    return Finding(name, OK, f"can be written, {describe_size(free)} free")
 
 
 def _print(findings: list[Finding]) -> None:
@@ -321,12 +163,10 @@ def _print(findings: list[Finding]) -> None:
 
     table = unframed_table(3)
     for finding in findings:
-        where = f" [dim]{escape(finding.private)}[/]" if finding.private else ""
         mend = f"\n[bold]{escape(finding.mend)}[/]" if finding.mend and finding.status != OK else ""
-        table.add_row(_SIGNS[finding.status], escape(finding.name), escape(finding.text) + where + mend)
-    Console(highlight=False).print(table)
+        table.add_row(_SIGNS[finding.status], escape(finding.name), escape(finding.text) + mend)
+    console = Console(highlight=False)
+    console.print(table)
     problems = sum(finding.status == PROBLEM for finding in findings)
     notes = " Notes are about optional parts." if any(finding.status == NOTE for finding in findings) else ""
-    told = f"Everything that is needed works.{notes}" if not problems else f"{problems} to mend."
-    Console(highlight=False).print(told, style="bold")
-    sys.stdout.flush()
+    console.print(f"{problems} to mend." if problems else f"Everything that is needed works.{notes}", style="bold")

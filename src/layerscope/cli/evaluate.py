@@ -8,30 +8,23 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, ENGINES, default_folder, option, parse_list, parse_whole_numbers, readout_names
+from layerscope.cli.shared import DATA, ENGINES, default_folder, option, parse_list, readout_names
 from layerscope.core.options import parse_size
 
 
 class EvaluateSettings(shared.CommandOptions):
     """What is scored, under the names that `layerscope.evaluate` has for it."""
 
-    layers: str | None = option(
-        None,
-        "--layers",
-        panel=DATA,
-        help="Layers to score, e.g. 0,5,-1. (default: all)",
-        read=lambda text: parse_whole_numbers(text, "layers"),
-    )
+    layers: str | None = shared.layers_option(DATA, "score")
     readouts: list[str] = option(
         [],
-        "--readouts",
         panel=DATA,
         help="Readouts (how a text becomes one vector): e.g. one-word/last/raw, TEMPLATE/all, or all; repeatable. "
         "(default: plain/mean/applied)",
         read=readout_names,
     )
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=shared.DATA_DIR_HELP)
-    sample: int | None = shared.sample_option("Score N random items of each task.")
+    data_dir: Path | None = option(None, panel=DATA, help=shared.DATA_DIR_HELP)
+    sample: int | None = shared.size_option("Score N random items of each task.")
     max_length: int = shared.length_option(256)
     seed: int = shared.seed_option("Seed of --sample and of the intervals.", DATA)
     normalize: bool | None = option(
@@ -41,15 +34,10 @@ class EvaluateSettings(shared.CommandOptions):
         help="Scale vectors to length 1. (default: as in the model's own pipeline)",
     )
     scoring_workers: int | None = option(
-        None,
-        "--scoring-workers",
-        panel=ENGINES,
-        help="Processes that compute scores; 0: the main process. (default: one per core)",
+        None, panel=ENGINES, help="Processes that compute scores; 0: the main process. (default: one per core)"
     )
-    store_size: str = option(
-        "10GB", "--store-size", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size
-    )
-    store_dtype: str = option("float32", "--store-dtype", panel=ENGINES, help="float32, or float16 for half the disk space.")
+    store_size: str = option("10GB", panel=ENGINES, help="Maximum disk space of the embedding store.", read=parse_size)
+    store_dtype: str = option("float32", panel=ENGINES, help="float32, or float16 for half the disk space.")
 
 
 @command("evaluate", "layerscope evaluate smollm2-135m --tasks LeeSimilarity --out runs/scores")
@@ -59,9 +47,7 @@ def evaluate_command(
     output: shared.Output,
     settings: EvaluateSettings,
     model: str = shared.MODEL,
-    tasks: str = option(
-        "small", "--tasks", "-t", panel=DATA, help="paper (the paper's 32), small (4 quick ones), or mteb task names."
-    ),
+    tasks: str = option("small", "-t", panel=DATA, help="paper (the paper's 32), small (4 quick ones), or mteb task names."),
     out: Path | None = shared.out_option("Folder of the run. (default: runs/MODEL--TASKS)"),
 ) -> None:
     """Score every layer on MTEB tasks, encoding each distinct text once.
@@ -73,6 +59,6 @@ def evaluate_command(
     folder = out or default_folder(model, tasks, limit=settings.sample)
     ways = shared.as_arguments(loading, running, output)
     run = evaluate(model, parse_list(tasks) or [], out=folder, **settings.given(), **ways)
-    output.show_run(run, f"layerscope export {shared.shown(model)} --choice {shared.shown(folder)}", also="mteb/")
+    output.show_run(run, f"layerscope export {shared.shell_quote(model)} --choice {shared.shell_quote(folder)}", also="mteb/")
     if run.failed:
         raise typer.Exit(2)

@@ -81,7 +81,7 @@ def export_command(
         {"out": str(folder), **done.facts},
         lambda: print_export(done.facts),
         f"{folder}: open README.md there, or SentenceTransformer({str(folder)!r})",
-        f"layerscope bench {shared.shown(folder)} --against {shared.shown(model)}",
+        f"layerscope bench {shared.shell_quote(folder)} --against {shared.shell_quote(model)}",
     )
 
 
@@ -116,5 +116,5 @@ def bench_command(
     measured = bench(
         folder, against, lengths=wanted, texts=texts, rounds=rounds, batch_size=batch_size, threads=threads, offline=offline
     )
-    then = f"layerscope export {shared.shown(against)} --onnx --quantize int8 --layer LAYER"
+    then = f"layerscope export {shared.shell_quote(against)} --onnx --quantize int8 --layer LAYER"
     output.show(measured.as_dict(), lambda: print_bench(measured), then=then)

@@ -65,5 +65,5 @@ def improve_command(
 
     ways = {**shared.as_arguments(loading, running, output), "progress": False if output.quiet else None}
     result = improve(model, data, out=out, **settings.given(), **ways)
-    then = f"layerscope report {shared.shown(out)} --out report.html"
+    then = f"layerscope report {shared.shell_quote(out)} --out report.html"
     output.show(result.as_dict(), lambda: print_improved(result), str(out), then)

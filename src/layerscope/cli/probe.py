@@ -7,72 +7,38 @@ from typing import Any
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import (
-    DATA,
-    ENGINES,
-    METRICS,
-    TRAINING,
-    default_folder,
-    option,
-    parse_list,
-    parse_number,
-    parse_whole_numbers,
-)
+from layerscope.cli.shared import DATA, ENGINES, METRICS, TRAINING, default_folder, option, parse_list, parse_number
 from layerscope.core.options import parse_size
 
 
 class ProbeSettings(shared.CommandOptions):
     """What is trained on what, under the names that `layerscope.probe` has for it."""
 
-    test: str | None = option(
-        None, "--test", panel=DATA, help="Test data. (default: the data's own test split, or a fifth of the data)"
-    )
-    sample: int | None = shared.sample_option("Use at most N training and N test items, stratified by class.")
+    test: str | None = option(None, panel=DATA, help="Test data. (default: the data's own test split, or a fifth of the data)")
+    sample: int | None = shared.size_option("Use at most N training and N test items, stratified by class.")
     max_length: int = shared.length_option(128)
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=shared.DATA_DIR_HELP)
+    data_dir: Path | None = option(None, panel=DATA, help=shared.DATA_DIR_HELP)
     heads: str = option(
-        "attention",
-        "--heads",
-        "-p",
-        panel=METRICS,
-        help="Kinds of probe, comma-separated: attention, linear, mean, knn.",
-        read=parse_list,
+        "attention", "-p", panel=METRICS, help="Kinds of probe, comma-separated: attention, linear, mean, knn.", read=parse_list
     )
-    layers: str | None = option(
-        None,
-        "--layers",
-        panel=METRICS,
-        help="Layers to probe, e.g. 0,5,-1. (default: all)",
-        read=lambda text: parse_whole_numbers(text, "layers"),
-    )
+    layers: str | None = shared.layers_option(METRICS, "probe")
     final_norm: str = shared.norm_option("applied")
     learning_rates: str | None = option(
         None,
-        "--learning-rates",
         panel=TRAINING,
         help="Learning rates to try. (default: 0.002,0.01,0.05)",
         read=lambda text: [parse_number(part, "learning-rates") for part in parse_list(text) or []] or None,
     )
-    trial: int = option(3, "--trial", panel=TRAINING, help="Epochs for which each learning rate is tried.")
-    epochs: int = option(
-        15, "--epochs", panel=TRAINING, help="Maximum epochs with the rate that is best on the validation items."
-    )
-    patience: int = option(
-        5, "--patience", panel=TRAINING, help="Stop a layer after this many epochs without a better validation score."
-    )
-    train_batch: int | None = option(
-        None, "--train-batch", panel=TRAINING, help="Items per training step. (default: 256, fewer for small data)"
-    )
+    trial: int = option(3, panel=TRAINING, help="Epochs for which each learning rate is tried.")
+    epochs: int = option(15, panel=TRAINING, help="Maximum epochs with the rate that is best on the validation items.")
+    patience: int = option(5, panel=TRAINING, help="Stop a layer after this many epochs without a better validation score.")
+    train_batch: int | None = option(None, panel=TRAINING, help="Items per training step. (default: 256, fewer for small data)")
     seed: int = shared.seed_option("Seed of the split, the initial weights and the order of the items.", TRAINING)
     keep: str = option(
-        "auto",
-        "--keep",
-        panel=ENGINES,
-        help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch.",
+        "auto", panel=ENGINES, help="Cache states as float32 or float16 (auto: what fits); none: run the model in every epoch."
     )
     store_size: str | None = option(
         None,
-        "--store-size",
         panel=ENGINES,
         help="Maximum memory or disk space for states. (default: 4GB; 60 % of a GPU)",
         read=lambda text: None if text is None else parse_size(text),
@@ -102,7 +68,7 @@ def probe_command(
 
     folder = out or default_folder(model, data or "data", "probe", limit=settings.sample)
     run = run_probes(model, data, out=folder, **settings.given(), **shared.as_arguments(loading, running, output))
-    output.show_run(run, f"layerscope report {shared.shown(folder)}", also="probe.png" if _drawn(run, folder) else "")
+    output.show_run(run, f"layerscope report {shared.shell_quote(folder)}", also="probe.png" if _drawn(run, folder) else "")
 
 
 def _drawn(run: Any, folder: Path) -> bool:

@@ -14,59 +14,48 @@ from layerscope.cli.shared import DATA, METRICS, MODELS, RESULT, default_folder,
 class ProfileSettings(shared.CommandOptions):
     """What is measured of what, under the names that `layerscope.profile` has for it."""
 
-    split: str | None = option(None, "--split", panel=DATA, help="Split of the images, such as test. (default: the first)")
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts or images, if the file has several.")
+    split: str | None = option(None, panel=DATA, help="Split of the images, such as test. (default: the first)")
+    column: str | None = option(None, panel=DATA, help="Column of the texts or images, if the file has several.")
     text_filter: str | None = option(
         None,
-        "--text-filter",
         panel=DATA,
         help="Which texts to use: paper (no headings, at least 30 words), released (no headings, at least 10 characters) "
         "or none (all).",
     )
-    limit: int | None = shared.limit_option("Use the first N usable texts or images.")
+    limit: int | None = shared.size_option("Use the first N usable texts or images.")
     max_length: int | None = shared.length_option(None, " (default: 256)")
-    tokens: str | None = option(None, "--tokens", panel=DATA, help="Tokens of an image to read: patches (default) or all.")
+    tokens: str | None = option(None, panel=DATA, help="Tokens of an image to read: patches (default) or all.")
     image_pooling: str | None = option(
-        None, "--image-pooling", panel=DATA, help="Vector of an image: mean (of its tokens; default) or class (its class token)."
+        None, panel=DATA, help="Vector of an image: mean (of its tokens; default) or class (its class token)."
     )
     attention: str | None = option(
-        None, "--attention", panel=MODELS, help="Attention mask of AIM models: bidirectional (default), causal or prefix:N."
+        None, panel=MODELS, help="Attention mask of AIM models: bidirectional (default), causal or prefix:N."
     )
     metrics: str | None = option(
-        None, "--metrics", "-m", panel=METRICS, help="Comma-separated names, `paper` or `all`. (default: all)", read=parse_list
+        None, "-m", panel=METRICS, help="Comma-separated names, `paper` or `all`. (default: all)", read=parse_list
     )
     sites: str | None = option(
-        None,
-        "--sites",
-        panel=METRICS,
-        help="Where to read states, e.g. embed,block.*.attn. (default: embed,block.*)",
-        read=parse_list,
+        None, panel=METRICS, help="Where to read states, e.g. embed,block.*.attn. (default: embed,block.*)", read=parse_list
     )
     final_norm: str | None = shared.norm_option(None, " (default: applied)")
     alpha: str | None = option(
         None,
-        "--alpha",
         panel=METRICS,
         help="Order of the entropy, a number >= 0 or inf. (default: 1)",
         read=lambda text: parse_number(text, "alpha"),
     )
     rows: str | None = option(
-        None,
-        "--rows",
-        panel=METRICS,
-        help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default).",
+        None, panel=METRICS, help="How token states are prepared: raw, unit (length 1), centered or centered-unit (default)."
     )
     entropy: str | None = option(
-        None, "--entropy", panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (faster on a GPU)."
+        None, panel=METRICS, help="exact, or approximate for prompts of at least 256 tokens (faster on a GPU)."
     )
-    views: int | None = option(None, "--views", panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)")
-    augmenter: str | None = option(None, "--augmenter", panel=METRICS, help="Library that makes the views: builtin or nlpaug.")
-    permutations: int | None = option(
-        None, "--permutations", panel=METRICS, help="Permutations for the metric DiME. (default: 10)"
-    )
+    views: int | None = option(None, panel=METRICS, help="Augmented views per text, 2 to 16. (default: 4)")
+    augmenter: str | None = option(None, panel=METRICS, help="Library that makes the views: builtin or nlpaug.")
+    permutations: int | None = option(None, panel=METRICS, help="Permutations for the metric DiME. (default: 10)")
     seed: int = shared.seed_option("Seed of views, permutations and intervals.")
     preset: str = option(
-        "default", "--preset", panel=METRICS, help="Conventions: default, paper (as printed) or released (the authors' code)."
+        "default", panel=METRICS, help="Conventions: default, paper (as printed) or released (the authors' code)."
     )
 
 
@@ -81,14 +70,11 @@ def profile_command(
         "lee", f"{shared.DATA_HELP} For an image model: an image set (`layerscope images`), a folder of class folders, .parquet."
     ),
     task: str | None = option(
-        None,
-        "--task",
-        panel=DATA,
-        help="Use the texts of this task instead of --data (a name as for `evaluate --tasks`).",
+        None, panel=DATA, help="Use the texts of this task instead of --data (a name as for `evaluate --tasks`)."
     ),
-    data_dir: Path | None = option(None, "--data-dir", panel=DATA, help=f"With --task. {shared.DATA_DIR_HELP}"),
+    data_dir: Path | None = option(None, panel=DATA, help=f"With --task. {shared.DATA_DIR_HELP}"),
     out: Path | None = shared.out_option("Folder of the run. (default: runs/MODEL--DATA--NORM, --nN with --limit)"),
-    live: bool = option(False, "--live", panel=RESULT, help="Write a page with the results so far to RUN/live.html."),
+    live: bool = option(False, panel=RESULT, help="Write a page with the results so far to RUN/live.html."),
 ) -> None:
     """Measure every layer of a model on texts or images, without labels.
 
@@ -111,4 +97,4 @@ def profile_command(
         limit, seed = given.pop("limit", None), settings.seed
         items = task_corpus(task, sample=limit, seed=seed, data_dir=data_dir, offline=running.offline)
     run = profile(model, items, out=folder, live=live, **given, **shared.as_arguments(loading, running, output))
-    output.show_run(run, f"layerscope select {shared.shown(folder)}")
+    output.show_run(run, f"layerscope select {shared.shell_quote(folder)}")

@@ -23,9 +23,7 @@ def report_command(
     output: shared.Printing,
     runs: list[Path] = RUNS,
     out: Path = shared.out_option("File to write; the suffix sets the format.", Path("report.html")),
-    kind: str | None = typer.Option(
-        None, "--format", "-f", rich_help_panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"
-    ),
+    kind: str | None = option(None, "--format", "-f", panel=RESULT, help="html, md, pdf, png or svg. (default: from the suffix)"),
     atlas: str | None = ATLAS,
     show: bool = option(False, "--open", panel=RESULT, help="Open the file once it is written."),
 ) -> None:
@@ -39,7 +37,7 @@ def report_command(
     output.tell(
         {"report": target, "headline": headline, "runs": [run.label for run in report.runs]},
         target,
-        f"layerscope open {' '.join(shared.shown(run) for run in runs or [])}".rstrip(),
+        f"layerscope open {shared.shell_quote(*(runs or []))}".rstrip(),
     )
     if show:
         webbrowser.open(target.resolve().as_uri())
@@ -61,7 +59,7 @@ def open_command(
     output: shared.Printing,
     runs: list[Path] = typer.Argument(None, help="Folders of runs; a profile running with --live is updated as it goes."),
     atlas: str | None = ATLAS,
-    port: int = option(0, "--port", panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
+    port: int = option(0, panel=RESULT, help="Port on 127.0.0.1; 0: any free one."),
     browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
@@ -69,7 +67,7 @@ def open_command(
 
     page = page_for(runs or [], published(atlas, runs))
     with serve(page, port) as (url, wait):
-        then = f"layerscope select {' '.join(shared.shown(run) for run in runs or [])}".rstrip()
+        then = f"layerscope select {shared.shell_quote(*(runs or []))}".rstrip()
         output.tell({"url": url, "page": page}, url, then)
         sys.stdout.flush()
         if not output.silent:
@@ -84,14 +82,14 @@ def plot_command(
     output: shared.Printing,
     runs: list[Path] = typer.Argument(..., help="Folders of finished runs, all of one kind: profiles, probes or one study."),
     out: Path = shared.out_option("File to write: .png, .svg or .pdf.", Path("profile.png")),
-    metrics: str | None = option(None, "--metrics", panel=DATA, help="Comma-separated metric names, for profiles."),
-    x: str | None = option(None, "--x", panel=DATA, help="x-axis: depth or layer. (default: depth)"),
+    metrics: str | None = option(None, panel=DATA, help="Comma-separated metric names, for profiles."),
+    x: str | None = option(None, panel=DATA, help="x-axis: depth or layer. (default: depth)"),
 ) -> None:
     """Draw the curves of runs on the same axes."""
     from layerscope.report.drawing import save_figure
 
     target = save_figure(_figure(runs, parse_list(metrics), x), out)
-    output.tell({"figure": target}, target, f"layerscope report {' '.join(shared.shown(run) for run in runs)}")
+    output.tell({"figure": target}, target, f"layerscope report {shared.shell_quote(*runs)}")
 
 
 def _figure(paths: list[Path], metrics: list[str] | None, x: str | None) -> Any:

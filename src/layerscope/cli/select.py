@@ -18,25 +18,21 @@ def select_command(
         None, help="Folder of a profile, an evaluation, or one of each; with --labels also a model."
     ),
     atlas: str | None = option(
-        None, "--atlas", panel=DATA, help="Use a published model instead of a run; `layerscope atlas models` lists them."
+        None, panel=DATA, help="Use a published model instead of a run; `layerscope atlas models` lists them."
     ),
     labels: str | None = option(
-        None, "--labels", panel=DATA, help="A .csv, .tsv or .jsonl file with text,label or sentence1,sentence2,label|score."
+        None, panel=DATA, help="A .csv, .tsv or .jsonl file with text,label or sentence1,sentence2,label|score."
     ),
-    readouts: str | None = option(None, "--readouts", panel=DATA, help="With scores or labels: consider only these readouts."),
+    readouts: str | None = option(None, panel=DATA, help="With scores or labels: consider only these readouts."),
     rule: str | None = option(
         None,
-        "--rule",
         panel=CHOICE,
         help="measured (by scores), evidence (by a profile), last, fixed_depth[:0.8] or lowest_METRIC. "
         "(default: measured, else evidence)",
     ),
-    budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
+    budget: float | None = option(None, panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5."),
     tolerance: float | None = option(
-        None,
-        "--tolerance",
-        panel=CHOICE,
-        help="Points of score that an earlier layer may lose. (default with --budget: 1, or a tie)",
+        None, panel=CHOICE, help="Points of score that an earlier layer may lose. (default with --budget: 1, or a tie)"
     ),
     seed: int = shared.seed_option("Seed of resampling and folds.", CHOICE),
     offline: bool = shared.OFFLINE,
@@ -75,10 +71,10 @@ def _then(choice: Any, runs: list[str]) -> str:
     from layerscope.core.readout import Readout
     from layerscope.exporting.draft import nearest
 
-    then = f"layerscope export {shared.shown(choice.model or 'MODEL')} --layer {choice.layer}"
+    then = f"layerscope export {shared.shell_quote(choice.model or 'MODEL')} --layer {choice.layer}"
     if choice.readout:
         readout = nearest(Readout.parse(choice.readout))  # export takes no other, and says why
-        then += f" --readout {shared.shown(readout.name)}"
+        then += f" --readout {shared.shell_quote(readout.name)}"
         if readout.centering != "none":
-            then += f" --center-on {shared.shown(choice.center_on or 'YOUR_TEXTS')}"
+            then += f" --center-on {shared.shell_quote(choice.center_on or 'YOUR_TEXTS')}"
     return then

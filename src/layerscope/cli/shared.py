@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from layerscope.core.formatting import split_names
 from layerscope.core.runs import folder_name
@@ -72,7 +73,10 @@ _PANELS = [None, DATA, MODELS, CHOICE, METRICS, TRAINING, ENGINES, RESULT]  # in
 
 
 def option(default: Any, *names: str, panel: str, help: str, read: Callable[[Any], Any] | None = None) -> Any:
-    """An option in one of the panels of a command's help; `read` makes its value of what was typed."""
+    """An option in one of the panels of a command's help, called as its parameter; `names` are short or other names.
+
+    `read` makes its value of what was typed.
+    """
     return typer.Option(default, *names, help=help, rich_help_panel=panel, callback=None if read is None else _reader(read))
 
 
@@ -85,60 +89,43 @@ def _reader(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def data_option(default: Any, help: str) -> Any:
     """What a model reads."""
-    return option(default, "--data", "-d", panel=DATA, help=help)
+    return option(default, "-d", panel=DATA, help=help)
 
 
-def limit_option(help: str) -> Any:
-    """How many of the first items are used."""
-    return option(None, "--limit", "-n", panel=DATA, help=help)
+def size_option(help: str) -> Any:
+    """How many items are used: the first (`limit`), or some drawn at random (`sample`)."""
+    return option(None, "-n", panel=DATA, help=help)
 
 
-def sample_option(help: str) -> Any:
-    """How many items are drawn at random."""
-    return option(None, "--sample", "-n", panel=DATA, help=help)
+def layers_option(panel: str, verb: str) -> Any:
+    """Which layers are read."""
+    said = f"Layers to {verb}, e.g. 0,5,-1. (default: all)"
+    return option(None, panel=panel, help=said, read=lambda text: parse_whole_numbers(text, "layers"))
 
 
 def out_option(help: str, default: Any = None) -> Any:
     """Where a result is written."""
-    return option(default, "--out", "-o", panel=RESULT, help=help)
+    return option(default, "-o", panel=RESULT, help=help)
 
 
 def length_option(default: int | None, help: str = "") -> Any:
     """How long texts may be."""
-    return option(default, "--max-length", panel=DATA, help="Truncate texts to this many tokens." + help)
+    return option(default, panel=DATA, help="Truncate texts to this many tokens." + help)
 
 
 def norm_option(default: str | None, help: str = "") -> Any:
     """What happens to states before they are measured."""
     said = "Apply the final norm at every layer (applied), at none (raw) or at the last only (hf)."
-    return option(default, "--final-norm", panel=METRICS, help=said + help)
+    return option(default, panel=METRICS, help=said + help)
 
 
 def seed_option(help: str, panel: str = METRICS) -> Any:
     """Where randomness begins."""
-    return option(0, "--seed", panel=panel, help=help)
+    return option(0, panel=panel, help=help)
 
 
 MODEL = typer.Argument(..., help="Catalogue name, hub id (org/name@revision), folder, or .gguf file.")
-DEVICE = option(None, "--device", panel=MODELS, help="cpu, cuda or mps. (default: cuda if available)")
-DEVICE_MAP = option(None, "--device-map", panel=MODELS, help="auto: distribute a large model over several GPUs.")
-DTYPE = option(None, "--dtype", panel=MODELS, help="float32 (default), bfloat16, float16, or auto (the checkpoint's own).")
-REVISION = option(None, "--revision", panel=MODELS, help="Revision of a hub model.")
-FAMILY = option(None, "--family", panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
-BIDIRECTIONAL = option(False, "--bidirectional", panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
-ADAPTER = option([], "--adapter", panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
-MEMORY = option(None, "--memory", panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)")
-BATCH_SIZE = option(None, "--batch-size", panel=ENGINES, help="Maximum items per batch. (default: automatic)")
-OFFLINE = option(False, "--offline", panel=ENGINES, help="Download nothing; fail at once if something is missing.")
-OVERWRITE = option(False, "--overwrite", panel=RESULT, help="Replace a different run in the same folder.")
-AS_JSON = option(False, "--json", panel=RESULT, help="Print the result as JSON instead of tables.")
-QUIET = typer.Option(False, "--quiet", "-q", help="No progress bar and no tables.", rich_help_panel=RESULT)
-ENGINE = option("local", "--engine", panel=ENGINES, help="local (this process) or ray (workers of a Ray cluster).")
-ADDRESS = option(None, "--address", panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines.")
-WORKERS = option(
-    None, "--workers", panel=ENGINES, help="Number of Ray workers; each loads the model. (default: one per GPU, or per core)"
-)
-GPUS_PER_WORKER = option(None, "--gpus-per-worker", panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)")
+OFFLINE = option(False, panel=ENGINES, help="Download nothing; fail at once if something is missing.")
 DATA_DIR_HELP = "Folder with the data of tasks: <Task>/<split>.jsonl.gz with MTEB's columns."
 DATA_HELP = "Corpus name, .txt/.jsonl/.csv/.parquet file, or hub dataset."
 
@@ -167,18 +154,15 @@ class CommandOptions:
 class Loading(CommandOptions):
     """How a model is loaded."""
 
-    dtype: str | None = DTYPE
-    device: str | None = DEVICE
-    device_map: str | None = DEVICE_MAP
-    revision: str | None = REVISION
-    family: str | None = FAMILY
-    bidirectional: bool = BIDIRECTIONAL
-    adapter: list[str] = ADAPTER
-
-    trust_remote_code: bool = option(
-        False, "--trust-remote-code", panel=MODELS, help="Allow the model to run its own Python code."
-    )
-    allow_pickle: bool = option(False, "--allow-pickle", panel=MODELS, help="Allow weights in pickle format.")
+    dtype: str | None = option(None, panel=MODELS, help="float32 (default), bfloat16, float16, or auto (the checkpoint's own).")
+    device: str | None = option(None, panel=MODELS, help="cpu, cuda or mps. (default: cuda if available)")
+    device_map: str | None = option(None, panel=MODELS, help="auto: distribute a large model over several GPUs.")
+    revision: str | None = option(None, panel=MODELS, help="Revision of a hub model.")
+    family: str | None = option(None, panel=MODELS, help="Read the model as one of this architecture family. (default: detected)")
+    bidirectional: bool = option(False, panel=MODELS, help="Use bidirectional attention in a decoder (LLM2Vec).")
+    adapter: list[str] = option([], panel=MODELS, help="PEFT adapter to merge: folder or hub id; repeatable.")
+    trust_remote_code: bool = option(False, panel=MODELS, help="Allow the model to run its own Python code.")
+    allow_pickle: bool = option(False, panel=MODELS, help="Allow weights in pickle format.")
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, as `layerscope.load` takes it."""
@@ -188,13 +172,17 @@ class Loading(CommandOptions):
 class Running(CommandOptions):
     """Where the model runs, how many items it reads at once, and how much of a GPU's memory it may use."""
 
-    engine: str = ENGINE
-    address: str | None = ADDRESS
-    workers: int | None = WORKERS
-    gpus_per_worker: float | None = GPUS_PER_WORKER
+    engine: str = option("local", panel=ENGINES, help="local (this process) or ray (workers of a Ray cluster).")
+    address: str | None = option(
+        None, panel=ENGINES, help="Address of the Ray cluster: HOST:6379, or auto on one of its machines."
+    )
+    workers: int | None = option(
+        None, panel=ENGINES, help="Number of Ray workers; each loads the model. (default: one per GPU, or per core)"
+    )
+    gpus_per_worker: float | None = option(None, panel=ENGINES, help="GPUs per Ray worker. (default: 1 if available)")
     offline: bool = OFFLINE
-    batch_size: int | None = BATCH_SIZE
-    memory: str | None = MEMORY
+    batch_size: int | None = option(None, panel=ENGINES, help="Maximum items per batch. (default: automatic)")
+    memory: str | None = option(None, panel=ENGINES, help="Most GPU memory to use, such as 8GB. (default: no limit)")
 
     def as_dict(self) -> dict[str, Any]:
         """What was given, as the functions of the library take it."""
@@ -204,7 +192,7 @@ class Running(CommandOptions):
 class Listing(CommandOptions):
     """How a result is printed."""
 
-    as_json: bool = AS_JSON
+    as_json: bool = option(False, "--json", panel=RESULT, help="Print the result as JSON instead of tables.")
     quiet = False
 
     @property
@@ -231,7 +219,7 @@ class Listing(CommandOptions):
 class Printing(Listing):
     """How a result is printed, or that it is not."""
 
-    quiet: bool = QUIET
+    quiet: bool = option(False, "--quiet", "-q", panel=RESULT, help="No progress bar and no tables.")
 
     def tell(self, value: Any, place: Any, then: str) -> None:
         """A result that is a file or an address: as JSON, or the place alone; what comes next unless that is not asked for."""
@@ -246,7 +234,7 @@ class Printing(Listing):
 class Output(Printing):
     """What is printed, and whether an earlier result may be replaced."""
 
-    overwrite: bool = OVERWRITE
+    overwrite: bool = option(False, panel=RESULT, help="Replace a different run in the same folder.")
 
     def as_dict(self) -> dict[str, Any]:
         """As the functions of the library take it."""
@@ -278,6 +266,8 @@ def expand(function: Callable[..., None]) -> Callable[..., None]:
             members, kinds = groups[name].fields, get_type_hints(groups[name])
         for member, default in members.items():
             keyword = inspect.Parameter.KEYWORD_ONLY
+            if isinstance(default, OptionInfo) and not any(name.startswith("--") for name in default.param_decls or ()):
+                default.param_decls = (f"--{member.replace('_', '-')}", *(default.param_decls or ()))
             parameters.append(inspect.Parameter(member, keyword, default=default, annotation=kinds[member]))
     parameters.sort(key=lambda one: _PANELS.index(getattr(one.default, "rich_help_panel", None)))
 
@@ -306,8 +296,8 @@ def next_step(then: str) -> None:
         print(one_line(f"Next: {then}"), file=sys.stderr)
 
 
-def shown(path: str | Path) -> str:
-    """A path as a word of a command line."""
+def shell_quote(*words: str | Path) -> str:
+    """Names or paths as words of a command line."""
     import shlex
 
-    return shlex.quote(str(path))
+    return " ".join(shlex.quote(str(word)) for word in words)

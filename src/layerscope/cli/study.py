@@ -16,8 +16,8 @@ from layerscope.errors import LayerscopeError
 class StudySettings(shared.CommandOptions):
     """What every study takes, under the names that `layerscope.study` has for it."""
 
-    column: str | None = option(None, "--column", panel=DATA, help="Column of the texts, if the file has several.")
-    limit: int | None = shared.limit_option("Use the first N usable texts.")
+    column: str | None = option(None, panel=DATA, help="Column of the texts, if the file has several.")
+    limit: int | None = shared.size_option("Use the first N usable texts.")
     max_length: int = shared.length_option(256)
     final_norm: str = shared.norm_option("raw")
     seed: int = shared.seed_option("Seed of random draws and of the intervals.")
@@ -35,11 +35,7 @@ def study_command(
     ),
     data: str = shared.data_option("lee", shared.DATA_HELP),
     options: list[str] = option(
-        [],
-        "--set",
-        "-s",
-        panel=METRICS,
-        help="Option of the study as NAME=VALUE (`study list STUDY` shows them); repeatable.",
+        [], "--set", "-s", panel=METRICS, help="Option of the study as NAME=VALUE (`study list STUDY` shows them); repeatable."
     ),
     out: Path | None = shared.out_option("Folder of the study. (default: runs/NAME--MODELS--DATA)"),
 ) -> None:
@@ -65,7 +61,7 @@ def study_command(
     folder = out or default_folder(*parts, limit=settings.limit if chosen.texts else None)
     ways = shared.as_arguments(loading, running, output)
     run = study(name, *given, data=data, out=folder, **settings.given(), **ways, **read_settings(options))
-    output.show_run(run, f"layerscope report {shared.shown(folder)}", also="figure.png, figure.svg")
+    output.show_run(run, f"layerscope report {shared.shell_quote(folder)}", also="figure.png, figure.svg")
 
 
 def _call(study: Any) -> str:

@@ -19,7 +19,7 @@ def sweep_command(
     output: shared.Output,
     file: Path = typer.Argument(..., help="YAML file with models, corpora, settings and steps (see docs/clusters.md)."),
     out: Path | None = shared.out_option("Folder of the sweep. (default: the file's, or runs/FILE)"),
-    dry_run: bool = option(False, "--dry-run", panel=DATA, help="List the steps, and which are finished, and stop."),
+    dry_run: bool = option(False, panel=DATA, help="List the steps, and which are finished, and stop."),
 ) -> None:
     """Profile (and score) many models on many corpora.
 
@@ -30,10 +30,10 @@ def sweep_command(
 
     done = sweep(file, out=out, dry_run=dry_run, **shared.as_arguments(loading, running, output))
     if output.as_json or not dry_run:
-        output.show_run(done, f"layerscope report {shared.shown(done.path)}", also="a folder per step")
+        output.show_run(done, f"layerscope report {shared.shell_quote(done.path)}", also="a folder per step")
     elif not output.quiet:
         print_plan(done)
-        shared.next_step(f"layerscope sweep {shared.shown(file)}")
+        shared.next_step(f"layerscope sweep {shared.shell_quote(file)}")
     if done.failed:
         raise typer.Exit(2)
 
@@ -62,10 +62,10 @@ def recipe_command(
     done = sweep(recipe, out=out, only=parse_list(only), dry_run=dry_run, on_step=told, **ways)
     rows = done.jobs.to_dict(orient="records")
     if dry_run:
-        output.show(rows, lambda: print_plan(done), then=f"layerscope recipe {shared.shown(recipe)}")
+        output.show(rows, lambda: print_plan(done), then=f"layerscope recipe {shared.shell_quote(recipe)}")
         return
     rows = [{**row, "step": row["job"], "run": str(done.path / row["job"])} for row in rows]
-    output.show(rows, lambda: print_failed(done), then=f"layerscope report {shared.shown(done.path)}")
+    output.show(rows, lambda: print_failed(done), then=f"layerscope report {shared.shell_quote(done.path)}")
     if done.failed:
         names = ", ".join(one["job"] for one in done.failed)
         total = len(done.jobs)

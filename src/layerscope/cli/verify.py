@@ -14,8 +14,8 @@ from layerscope.errors import RunFolderError, printable
 
 @command("verify", "layerscope verify runs/profile\nlayerscope verify store")
 def verify_command(
+    output: shared.Listing,
     what: list[str] = typer.Argument(..., help="Folders of runs or exports, or `store` for the embedding store."),
-    as_json: bool = shared.AS_JSON,
 ) -> None:
     """Check every stored table, array and result against its checksum. Exit code 2: damaged; 3: something has no checksum."""
     from layerscope.cache import cache_dir
@@ -42,16 +42,17 @@ def verify_command(
                 found += list(EmbeddingStore(folder, None).verify())
     counts = Counter(check.status for check in found)
     damaged = [check for check in found if check.status == DAMAGED]
-    if as_json:
-        listed = [{"path": check.path, "reason": check.reason} for check in damaged]
-        shared.print_json({"files": len(found), "counts": dict(counts), "damaged": listed})
-    else:
+    lacking = counts[UNKNOWN]
+
+    def printed() -> None:
         for check in damaged:
             print(printable(f"damaged  {check.path}: {check.reason}"))
         print(f"{len(found)} files: " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "none"))
-        if counts[UNKNOWN]:
-            print(f"{counts[UNKNOWN]} have no checksum: an earlier version wrote them, or it was removed.")
-        if damaged:
-            shared.next_step("run the command that wrote it again: what is damaged is set aside and computed again")
-    if damaged or counts[UNKNOWN]:
+        if lacking:
+            print(f"{lacking} have no checksum: an earlier version wrote them, or it was removed.")
+
+    listed = [{"path": check.path, "reason": check.reason} for check in damaged]
+    then = "run the command that wrote it again: what is damaged is set aside and computed again" if damaged else ""
+    output.show({"files": len(found), "counts": dict(counts), "damaged": listed}, printed, then=then)
+    if damaged or lacking:
         raise typer.Exit(2 if damaged else 3)
