@@ -76,21 +76,10 @@ def test_mistakes_are_one_line(cli: Cli, tmp_path: Path) -> None:
     assert_refused(cli("atlas", "show", "bert-base", "--run", tmp_path), "holds no run")
 
 
-def test_results_are_exported_imported_shown_and_forgotten(
-    cli: Cli, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
+def test_exported_results_are_laid_over_the_published_ones(cli: Cli, run: Path) -> None:
     ended = cli("atlas", "export", run, "--out", "shared", "--license", "mit")
     assert ended.code == 0, ended.err
     assert "hf upload" in ended.err
-    assert json.loads(cli("atlas", "import", "shared", "--json").out)[0]["model"] == "shared:[red]mine[/]"
-    assert "shared:[red]mine[/]" in cli("atlas", "models").out
-    assert json.loads(cli("atlas", "models", "--json").out)[-1]["imported"] is True
-    shown = cli("atlas", "show", "shared:[red]mine[/]")
-    assert "imported results" in shown.out
-    assert "hf/keep/24 tokens" in shown.out
-    compared = cli("atlas", "compare", "Pythia-410m", "shared:[red]mine[/]")
+    compared = cli("atlas", "compare", "Pythia-410m", "--run", "shared")
     assert compared.code == 0, compared.err
-    assert "imported shared:[red]mine[/]: laid over: curvature, entropy_prompt" in compared.out
-    assert cli("atlas", "forget", "shared").code == 0
-    assert_refused(cli("atlas", "show", "shared:[red]mine[/]"), "unknown imported results")
+    assert "shared results shared:[red]mine[/]: laid over: curvature, entropy_prompt" in compared.out

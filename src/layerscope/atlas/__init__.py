@@ -6,11 +6,9 @@
     atlas.metric_values("Pythia-410m", "wikitext", "entropy_prompt")
 
 Names are `family-size`, with `@revision` for a checkpoint: `Pythia-410m@step1000`. `atlas/data/SOURCE.md` says where the tables
-come from and under which conventions they were made. Results of other people, or your own, come in with `import_results`; their
-names are `folder:model`.
+come from and under which conventions they were made. `export_results` writes your own results as a dataset.
 """
 
-from layerscope.atlas.imports import import_results, imported, imported_models, remove_imported
 from layerscope.atlas.queries import CONVENTIONS, correlation_tables, metric_values, probe_accuracies, select_scores
 from layerscope.atlas.sharing import export_results
 from layerscope.atlas.tables import AtlasModel, find_model, metrics, models, problems, scores, tasks, vision
@@ -21,15 +19,11 @@ __all__ = [
     "correlation_tables",
     "export_results",
     "find_model",
-    "import_results",
-    "imported",
-    "imported_models",
     "metric_values",
     "metrics",
     "models",
     "probe_accuracies",
     "problems",
-    "remove_imported",
     "scores",
     "select_scores",
     "tasks",

@@ -11,7 +11,7 @@ import pandas as pd
 
 from layerscope.core.conventions import Reading
 from layerscope.core.readout import Readout
-from layerscope.core.runs import read_back
+from layerscope.core.runs import load_run
 from layerscope.core.sites import whole_layers
 from layerscope.errors import RunFolderError
 
@@ -47,17 +47,17 @@ class Overlay:
     """What of a run can stand beside the atlas. `metrics`: metric, layer, depth, value. `scores`: task, layer, depth, score."""
 
     name: str
-    metrics: pd.DataFrame
-    scores: pd.DataFrame
+    metrics: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["metric", "layer", "depth", "value"]))
+    scores: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["task", "layer", "depth", "score"]))
     differs: dict[str, list[str]] = field(default_factory=dict)  # metric or task → why it is left out
     notes: list[str] = field(default_factory=list)
     folder: str = ""
-    imported: bool = False  # somebody's results that were imported, not a run of the user's
+    whose: str = "your"  # or `its`: results that somebody shared
 
     @property
     def label(self) -> str:
         """What its line is called beside published models."""
-        return self.name if self.imported else f"your run: {self.name}"
+        return f"your run: {self.name}" if self.whose == "your" else self.name
 
     @property
     def is_empty(self) -> bool:
@@ -77,19 +77,10 @@ class Overlay:
 
 def load_overlay(path: str | Path) -> Overlay:
     """Read a run's folder, a profile or an evaluation."""
-    from layerscope.store import RunFolder
-
-    manifest = RunFolder(path).manifest()
-    if manifest is None:
-        raise RunFolderError(f"{path} holds no run: there is no manifest.json in it.")
-    if manifest.get("kind") == "evaluation":
-        from layerscope.evaluation.run import Evaluation
-
-        overlay = overlay_scores(read_back(Evaluation.kind, Evaluation.load, path))
-    else:
-        from layerscope.profiling.run import Profile
-
-        overlay = overlay_metrics(read_back(Profile.kind, Profile.load, path))
+    run: Any = load_run(path)
+    if run.kind not in ("profile", "evaluation"):
+        raise RunFolderError(f"{path} holds a run of kind {run.kind}: a profile or an evaluation is compared with the atlas.")
+    overlay = overlay_scores(run) if run.kind == "evaluation" else overlay_metrics(run)
     overlay.folder = str(path)
     return overlay
 
@@ -125,11 +116,11 @@ def overlay_metrics(run: Profile, whose: str = "your") -> Overlay:
             continue
         rows = whole_layers(run.curve(ours)).dropna(subset=["value"])
         comparable.append(rows[["layer", "depth", "value"]].assign(metric=theirs))
-    columns = ["metric", "layer", "depth", "value"]
-    table = pd.concat(comparable, ignore_index=True)[columns] if comparable else pd.DataFrame(columns=columns)
-    notes = []
+    out = Overlay(run.name, differs=differs, whose=whose)
+    if comparable:
+        out.metrics = pd.concat(comparable, ignore_index=True)[["metric", "layer", "depth", "value"]]
     if comparable and "image_tokens" in conventions:
-        notes.append(
+        out.notes.append(
             f"{whose} values are on {run.manifest['counts']['prompts']} images of {run.manifest['corpus']['name']}; the "
             "published ones on ImageNet's validation images at 224 pixels, in half precision, and MAE's with its patches "
             "shuffled."
@@ -137,12 +128,12 @@ def overlay_metrics(run: Profile, whose: str = "your") -> Overlay:
     elif comparable:
         corpus = run.manifest["corpus"]["name"]
         prompts = run.manifest["counts"]["prompts"]
-        notes.append(
+        out.notes.append(
             f"{whose} values are on {prompts} prompts of {corpus}, up to {Reading.of(conventions).max_length} tokens; the "
             "published ones on 472 prompts of wikitext. Prompt entropy grows with the prompts' length, the metrics over "
             "prompts with their number."
         )
-    return Overlay(run.name, table, _no_scores(), differs, notes)
+    return out
 
 
 def metric_differences(metric: str, conventions: Mapping[str, Any]) -> list[str]:
@@ -188,11 +179,12 @@ def overlay_scores(evaluation: Evaluation, whose: str = "your") -> Overlay:
             differs[str(task)] = why
         else:
             comparable.append(mine.dropna(subset=["score"]).groupby(["task", "layer", "depth"])["score"].mean().reset_index())
-    table = pd.concat(comparable, ignore_index=True) if comparable else _no_scores()
-    length = Reading.of(evaluation.manifest).max_length
-    notes = [f"{whose} texts were cut to {length} tokens; the published scores do not say at how many."]
-    empty = pd.DataFrame(columns=["metric", "layer", "depth", "value"])
-    return Overlay(str(evaluation.manifest["model"]["name"]), empty, table, differs, notes if comparable else [])
+    out = Overlay(str(evaluation.manifest["model"]["name"]), differs=differs, whose=whose)
+    if comparable:
+        out.scores = pd.concat(comparable, ignore_index=True)
+        length = Reading.of(evaluation.manifest).max_length
+        out.notes = [f"{whose} texts were cut to {length} tokens; the published scores do not say at how many."]
+    return out
 
 
 def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any], published: set[str]) -> list[str]:
@@ -210,7 +202,3 @@ def _task_differences(task: str, rows: pd.DataFrame, manifest: Mapping[str, Any]
     if facts.get("exact") is False:
         reasons.append(f"not MTEB's data ({facts.get('exact_reason')})")
     return reasons
-
-
-def _no_scores() -> pd.DataFrame:
-    return pd.DataFrame(columns=["task", "layer", "depth", "score"])

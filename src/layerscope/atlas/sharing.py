@@ -1,33 +1,32 @@
-"""Results of your own as a dataset that others can open: one parquet file and a data card, checked when it is read.
+"""Results of your own as a dataset that others can open: one parquet file and a data card.
 
     from layerscope import atlas
     atlas.export_results(["runs/profile", "runs/scores"], "my-results")  # a folder, ready for a hub dataset
-    atlas.import_results("my-results")                                   # listed, tabled and compared with the published ones
-    atlas.imported("my-results:smollm2-135m")                            # its rows
 
 Every row is one value at one layer, with the conventions behind it in columns. `facts` has all of them as JSON, so that the file
-alone says whether two values compare. Texts, vectors and places on the disk are never in it.
+alone says whether two values compare. Texts, vectors and places on the disk are never in it. Whoever has the folder lays it over
+the published results as they do a run of their own (`layerscope atlas compare Pythia-410m --run my-results`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from layerscope.atlas.overlay import Overlay, load_overlay, overlay_metrics, overlay_scores
 from layerscope.core.columns import PROFILE, Column, with_added
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import DECISIVE
-from layerscope.core.runs import load_run
+from layerscope.core.runs import explain_damage, load_run
 from layerscope.core.sites import whole_layers
-from layerscope.core.untrusted import exists, sha256_of
-from layerscope.errors import DataError, clean_name, one_line
+from layerscope.core.untrusted import exists, parse_json, sha256_of
+from layerscope.errors import DataError, clean_name, clean_values, one_line
 from layerscope.store import atomic
 from layerscope.version import VERSION
 
@@ -62,12 +61,9 @@ COLUMNS = {
         Column("facts", str, "model, data and all conventions of the run as JSON"),
     )
 }
-_TEXT, _FLOATS = ([name for name, column in COLUMNS.items() if column.kind is kind] for kind in (str, float))
+_TEXT = [name for name, column in COLUMNS.items() if column.kind is str]
 
-_MOST_BYTES, _MOST_ROWS, _MOST_UNPACKED = 64 * 2**20, 2_000_000, 2**30
-_LONGEST = {"facts": 500_000}
-_LONGEST_NAME = 1000
-_MOST_LAYERS = 100_000
+_MOST_ROWS, _MOST_UNPACKED = 2_000_000, 2**30
 _MODEL_FACTS = ["name", "source", "revision", *DECISIVE, "quantization", "license", "n_blocks", "width", "parameters"]
 _DATA_FACTS = ("name", "fingerprint", "kind", "filters", "limit", "read")
 _TASK_FACTS = ("task_type", "main_score", "splits", "subsets", "dataset", "revision", "items", "limit", "exact", "exact_reason")
@@ -96,7 +92,6 @@ def export_results(
         _write_table(table, folder / FILE)
         name = one_line(title or folder.resolve().name)
         atomic.write_text(folder / CARD, data_card(table, name, license, sha256_of(folder / FILE)))
-    read_results(folder)  # what was written is what an import takes
     return folder
 
 
@@ -129,15 +124,11 @@ def run_rows(run: Any) -> pd.DataFrame:
     }
     if "final_norm" not in rows:
         shared["final_norm"] = reading.final_norm
-    rows = rows.assign(**shared, data=rows["data"].map(_without_place))
-    rows["run"] = _run_id(rows["facts"].iloc[0]) if len(rows) else ""
-    return _typed(rows.reindex(columns=list(COLUMNS)).reset_index(drop=True))
-
-
-def _run_id(facts: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(facts.encode()).hexdigest()[:12]
+    shared["run"] = hashlib.sha256(shared["facts"].encode()).hexdigest()[:12]
+    rows = rows.assign(**shared, data=rows["data"].map(_without_place)).reindex(columns=list(COLUMNS))
+    for name in _TEXT:
+        rows[name] = rows[name].map(lambda value: None if pd.isna(value) else clean_name(str(value))).astype(object)
+    return rows.reset_index(drop=True)
 
 
 def _facts(kind: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,22 +171,6 @@ def _without_place(value: Any) -> Any:
     kind = PureWindowsPath if re.match(r"[A-Za-z]:\\", value) else PurePosixPath
     is_place = kind(value).is_absolute() or value.startswith(("~/", "./", "../"))
     return (kind(value).name or "a path") if is_place else value
-
-
-def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the types that the file has."""
-    out: dict[str, Any] = {}
-    for name, kind in ((name, column.kind) for name, column in COLUMNS.items()):
-        column = table[name]
-        if kind is int:
-            out[name] = pd.array(pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan), dtype="Float64").astype("Int64")
-        elif kind is float:
-            out[name] = pd.to_numeric(column).astype(float)
-        elif kind is bool:
-            out[name] = pd.array([None if pd.isna(v) else bool(v) for v in column], dtype="boolean")
-        else:
-            out[name] = pd.Series([None if pd.isna(v) else clean_name(str(v)) for v in column], dtype="object")
-    return pd.DataFrame(out)
 
 
 def _schema() -> Any:
@@ -241,14 +216,16 @@ def data_card(table: pd.DataFrame, title: str, license: str, digest: str) -> str
         cells += [_some(rows["final_norm"]), _some(rows["max_length"])]
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     lines += ["", "## Use", "", "```python", "import pandas as pd", f'pd.read_parquet("{FILE}")', "```", ""]
-    lines += ["With layerscope, beside the published results:", "", "```bash", "layerscope atlas import FOLDER", "```", ""]
     lines += [
-        "## Columns",
+        "With layerscope, beside the published results:",
         "",
-        "One row is one value at one layer. Two values compare only where their conventions agree: the",
+        "```bash",
+        "layerscope atlas compare Pythia-410m --run FOLDER",
+        "```",
         "",
     ]
-    lines[-2] += " columns below, and for every setting `facts`."
+    lines += ["## Columns", "", "One row is one value at one layer. Two values compare only where their conventions agree:"]
+    lines += ["the columns below, and for every setting `facts`.", ""]
     lines += ["| column | what |", "|---|---|"]
     lines += [f"| `{name}` | {column.meaning} |" for name, column in COLUMNS.items()]
     return "\n".join(lines) + "\n"
@@ -273,24 +250,58 @@ def _quoted(text: str) -> str:
 # --- in ---
 
 
+def load_overlays(path: str | Path) -> list[Overlay]:
+    """What may stand beside the published results, of the folder of a run or of exported results."""
+    folder = Path(path)
+    if not exists(folder / FILE):
+        return [load_overlay(folder)]
+    out = []
+    for (model, kind, facts), rows in read_results(folder).groupby(["model", "kind", "facts"], sort=False):
+        name = clean_name(f"{folder.resolve().name}:{model}")
+        with explain_damage(f"the {clean_name(str(kind))} of {name}"):
+            manifest = clean_values(parse_json(str(facts), f"the facts of {name}"))
+            manifest["model"]["name"] = name
+            out.append(_overlay(str(kind), rows.reset_index(drop=True), manifest))
+    return out
+
+
+def _overlay(kind: str, rows: pd.DataFrame, manifest: dict[str, Any]) -> Overlay:
+    from layerscope.evaluation.run import Evaluation
+    from layerscope.profiling.run import Profile
+
+    if kind == "profile":
+        return overlay_metrics(Profile(rows, manifest, None), whose="its")
+    if kind == "evaluation":
+        scores = rows.rename(columns={"value": "score", "data": "task"})
+        return overlay_scores(Evaluation(scores, pd.DataFrame(), manifest), whose="its")
+    return Overlay(manifest["model"]["name"], differs={"probes": ["none of this kind were published"]}, whose="its")
+
+
 def read_results(folder: str | Path) -> pd.DataFrame:
-    """The table of an exported folder: its digest compared with the card's, its columns, types, sizes and names checked."""
+    """The table of an exported folder: its digest compared with the card's; no more is read than a result can be."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     place = Path(folder)
-    file = place / FILE
-    if not exists(file):
-        raise DataError(f"{place} holds no {FILE}. Give a folder that `layerscope atlas export` wrote, or a download of one.")
-    digest = digest_of(place)
+    file, digest = place / FILE, digest_of(place)
     if digest is None:
         raise DataError(
             f"{place / CARD} does not tell the digest of {FILE} (`results_sha256`). Export or download the folder again."
         )
     with atomic.explained(file):
-        if file.stat().st_size > _MOST_BYTES:
-            raise DataError(f"{file} has {file.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are read.")
         if sha256_of(file) != digest:
             raise DataError(f"{file} is not what its card describes: the digest differs. Download the folder again.")
-        table = _read_table(file)
-    return _checked(table, file)
+        try:
+            with pq.ParquetFile(file) as parquet:
+                facts = parquet.metadata
+                unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
+                if facts.num_rows > _MOST_ROWS or unpacked > _MOST_UNPACKED:
+                    raise DataError(f"{file} declares {facts.num_rows:,} rows of {unpacked:,} bytes, more than is read.")
+                table = parquet.read().to_pandas()
+            packed = pa.Table.from_pandas(with_added(table, COLUMNS.values()), schema=_schema(), preserve_index=False)
+        except (pa.ArrowException, LookupError, ValueError, TypeError, OverflowError, MemoryError, OSError) as error:
+            raise DataError(f"{file} is not a file that `layerscope atlas export` wrote: {error}. Download it again.") from error
+    return packed.to_pandas()
 
 
 def digest_of(folder: Path) -> str | None:
@@ -299,66 +310,6 @@ def digest_of(folder: Path) -> str | None:
     if not exists(card) or not card.is_file():
         return None
     with card.open("rb") as stream:
-        text = stream.read(1 << 20).decode("utf-8", errors="replace").replace("\r\n", "\n")
-    front = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(?:\n|$)", text, re.DOTALL)
-    told = re.search(r"^results_sha256:[ \t]*[\"']?([0-9a-f]{64})[\"']?[ \t]*$", front[1], re.MULTILINE) if front else None
+        text = stream.read(1 << 20).decode("utf-8", errors="replace")
+    told = re.search(r"^results_sha256:[ \t]*[\"']?([0-9a-f]{64})\b", text, re.MULTILINE)
     return told[1] if told else None
-
-
-def _read_table(file: Path) -> pd.DataFrame:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(file) as parquet:
-            facts, wanted = parquet.metadata, _schema()
-            unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
-            if facts.num_rows > _MOST_ROWS or unpacked > _MOST_UNPACKED:
-                raise DataError(f"{file} declares {facts.num_rows:,} rows of {unpacked:,} bytes, more than is read.")
-            given, there = parquet.schema_arrow, []
-            for column in wanted:
-                if given.get_field_index(column.name) < 0:
-                    if COLUMNS[column.name].added:
-                        continue
-                    raise DataError(f"{file} has no column {column.name!r}: `layerscope atlas export` writes it. Export again.")
-                if given.field(column.name).type != column.type:
-                    kind = given.field(column.name).type
-                    raise DataError(f"column {column.name!r} of {file} is of type {kind}, not {column.type}. Export again.")
-                there.append(column.name)
-            parts = [batch.to_pandas() for batch in parquet.iter_batches(batch_size=65536, columns=there)]
-    except (pa.ArrowException, ValueError, OverflowError, MemoryError, OSError) as error:
-        raise DataError(f"{file} is not a readable parquet file: {error}. Download it again.") from error
-    read = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=there)
-    return with_added(read, COLUMNS.values())[list(COLUMNS)]
-
-
-def _checked(table: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """The table with clean names, refused where a value is none that a run could have."""
-
-    def refuse(what: str) -> None:
-        raise DataError(f"{file}: {what}. It was not written by `layerscope atlas export`, or it is damaged.")
-
-    if table.empty:
-        refuse("it has no rows")
-    for name in _TEXT:
-        texts = table[name].dropna().unique()
-        if len(texts) and max(map(len, texts)) > _LONGEST.get(name, _LONGEST_NAME):
-            refuse(f"a text in column {name!r} is longer than {_LONGEST.get(name, _LONGEST_NAME):,} characters")
-        odd = {text: shown for text in texts if (shown := clean_name(text)) != text}
-        if odd:
-            table[name] = table[name].replace(odd)
-    for name in ("run", "model", "kind", "metric", "site", "layer", "depth", "n_blocks", "facts"):
-        if table[name].isna().any():
-            refuse(f"column {name!r} is empty in some rows")
-    for name in _FLOATS:
-        if np.isinf(table[name].to_numpy(dtype=float, na_value=math.nan)).any():
-            refuse(f"column {name!r} holds values that are not finite")
-    unknown = set(table["kind"]) - set(KINDS)
-    if unknown:
-        refuse(f"{sorted(unknown)[0]!r} is no kind of run ({', '.join(KINDS)})")
-    layers, blocks = table["layer"].to_numpy(dtype=float), table["n_blocks"].to_numpy(dtype=float)
-    if (layers < 0).any() or (layers > blocks).any() or (blocks > _MOST_LAYERS).any():
-        refuse("it has layers that its models do not have")
-    if not np.allclose(table["depth"].to_numpy(dtype=float), layers / np.maximum(blocks, 1), atol=1e-6):
-        refuse("depth is not layer / n_blocks")
-    return table

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from layerscope.atlas.imports import imported_runs, is_imported, show_imported
 from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
 from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
@@ -69,16 +67,8 @@ def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def split_imported(names: Sequence[str]) -> tuple[list[str], list[Overlay]]:
-    """Names of published models, and what of the imported ones (`FOLDER:MODEL`) can stand beside them."""
-    runs = [run for name in names if is_imported(name) for run in imported_runs(name)]
-    return [name for name in names if not is_imported(name)], [o for run in runs if (o := run.overlay()) is not None]
-
-
 def show(name: str, convention: str = "english") -> dict[str, Any]:
-    """What the atlas holds of one model, published or imported, as plain values."""
-    if is_imported(name):
-        return show_imported(name)
+    """What the atlas holds of one model, as plain values."""
     model = find_model(name)
     scores, values = scores_or_none(model, convention), metrics_or_none(model)
     summary: dict[str, Any] = {"model": model.name, "convention": convention, "scores": None, "metrics": None}
@@ -108,94 +98,72 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
     return summary
 
 
+class _Side:
+    """Published models and a user's runs side by side: what each has, by the name its line has."""
+
+    def __init__(self, names: Sequence[str], convention: str, overlays: Sequence[Overlay]) -> None:
+        self.models, runs = [find_model(name) for name in names], labeled(overlays)
+        self.order = [*(model.name for model in self.models), *runs]
+        scores = {m.name: scores_or_none(m, convention) for m in self.models} | {name: run.scores for name, run in runs.items()}
+        values = {m.name: metrics_or_none(m) for m in self.models} | {name: run.metrics for name, run in runs.items()}
+        tables = {name: same_tasks(table) for name, table in scores.items() if table is not None and len(table)}
+        self.metrics = {name: table for name, table in values.items() if table is not None and len(table)}
+        self.tasks = set.intersection(*(set(table["task"]) for table in tables.values())) if tables else set()
+        self.means = {name: self._mean(table) for name, table in tables.items() if self.tasks}
+
+    def _mean(self, table: pd.DataFrame) -> pd.DataFrame:
+        """By layer, over the tasks that all have: score × 100 and depth."""
+        own = table[table["task"].isin(self.tasks)].groupby("layer", as_index=False)
+        return own.agg(score=("score", "mean"), depth=("depth", "first")).assign(score=lambda means: 100 * means["score"])
+
+    def curve(self, name: str, metric: str) -> pd.DataFrame | None:
+        """A metric by layer, where it was measured."""
+        values = self.metrics.get(name)
+        own = None if values is None else values[values["metric"] == metric].sort_values("layer")
+        return None if own is None or own.empty else own
+
+
 def compare(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[dict[str, Any]]:
     """One row per model: best and last layer on the tasks that all of them have at their layers, and the entropy's valley."""
-    published, shared_by_others = split_imported(names)
-    models, overlays = [find_model(name) for name in published], [*overlays, *shared_by_others]
-    tables = {m.name: same_tasks(s) for m in models if (s := scores_or_none(m, convention)) is not None}
-    runs = labeled(overlays)
-    tables |= {label: same_tasks(run.scores) for label, run in runs.items() if not run.scores.empty}
-    shared = set.intersection(*(set(t["task"]) for t in tables.values())) if tables else set()
+    side = _Side(names, convention, overlays)
     rows = []
-    for name in [m.name for m in models] + list(runs):
-        row: dict[str, Any] = {
-            "model": name,
-            "tasks": None,
-            "best": None,
-            "layer": None,
-            "depth": None,
-            "last": None,
-            "gain": None,
-        }
-        if name in tables and shared:
-            own = tables[name][tables[name]["task"].isin(shared)]
-            means = own.groupby("layer", as_index=False).agg(score=("score", "mean"), depth=("depth", "first"))
+    for name in side.order:
+        row: dict[str, Any] = {"model": name, **dict.fromkeys(("tasks", "best", "layer", "depth", "last", "gain"))}
+        if name in side.means:
+            means = side.means[name]
             top, last = highest(means, "score"), means.iloc[-1]
-            row |= {
-                "tasks": len(shared),
-                "best": 100 * top["score"],
-                "layer": int(top["layer"]),
-                "depth": top["depth"],
-            }
-            row |= {"last": 100 * last["score"], "gain": 100 * (top["score"] - last["score"])}
+            row |= {"tasks": len(side.tasks), "best": top["score"], "layer": int(top["layer"]), "depth": top["depth"]}
+            row |= {"last": last["score"], "gain": top["score"] - last["score"]}
         row |= {"valley": None, "valley_layer": None}
-        curve = _entropy(name, models, runs)
+        curve = side.curve(name, "entropy_prompt")
         if curve is not None and len(curve) > 2:
-            at, deep, _ = valley(curve)
-            row |= {"valley": deep, "valley_layer": at}
+            row["valley_layer"], row["valley"], _ = valley(curve["value"].to_numpy(float))
         rows.append(row)
     return rows
 
 
-def _entropy(name: str, models: Sequence[AtlasModel], runs: Mapping[str, Overlay]) -> np.ndarray | None:
-    """The curve of prompt entropy of a model of the atlas or of a run, or None."""
-    if name in runs:
-        values: pd.DataFrame | None = runs[name].metrics
-    else:
-        values = next(metrics_or_none(model) for model in models if model.name == name)
-    if values is None:
-        return None
-    own = values[values["metric"] == "entropy_prompt"].sort_values("layer")
-    return None if own.empty else own["value"].to_numpy(float)
-
-
 def panels(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[Panel]:
     """Mean score and each metric against depth, models and runs on the same axes."""
-    published, shared_by_others = split_imported(names)
-    models, overlays = [find_model(name) for name in published], [*overlays, *shared_by_others]
-    tables = {m.name: same_tasks(s) for m in models if (s := scores_or_none(m, convention)) is not None}
-    runs = labeled(overlays)
-    tables |= {label: same_tasks(run.scores) for label, run in runs.items() if not run.scores.empty}
-    curves = {m.name: v for m in models if (v := metrics_or_none(m)) is not None}
-    curves |= {label: run.metrics for label, run in runs.items() if not run.metrics.empty}
-    order = [m.name for m in models] + list(runs)
+    side = _Side(names, convention, overlays)
+    probes = {m.name: p for m in side.models if (p := probes_or_none(m)) is not None}
+    curves = {name: [(one, side.curve(one, name)) for one in side.order] for name in METRICS}
+    drawn: list[tuple[str, str, list[tuple[str, pd.DataFrame | None]]]] = [
+        (f"mean MTEB score, {len(side.tasks)} tasks ({convention})", "score", [(one, side.means.get(one)) for one in side.order]),
+        ("attention probe, ImageNet-100 top-1 (%)", "top1", list(probes.items())),
+        *((TITLES[metric], "value", lines) for metric, lines in curves.items()),
+    ]
     out = []
-    shared = set.intersection(*(set(t["task"]) for t in tables.values())) if tables else set()
-    if shared:
-        series = []
-        for name in order:
-            if name in tables:
-                own = (
-                    tables[name][tables[name]["task"].isin(shared)]
-                    .groupby("layer")
-                    .agg(y=("score", "mean"), x=("depth", "first"))
-                )
-                series.append(Series(name, own["x"].tolist(), (100 * own["y"]).tolist(), mark=int(own["y"].to_numpy().argmax())))
-        out.append(Panel(f"mean MTEB score, {len(shared)} tasks ({convention})", "depth (layer / blocks)", "", series))
-    probes = {m.name: p for m in models if (p := probes_or_none(m)) is not None}
-    if probes:
+    for title, column, lines in drawn:
         series = [
-            Series(name, p["depth"].tolist(), p["top1"].tolist(), mark=int(p["top1"].to_numpy().argmax()))
-            for name, p in probes.items()
+            Series(name, line["depth"].tolist(), line[column].tolist(), mark=_mark(line, column))
+            for name, line in lines
+            if line is not None
         ]
-        out.append(Panel("attention probe, ImageNet-100 top-1 (%)", "depth (layer / blocks)", "", series))
-    for metric in METRICS:
-        series = []
-        for name in order:
-            if name in curves:
-                line = curves[name][curves[name]["metric"] == metric].sort_values("layer")
-                if not line.empty:
-                    series.append(Series(name, line["depth"].tolist(), line["value"].tolist()))
         if series:
-            out.append(Panel(TITLES[metric], "depth (layer / blocks)", "", series))
+            out.append(Panel(title, "depth (layer / blocks)", "", series))
     return out
+
+
+def _mark(line: pd.DataFrame, column: str) -> int | None:
+    """The highest point of scores and accuracies; a metric has none."""
+    return None if column == "value" else int(line[column].to_numpy(float).argmax())

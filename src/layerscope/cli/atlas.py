@@ -23,25 +23,20 @@ app.add_typer(atlas, name="atlas")
 
 CONVENTION = typer.Option("english", "--convention", help="Which score of a task with several subsets: authors or english.")
 OUT = typer.Option(None, "--out", "-o", help="Draw to this file: .png, .svg or .pdf.")
-RUN = typer.Option([], "--run", metavar="<path>", help="Folder of your own profile or evaluation to compare; repeatable.")
+RUN = typer.Option(
+    [], "--run", metavar="<path>", help="Folder of a profile, evaluation or exported results to compare; repeatable."
+)
 
 
 @command("models", "layerscope atlas models", atlas)
 def models_command(output: shared.Listing) -> None:
-    """List the models of the atlas, published or imported, and what it has of each."""
-    from layerscope.atlas import imported_models, models
-    from layerscope.report.atlas import print_imported_models, print_models
+    """List the models of the atlas, and what it has of each."""
+    from layerscope.atlas import models
+    from layerscope.report.atlas import print_models
 
-    table, others = models(), imported_models()
-    published = table.astype(object).where(table.notna(), None).to_dict(orient="records")
-
-    def printed() -> None:
-        print_models(table)
-        if len(others):
-            print_imported_models(others)
-
-    rows = [*published, *({**row, "imported": True} for row in others.to_dict(orient="records"))]
-    output.show(rows, printed, then="layerscope atlas show MODEL")
+    table = models()
+    rows = table.astype(object).where(table.notna(), None).to_dict(orient="records")
+    output.show(rows, lambda: print_models(table), then="layerscope atlas show MODEL")
 
 
 @command("show", "layerscope atlas show Pythia-410m", atlas)
@@ -53,20 +48,19 @@ def show_command(
     out: Path | None = OUT,
 ) -> None:
     """Show one model: scores by task, metrics by layer."""
-    from layerscope.atlas.overlay import load_overlay
+    from layerscope.atlas.sharing import load_overlays
     from layerscope.atlas.summary import show
-    from layerscope.report.atlas import print_imported, print_model, print_overlay
+    from layerscope.report.atlas import print_model, print_overlay
 
     summary = show(model, convention)
-    overlays = [load_overlay(path) for path in run]
+    overlays = [overlay for path in run for overlay in load_overlays(path)]
 
     def printed() -> None:
-        (print_imported if summary.get("imported") else print_model)(summary)
+        print_model(summary)
         for overlay in overlays:
             print_overlay(overlay)
 
-    shown = shared.shell_quote(model)
-    then = f"layerscope atlas compare {shown} Pythia-410m" if summary.get("imported") else f"layerscope report --atlas {shown}"
+    then = f"layerscope report --atlas {shared.shell_quote(model)}"
     output.show({**summary, "runs": [overlay.as_dict() for overlay in overlays]}, printed, then=then)
     _draw(out, [model], convention, overlays)
 
@@ -80,12 +74,11 @@ def compare_command(
     out: Path | None = OUT,
 ) -> None:
     """Compare several models and your own runs on the same axes."""
-    from layerscope.atlas.overlay import load_overlay
-    from layerscope.atlas.summary import compare, split_imported
+    from layerscope.atlas.sharing import load_overlays
+    from layerscope.atlas.summary import compare
 
-    published, imported = split_imported(models)
-    overlays = [*imported, *(load_overlay(path) for path in run)]
-    rows = compare(published, convention, overlays)
+    overlays = [overlay for path in run for overlay in load_overlays(path)]
+    rows = compare(models, convention, overlays)
     from layerscope.report.atlas import print_comparison, print_overlay
 
     def printed() -> None:
@@ -94,8 +87,8 @@ def compare_command(
             print_overlay(overlay)
 
     value = {"convention": convention, "models": rows, "runs": [overlay.as_dict() for overlay in overlays]}
-    output.show(value, printed, then=f"layerscope report --atlas {shared.shell_quote(','.join(published))}" if published else "")
-    _draw(out, published, convention, overlays)
+    output.show(value, printed, then=f"layerscope report --atlas {shared.shell_quote(','.join(models))}")
+    _draw(out, models, convention, overlays)
 
 
 @command("export", "layerscope atlas export runs/profile runs/scores --out my-results", atlas)
@@ -119,34 +112,6 @@ def export_command(
         str(folder),
         f"hf upload --repo-type dataset YOU/NAME {shared.shell_quote(folder)}",
     )
-
-
-@command("import", "layerscope atlas import my-results", atlas)
-def import_command(
-    output: shared.Listing,
-    folder: Path = typer.Argument(..., help="A folder that `layerscope atlas export` wrote, or a download of one."),
-    name: str | None = typer.Option(None, "--name", help="Name to import it under. (default: the folder's name)"),
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace other results imported under this name."),
-) -> None:
-    """Check results that somebody exported, and add them to the atlas."""
-    from layerscope.atlas import import_results
-    from layerscope.report.atlas import print_imported_models
-
-    table = import_results(folder, name=name, overwrite=overwrite)
-    then = f"layerscope atlas show {shared.shell_quote(table['model'].iloc[0])}"
-    output.show(table.to_dict(orient="records"), lambda: print_imported_models(table), then=then)
-
-
-@command("forget", "layerscope atlas forget my-results", atlas)
-def forget_command(
-    output: shared.Listing,
-    name: str = typer.Argument(..., help="Name of the imported results: the part before the colon in `atlas models`."),
-) -> None:
-    """Remove imported results."""
-    from layerscope.atlas import remove_imported
-
-    remove_imported(name)
-    output.show({"forgotten": name}, lambda: print(f"{name} is forgotten", file=sys.stderr))
 
 
 @command("reproduce", "layerscope atlas reproduce table2", atlas)

@@ -88,38 +88,6 @@ def print_model(summary: dict[str, Any], console: Console | None = None) -> None
     console.print(f"metrics on {metrics['dataset']} {escape(metrics['split'])}: {norm}", style="dim")
 
 
-def print_imported_models(models: pd.DataFrame, console: Console | None = None) -> None:
-    """What was imported."""
-    console = console or Console()
-    table = numeric_table("imported", "layers", "tasks", "metrics", "probes", words=["imported"])
-    for row in models.itertuples():
-        cells = (row.layers, row.tasks, row.metrics, row.probes)
-        table.add_row(escape(str(row.model)), *(str(cell) if cell else "–" for cell in cells))
-    console.print(table)
-
-
-def print_imported(summary: dict[str, Any], console: Console | None = None) -> None:
-    """One imported model: a line per curve, with the conventions in words."""
-    from layerscope.report.text import number, sparkline
-
-    console = console or Console()
-    console.print(f"\n[bold]{escape(summary['model'])}[/]  imported results, each under its own conventions")
-    table = numeric_table("measured", "first → last", "lowest", "highest", "last", words=["measured"])
-    for row in summary["curves"]:
-        words = [row[name] for name in ("metric", "probe", "data", "split", "subset", "normalization") if row[name]]
-        words = [word for word in words if word not in ("raw", "default")]
-        how = [row[name] for name in ("template", "pooling", "final_norm", "sink", "centering") if row[name]]
-        if row["max_length"]:
-            how.append(f"{row['max_length']} tokens")
-        if row["unit_length"]:
-            how.append("length 1")
-        low, high = row["lowest"], row["highest"]
-        cells = [f"{number(low['value'])} @ {low['layer']}", f"{number(high['value'])} @ {high['layer']}", number(row["last"])]
-        name = f"{escape(' '.join(map(str, words)))}\n[dim]{escape('/'.join(map(str, how)))}[/]"
-        table.add_row(name, sparkline(row["values"]), *cells)
-    console.print(table)
-
-
 def print_comparison(rows: Sequence[dict[str, Any]], convention: str, console: Console | None = None) -> None:
     """Several models on the tasks they share."""
     console = console or Console()
@@ -146,7 +114,7 @@ def print_overlay(overlay: Overlay, console: Console | None = None) -> None:
     """What of a run was laid over the atlas, and what was not."""
     console = console or Console()
     names = sorted(set(overlay.metrics["metric"])) + sorted(set(overlay.scores["task"]))
-    whose = "imported" if overlay.imported else "your run"
+    whose = "your run" if overlay.whose == "your" else "shared results"
     console.print(f"\n{whose} [bold]{escape(overlay.name)}[/]: laid over: {escape(', '.join(names)) or 'nothing'}")
     for name, reasons in overlay.differs.items():
         console.print(f"  [yellow]left out[/] {escape(name)}: {escape('; '.join(reasons))}")
