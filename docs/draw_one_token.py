@@ -82,7 +82,7 @@ def draw(into: Path = HERE / "images") -> None:
     """One column per model: the largest token above, prompt entropy below."""
     from matplotlib.ticker import MaxNLocator
 
-    from layerscope.report.drawing import COLORS, new_figure, quiet
+    from layerscope.report.drawing import COLORS, new_figure, style_axis
 
     table = pd.read_csv(RESULTS, keep_default_na=False, na_values=["nan"])
     table[["value", "ci_low", "ci_high"]] = table[["value", "ci_low", "ci_high"]].apply(pd.to_numeric, errors="coerce")
@@ -102,7 +102,7 @@ def draw(into: Path = HERE / "images") -> None:
                     )
                     axis.plot(rows["layer"], rows["value"], style, color=color, linewidth=1.6, label=label)
                     axis.fill_between(rows["layer"], rows["ci_low"], rows["ci_high"], color=color, alpha=0.15, linewidth=0)
-            quiet(axis)
+            style_axis(axis)
         axes[0, j].set_title(f"{NAMES[name]}, token {token}", fontsize=10, loc="left")
         axes[0, j].set_yscale("log")
         axes[1, j].set_xlabel("layer", fontsize=8)

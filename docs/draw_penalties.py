@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from layerscope.report.drawing import COLORS, new_figure, quiet
+from layerscope.report.drawing import COLORS, new_figure, style_axis
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks/results/interventions"
@@ -51,7 +51,7 @@ def draw(into: Path = HERE / "images", folder: Path = RESULTS) -> None:
                 axis.plot(where, wide.mean(), color=COLOR[arm], linestyle=style, linewidth=1.4, label=arm)
                 axis.fill_between(where, wide.min(), wide.max(), color=COLOR[arm], alpha=0.12, linewidth=0)
             axis.set_title(f"{name}" if i == 0 else "", fontsize=9, loc="left")
-            quiet(axis)
+            style_axis(axis)
         axes[i, 0].set_ylabel(title, fontsize=9)
     for axis in axes[1]:
         axis.set_xlabel("layer", fontsize=8)

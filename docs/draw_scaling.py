@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.report.drawing import COLORS, new_figure, quiet
+from layerscope.report.drawing import COLORS, new_figure, style_axis
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/scaling"
@@ -98,7 +98,7 @@ def draw_axis(axis: Axis, lines: Sequence[Line], found: Fit, machine: str) -> An
     for panel in (seconds, ratio):
         orders(panel, "x", sorted({place(axis, p) for p in shown}))
         panel.set_xlabel(axis.label if panel is seconds else axis.label.partition(" (")[0].partition(":")[0], fontsize=8)
-        quiet(panel)
+        style_axis(panel)
     orders(seconds, "y")
     low, high = ratio.get_ylim()
     if high > 8:
@@ -129,7 +129,7 @@ def draw_workers(lines: Sequence[Line]) -> Any:
     for panel in (rate, waiting):
         panel.set_xlabel("workers" if panel is rate else "workers (0: this process alone)", fontsize=8)
         panel.set_ylim(bottom=0)
-        quiet(panel)
+        style_axis(panel)
     rate.set_xticks(x)
     waiting.set_xticks([0, *x])
     rate.legend(frameon=False, fontsize=7, loc="upper left")

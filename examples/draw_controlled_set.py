@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.report.drawing import color_key, new_figure, quiet, sequential
+from layerscope.report.drawing import color_key, new_figure, sequential, style_axis
 from layerscope.studies.shared.figures import band
 
 TITLES = {"ar": "autoregressive", "mlm": "masked-language, the same blocks", "mamba": "Mamba"}
@@ -31,7 +31,7 @@ def draw(tables: dict[str, pd.DataFrame]) -> Any:
             held = table[(table["metric"] == metric) & (table["normalization"] == "raw")]
             for (step, sink), rows in held.groupby(["step", "sink"]):
                 band(axis, rows, colors[int(step)], linestyle="-" if sink == "keep" else (0, (2, 2)))
-            quiet(axis)
+            style_axis(axis)
             if column == 0:
                 axis.set_ylabel(label, fontsize=8)
         axes[0, column].set_title(TITLES.get(name, name), fontsize=9, loc="left")

@@ -1,4 +1,4 @@
-"""What every figure needs: colors, an empty figure, a file of it, quiet axes, scales and color keys."""
+"""What every figure needs: colors, an empty figure, a file of it, styled axes, scales and color keys."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def panel_axes(figure: Any, panels: int, columns: int, **options: Any) -> list[A
     return list(axes[:panels])
 
 
-def quiet(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
+def style_axis(axis: Any, title: str = "", x: str = "", y: str = "") -> None:
     """Small ticks, a faint grid, no frame; with a title and names of the axes (`depth` is told more closely)."""
     if title:
         axis.set_title(title, fontsize=9, loc="left")

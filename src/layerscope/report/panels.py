@@ -11,7 +11,7 @@ import numpy as np
 
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.report.drawing import COLORS, escape_math, new_figure, panel_axes, quiet
+from layerscope.report.drawing import COLORS, escape_math, new_figure, panel_axes, style_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
     colors = _colors(labels, any(panel.ordered for panel in panels))
     for axis, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
         (_bars if panel.bars else _lines)(axis, panel, colors)
-        quiet(axis, escape_math(panel.title), panel.x_label, panel.y_label)
+        style_axis(axis, escape_math(panel.title), panel.x_label, panel.y_label)
     handles = _legend(panels, colors)
     if handles:
         figure.legend(
@@ -57,7 +57,7 @@ def draw_charts(part: Any, charts: Sequence[Chart]) -> None:
             if line.note is not None and line.note[0] in line.layers:
                 axis.plot(line.note[0], line.values[list(line.layers).index(line.note[0])], "o", color=color, markersize=5)
         axis.legend(fontsize=7, frameon=False)
-        quiet(axis, escape_math(chart.title), "layer", chart.unit)
+        style_axis(axis, escape_math(chart.title), "layer", chart.unit)
 
 
 def _base(label: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerscope.report.contents import Report
-from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, quiet
+from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, style_axis
 from layerscope.report.panels import draw_charts
 from layerscope.report.sections.evaluation import draw_heat, draw_readouts, heat_height
 from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
@@ -165,7 +165,7 @@ def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> bool
         name = row["metric"].replace("_", " ") + (", sink dropped" if row["sink"] == "drop" else "")
         axis.set_title(f"ρ = {row['rho']:+.2f}{chance}", fontsize=8, loc="left")
         axis.set_xlabel(name, fontsize=8)
-        quiet(axis)
+        style_axis(axis)
     axes[0].set_ylabel("score × 100", fontsize=8)
     figure.suptitle(escape_math(f"{curves.label}: metric against score, a point per layer (light: later)"), fontsize=9)
     return True

@@ -10,7 +10,7 @@ import pandas as pd
 from layerscope.errors import DataError, UnknownNameError
 from layerscope.metrics import in_reading_order, on_log_scale, shown_series
 from layerscope.metrics import metrics as every_metric
-from layerscope.report.drawing import color_key, logarithmic, new_figure, panel_axes, quiet, sequential
+from layerscope.report.drawing import color_key, logarithmic, new_figure, panel_axes, sequential, style_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def plot_watch(source: Any, metrics: list[str] | None = None) -> Figure:
             axis.plot(curve["step"], curve["value"], color=colors[layer], linewidth=1.3, marker="o", markersize=1.8)
         if on_log_scale(metric):
             logarithmic(axis)
-        quiet(axis, _title(metric, sink), "training step")
+        style_axis(axis, _title(metric, sink), "training step")
     step = max(1, len(layers) // 16)
     shown = [layer if i % step == 0 or layer == layers[-1] else "" for i, layer in enumerate(layers)]
     color_key(figure, axes, shown, "layer")

@@ -29,7 +29,7 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import mean_table
 from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, label_axes
 from layerscope.studies.shared.models import Request, Spec, read_prompts, read_specs
-from layerscope.studies.shared.words import lists
+from layerscope.studies.shared.words import join_words
 
 _ALPHAS = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0]
 COLUMNS = ["model", "spectrum", "layer", "alpha", "metric", "sink", *names(VALUE)]
@@ -181,9 +181,9 @@ def verdict(table: pd.DataFrame, top: float) -> list[str]:
         weight = rows[rows["metric"] == "top_weight"].set_index("alpha")["value"]
         entropy = rows[rows["metric"] == "entropy"].set_index("alpha")["value"]
         picked = _picked(list(weight.index))
-        shares = lists(f"{100 * weight[a]:.0f} %" for a in picked)
-        nats = lists(f"{entropy[a]:.2f}" for a in picked)
-        orders = lists(f"{a:g}" for a in picked)
+        shares = join_words(f"{100 * weight[a]:.0f} %" for a in picked)
+        nats = join_words(f"{entropy[a]:.2f}" for a in picked)
+        orders = join_words(f"{a:g}" for a in picked)
         out.append(
             f"{model}, {spectrum}: at α = {orders} the largest {100 * top:.0f} % of the eigenvalues weigh {shares}; "
             f"S = {nats} nats."

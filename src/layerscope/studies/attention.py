@@ -30,7 +30,7 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import VALUES, mean_table, whole_layer
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes, model_colors
 from layerscope.studies.shared.models import Request, Spec, canonical, free_memory, read_specs
-from layerscope.studies.shared.words import in_short, layers, lists
+from layerscope.studies.shared.words import in_short, join_words, name_layers
 
 METRICS = ("attention_on_largest", "attention_on_first", "attention_if_uniform", "attended_is_largest", "input_ratio")
 _FEWEST_TOKENS = 4
@@ -201,12 +201,12 @@ def verdict(found: list[MeasuredAttention], table: pd.DataFrame) -> list[str]:
         top = int(mine.index[int(mine["attention_on_first"].argmax())])
         out.append(
             f"{each.label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
-            f"{layers(by_norm) if by_norm else 'no layer'}; the first token gets at least {_MUCH:g} × its even share in the "
-            f"blocks of {layers(first) if first else 'no layer'}, most in that of layer {top}: "
+            f"{name_layers(by_norm) if by_norm else 'no layer'}; the first token gets at least {_MUCH:g} × its even share in the "
+            f"blocks of {name_layers(first) if first else 'no layer'}, most in that of layer {top}: "
             f"{mine['attention_on_first'].loc[top]:.0%}, {mine['attention_if_uniform'].loc[top]:.0%} if attention were even. "
             f"The most attended token is the largest in {mine['attended_is_largest'].mean():.0%} of blocks and prompts."
         )
-    return [in_short(lists(answers)), *out]
+    return [in_short(join_words(answers)), *out]
 
 
 STUDY = Attention()

@@ -30,7 +30,7 @@ from layerscope.studies.shared.curves import SINKS, mean_of, means_of, middle_ha
 from layerscope.studies.shared.figures import Figure, draw_ordered
 from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, read_specs
 from layerscope.studies.shared.profiles import Profiles, Valleys, by_layer, deeper, invariance
-from layerscope.studies.shared.words import MOVES, in_short, lists, sentence
+from layerscope.studies.shared.words import MOVES, in_short, join_words, sentence
 
 log = logging.getLogger("layerscope")
 
@@ -168,7 +168,7 @@ def same_weights(steps: list[TrainingStep], sha256: list[str | None]) -> list[st
     for digest in dict.fromkeys(each for each in sha256 if each):
         group = [step.shown for step, own in zip(steps, sha256, strict=True) if own == digest]
         if len(group) > 1:
-            out.append(f"steps {lists(group)} hold the very same weights: their source serves one step in place of another.")
+            out.append(f"steps {join_words(group)} hold the very same weights: their source serves one step in place of another.")
     return out
 
 
@@ -180,7 +180,7 @@ def not_one_training(steps: list[TrainingStep], models: list[dict[str, Any]]) ->
         shapes.setdefault(shape, []).append(step.spec.label)
     if len(shapes) < 2:
         return []
-    differing = "; ".join(f"{lists(labels)}: {shape}" for shape, labels in shapes.items())
+    differing = "; ".join(f"{join_words(labels)}: {shape}" for shape, labels in shapes.items())
     return [f"these are not checkpoints of one training, and more than training differs between them ({differing})."]
 
 

@@ -36,7 +36,7 @@ from layerscope.studies.shared.figures import (
 )
 from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
 from layerscope.studies.shared.profiles import Profiles, Valleys, at_depths, by_layer, invariance, profile_rows
-from layerscope.studies.shared.words import DIFFERS, THAN, clear_layers, in_short, lists
+from layerscope.studies.shared.words import DIFFERS, THAN, clear_layers, in_short, join_words
 
 # metric, normalization: what has a value per prompt
 PAIRED = (("prompt_entropy", "raw"), ("prompt_entropy", "logN"), ("curvature", "raw"))
@@ -180,7 +180,7 @@ def verdict(compared: list[Differences], valleys: list[Valleys], other_tokens: b
             out.append(f"  Divided by the log of the number of tokens: {kept}, without the sink token {dropped}.")
         bend, without = (pair.overall(("curvature", "raw", sink)) for sink in SINKS)
         out.append(f"  Curvature differs by {bend} radians, without the sink token {without}.")
-    return [in_short(lists(short)), *out, *(valley.sentence() for valley in valleys)]
+    return [in_short(join_words(short)), *out, *(valley.sentence() for valley in valleys)]
 
 
 def _layers(pair: Differences, key: Key) -> str:

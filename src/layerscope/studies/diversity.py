@@ -34,7 +34,7 @@ from layerscope.studies.shared.curves import whole_layer
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, read_specs
 from layerscope.studies.shared.vectors import reciprocal_ranks, vectors_of
-from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.words import in_short, join_words
 
 ASPECTS = ("topic", "length", "duplication")
 # metric: what its best layer has, and its unit
@@ -324,9 +324,9 @@ def verdict(measured: Sequence[MeasuredCorpus]) -> list[str]:
             does = moved(best[0], best[-1])
             (moves if does else stays).append(f"{metric} by {aspect}")
             out.append(f"  {how} {metric.replace('_', ' ')}: {path}: {'it moves' if does else 'no clear move'}.")
-    answer = f"the best layer moves for {lists(moves)}" if moves else "no best layer moves clearly"
+    answer = f"the best layer moves for {join_words(moves)}" if moves else "no best layer moves clearly"
     if moves and stays:
-        answer += f"; not clearly for {lists(stays)}"
+        answer += f"; not clearly for {join_words(stays)}"
     return [in_short(answer), *out]
 
 

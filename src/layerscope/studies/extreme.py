@@ -34,7 +34,7 @@ from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import SINKS, mean_table, means_of, middle_half, place_of
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, read_prompts, read_specs
-from layerscope.studies.shared.words import MOVES, clear_layers, in_short, layers, lists
+from layerscope.studies.shared.words import MOVES, clear_layers, in_short, join_words, name_layers
 from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 CONDITIONS = ("repetition", "randomness", "length")
@@ -342,7 +342,7 @@ def verdict(measured: MeasuredPrompts, seed: int) -> list[str]:
         text = f"prompt entropy {MOVES[kept.sign]} in the middle half of the layers, {kept} nats"
         tail = f"{dropped}" if same else f"it {MOVES[dropped.sign]}: {dropped}"
         out += [f"{condition.capitalize()} ({span}): {text}; without the sink token {tail}.", _where(change["keep"], seed)]
-    answer = f"in the middle half of the layers, prompt entropy {lists(short)}" if short else "there is nothing to compare"
+    answer = f"in the middle half of the layers, prompt entropy {join_words(short)}" if short else "there is nothing to compare"
     return [in_short(answer), *out]
 
 
@@ -358,7 +358,7 @@ def undefined(measured: MeasuredPrompts) -> list[str]:
             most = int(missing.sum(axis=0).max())
             out.append(
                 f"{condition} at p = {level:g}: the tokens of up to {most} prompts all have the same state at "
-                f"{layers(where)}; prompt entropy is not defined there, and those values are left out."
+                f"{name_layers(where)}; prompt entropy is not defined there, and those values are left out."
             )
     return out
 

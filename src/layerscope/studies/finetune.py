@@ -47,7 +47,7 @@ from layerscope.studies.shared.models import (
     read_specs,
 )
 from layerscope.studies.shared.profiles import INVARIANCE, profile_rows
-from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.words import in_short, join_words
 
 OBJECTIVES = ("contrastive", "language")
 FEWEST_SEEDS = 3  # below this an interval over seeds says nothing
@@ -274,7 +274,7 @@ def verdict(table: pd.DataFrame, options: dict[str, Any], steps: list[int], labe
         )
     if len(steps) > 2 and "prompt_entropy" in set(values["metric"]):
         moved = [f"{means['prompt_entropy'].xs(step, level='step').mean():.2f} at step {step}" for step in steps]
-        lines.append(f"  Mean prompt entropy over layers and seeds: {lists(moved)}.")
+        lines.append(f"  Mean prompt entropy over layers and seeds: {join_words(moved)}.")
     return [in_short(answer), *lines]
 
 

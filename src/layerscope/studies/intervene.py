@@ -25,14 +25,14 @@ from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, quiet
+from layerscope.report.drawing import COLORS, style_axis
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import SINKS, VALUES, mean_of, mean_table, whole_layer
 from layerscope.studies.shared.figures import Figure, band, draw_panel, grid, head, legend_below
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 from layerscope.studies.shared.profiles import VALLEY, Valleys, by_layer, profile_rows
 from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
-from layerscope.studies.shared.words import MOVES, in_short, layers, lists
+from layerscope.studies.shared.words import MOVES, in_short, join_words
 from layerscope.studies.shared.work import most_tokens, score_tasks
 
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
@@ -102,7 +102,7 @@ class Intervene(Study):
             for condition, rows in scores.groupby("condition", sort=False):
                 mean = rows.groupby("depth", as_index=False)["value"].mean()
                 band(axes[0, 2], mean.assign(**dict.fromkeys(INTERVAL, mean["value"])), colors[condition])
-            quiet(axes[0, 2], f"Mean score, {scores['task'].nunique()} tasks", "depth", "points")
+            style_axis(axes[0, 2], f"Mean score, {scores['task'].nunique()} tasks", "depth", "points")
         legend_below(figure, colors)
         return head(figure, manifest, values["model"].iloc[0])
 
@@ -183,7 +183,7 @@ def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int
     """Where the sink is, then every condition's valley and scores beside those of the model as it is."""
     base = found[0]
     before = base.valleys(texts, seed)
-    carriers = lists([f"{i} ({t:.0f} ×)" for i, t in list(zip(sink.features, sink.times, strict=True))[:5]])
+    carriers = join_words([f"{i} ({t:.0f} ×)" for i, t in list(zip(sink.features, sink.times, strict=True))[:5]])
     more = f" and {len(sink.features) - 5} more" if len(sink.features) > 5 else ""
     out = [
         f"The sink appears at layer {sink.layer} of {base.blocks}: the largest token is {sink.ratio:.1f} × the median norm "
@@ -209,7 +209,8 @@ def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int
         parts = [f"{control.condition} by {_change(control, each)}" for control in controls if len(control.scores)]
         if parts and len(each.scores):
             out.append(
-                f"{each.condition} against the controls, points at the last layer, over tasks: it differs from {lists(parts)}."
+                f"{each.condition} against the controls, points at the last layer, over tasks: it differs from "
+                f"{join_words(parts)}."
             )
     answer = _valley_answer(before, removals, controls, texts)
     return [in_short("; ".join([answer, *_score_answer(base, removals, controls)])), *out]
@@ -225,13 +226,13 @@ def _valley_answer(before: Valleys, removals: Sequence[_Found], controls: Sequen
         return [each.condition for each in found if (each.dip_at(place, texts)[1] >= LEAST_SHARE) is there]
 
     gone, left = which(removals, False), which(removals, True)
-    parts = [f"the valley at layer {place} goes under {lists(gone)}"] * bool(gone)
-    parts += [f"the valley at layer {place} stays under {lists(left)}"] * bool(left)
+    parts = [f"the valley at layer {place} goes under {join_words(gone)}"] * bool(gone)
+    parts += [f"the valley at layer {place} stays under {join_words(left)}"] * bool(left)
     if not removals:
         parts = ["no edit but controls was asked for"]
     for names, does in ((which(controls, False), "goes"), (which(controls, True), "stays")):
         if names:
-            parts.append(f"it {does} under the control{'s' * (len(names) != 1)} {lists(names)}{', too' * (does == 'goes')}")
+            parts.append(f"it {does} under the control{'s' * (len(names) != 1)} {join_words(names)}{', too' * (does == 'goes')}")
     return "; ".join(parts if controls else [*parts, "no control was run"])
 
 
@@ -243,16 +244,16 @@ def _score_answer(base: _Found, removals: Sequence[_Found], controls: Sequence[_
     for sign, word in {1: "rise", -1: "fall", 0: "do not clearly move"}.items():
         own = [each for each in scored if _change(base, each).sign == sign]
         if own:
-            parts.append(f"scores of the last layer {word} under {lists([each.condition for each in own])}")
+            parts.append(f"scores of the last layer {word} under {join_words([each.condition for each in own])}")
         if not own or not sign:
             continue
         for each in own:
             alike = [control.condition for control in against if _change(control, each).sign != sign]
             if alike:
-                parts.append(f"under {each.condition} not clearly more than under {lists(alike)}")
+                parts.append(f"under {each.condition} not clearly more than under {join_words(alike)}")
             elif against:
                 parts.append(
-                    f"under {each.condition} clearly more than under {lists([control.condition for control in against])}"
+                    f"under {each.condition} clearly more than under {join_words([control.condition for control in against])}"
                 )
         if not against:
             parts.append("which an edit of this size may do by itself")
@@ -280,9 +281,9 @@ def _score_sentence(base: _Found, each: _Found) -> str:
     change = _changes(base, each)
     worst = int(change.mean().abs().idxmax())  # type: ignore[call-overload]
     return (
-        f"Scores, mean of {len(change)} tasks: best {one[best]:.1f} at {layers([best])} → {two[now]:.1f} at {layers([now])}; "
+        f"Scores, mean of {len(change)} tasks: best {one[best]:.1f} at layer {best} → {two[now]:.1f} at layer {now}; "
         f"last layer {one[last]:.1f} → {two[last]:.1f}, {_change(base, each)} points over tasks; "
-        f"most at {layers([worst])}, {_change(base, each, worst)}."
+        f"most at layer {worst}, {_change(base, each, worst)}."
     )
 
 

@@ -39,7 +39,7 @@ from layerscope.studies.prefix_entropies import entropies_of_prefixes
 from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, place_of
 from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, head, label_axes, model_colors
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
-from layerscope.studies.shared.words import DIFFERS, THAN, in_short, lists
+from layerscope.studies.shared.words import DIFFERS, THAN, in_short, join_words
 
 _FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
 COLUMNS = ["model", *names(PLACE), "position", "metric", "sink", *names(VALUE), "sd"]
@@ -261,7 +261,7 @@ def group_names(count: int) -> list[str]:
 def verdict(measured: Sequence[MeasuredTraces], groups: int, seed: int) -> list[str]:
     """Every other model against the first, then how entropy grows in each."""
     base = measured[0]
-    out = [in_short(lists(_answer(base, other, seed) for other in measured[1:]) or _grows(base, seed))]
+    out = [in_short(join_words(_answer(base, other, seed) for other in measured[1:]) or _grows(base, seed))]
     for other in measured[1:]:
         out += _compared(base, other, groups, seed)
     for m in measured:

@@ -37,7 +37,7 @@ from layerscope.studies.shared.curves import mean_of, mean_table, whole_layer
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
 from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
-from layerscope.studies.shared.words import in_short, layers
+from layerscope.studies.shared.words import in_short, name_layers
 
 FOUND = "found_again"
 COLUMNS = ["model", "kind", "condition", "level", *names(PLACE), "metric", *names(VALUE)]
@@ -242,8 +242,8 @@ def verdict(measured: Measured, seed: int) -> list[str]:
             best = int(np.nanargmax(values.mean(1)))
             (plain_signs if kind == "none" else signs).append(gain.sign)
             where = "unchanged" if kind == "none" else f"{kind} at {level:g}"
-            text = f"{where}: best {values[best].mean():.1f} at {layers([best])}, last layer {values[-1].mean():.1f}"
-            out.append(f"  {text}; {layers(chosen)}, chosen on the other half of the texts: {gain} points over the last.")
+            text = f"{where}: best {values[best].mean():.1f} at {name_layers([best])}, last layer {values[-1].mean():.1f}"
+            out.append(f"  {text}; {name_layers(chosen)}, chosen on the other half of the texts: {gain} points over the last.")
     ahead, behind = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
     answer = (
         f"on perturbed texts an earlier layer clearly beats the last in {ahead} of {len(signs)} cases and clearly loses to it in "

@@ -45,7 +45,7 @@ from layerscope.studies.shared.models import (
     read_specs,
 )
 from layerscope.studies.shared.profiles import profile_rows
-from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.words import in_short, join_words
 from layerscope.studies.shared.work import score_tasks
 
 RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
@@ -234,7 +234,7 @@ def _verdict(found: list[_Found]) -> list[str]:
         rows = each.correlations[each.correlations["measure"] == "dcor"]
         sure = rows[rows["p_adjusted"] < 0.05]["metric"].tolist()
         beyond, of = beyond + len(sure), of + len(rows)
-        named = lists(sure) if sure else "none"
+        named = join_words(sure) if sure else "none"
         out.append(
             f"  Beyond unrelated curves as smooth (distance correlation, Holm over {len(rows)} metrics): {named}. It depends on "
             f"the null: {int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
@@ -244,7 +244,7 @@ def _verdict(found: list[_Found]) -> list[str]:
         if len(together):
             sure = together[together["p_adjusted"] < 0.05]["metric"].tolist()
             out.append(
-                f"  In the mean over single tasks, all drawn together: {lists(sure) if sure else 'none'}, over "
+                f"  In the mean over single tasks, all drawn together: {join_words(sure) if sure else 'none'}, over "
                 f"{int(together['tasks'].max())} tasks."
             )
         else:
@@ -277,7 +277,7 @@ def _over_models(found: list[_Found]) -> list[str]:
     sure = table[table["p_adjusted"] < 0.05]["metric"].tolist()
     return [
         f"Over {int(table['families'].max())} families of models (t-test, Holm over {len(table)} metrics): "
-        f"{lists(sure) if sure else 'no metric'} beyond chance."
+        f"{join_words(sure) if sure else 'no metric'} beyond chance."
     ]
 
 

@@ -39,7 +39,7 @@ from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 from layerscope.studies.shared.profiles import by_layer
-from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.words import in_short, join_words
 from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 SITES = ("embed", "block.*", "block.*.*")
@@ -303,7 +303,7 @@ def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[s
         change = inside.at("prompt_entropy", sink, stream[low]) - inside.at("prompt_entropy", sink, stream[top])
         whole[sink] = mean_of(change, seed)
         moved = {step.name: sum(inside.change("prompt_entropy", sink, step, k) for k in range(top, low)) for step in sums}
-        parts[sink] = lists(f"{mean_of(np.asarray(change), seed)} in the {name}" for name, change in moved.items())
+        parts[sink] = join_words(f"{mean_of(np.asarray(change), seed)} in the {name}" for name, change in moved.items())
     kept, dropped = whole["keep"], whole["drop"]
     text = f"Prompt entropy along the residual stream falls most from layer {top} to layer {low}, {kept} nats: {parts['keep']}."
     left = _left(kept, dropped)
@@ -348,7 +348,7 @@ def _each(inside: Inside, metric: str, sink: str, seed: int) -> str:
             sentences.append(f"{word} {', '.join(f'{name} {mean}' for name, mean in some)}")
     unclear = [name for name, mean in means.items() if mean.sign == 0]
     if unclear:
-        sentences.append(f"not clearly moved by {lists(unclear)}")
+        sentences.append(f"not clearly moved by {join_words(unclear)}")
     return "; ".join(sentences)
 
 

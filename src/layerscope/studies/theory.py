@@ -21,7 +21,7 @@ from layerscope.core.columns import VALUE, names
 from layerscope.core.statistics import percentile_interval
 from layerscope.metrics.intervals import RESAMPLES
 from layerscope.progress import Progress
-from layerscope.report.drawing import COLORS, quiet
+from layerscope.report.drawing import COLORS, style_axis
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.inequalities.theorems import STATEMENTS, collisions, draw_theorem5, emptiness
 from layerscope.studies.inequalities.trials import (
@@ -38,7 +38,7 @@ from layerscope.studies.inequalities.trials import (
 )
 from layerscope.studies.shared.figures import Figure, band, grid
 from layerscope.studies.shared.models import Request
-from layerscope.studies.shared.words import in_short, lists
+from layerscope.studies.shared.words import in_short, join_words
 
 COLUMNS = ["theorem", "version", "statement", "kind", "search", "metric", "x"]
 COLUMNS += [*names(VALUE), "violations", "holds", "counterexample"]
@@ -155,7 +155,9 @@ def verdict(trials: Sequence[Trial], table: pd.DataFrame) -> list[str]:
     broken = [key for key, tried in groups.items() if not all(t.holds for t in tried)]
     printed = list(dict.fromkeys(theorem for theorem, version in broken if version.startswith("printed")))
     standing = "every corrected version holds" if all(version != "corrected" for _, version in broken) else "see below"
-    answer = f"{lists(printed)} can be broken as printed, and {standing}" if printed else "no statement was broken as printed"
+    answer = (
+        f"{join_words(printed)} can be broken as printed, and {standing}" if printed else "no statement was broken as printed"
+    )
     return [in_short(answer), *(_sentence(groups[key]) for key in first), _trace(table)]
 
 
@@ -217,7 +219,7 @@ def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
         top * 0.97, 1 + 0.04 * top, "where Theorem 1 as printed\nputs every matrix", fontsize=7, ha="right", color="dimgrey"
     )
     axis.legend(fontsize=7, frameon=False, loc="upper left", markerscale=1.5)
-    quiet(axis, "Theorem 1: effective rank is the larger one", "entropy rank exp(S₁)", "effective rank")
+    style_axis(axis, "Theorem 1: effective rank is the larger one", "entropy rank exp(S₁)", "effective rank")
 
 
 def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
@@ -237,7 +239,7 @@ def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
     axis.axhline(0, color="grey", linewidth=0.8)
     axis.set_ylim(top=float(rows["value"].max()) + 4)  # room for the legend
     axis.legend(fontsize=7, frameon=False, loc="upper right")
-    quiet(axis, "Theorems 5 and 6: the difference is the missing trace", "prompts N (D = 16)", "dataset entropy S₂ (nats)")
+    style_axis(axis, "Theorems 5 and 6: the difference is the missing trace", "prompts N (D = 16)", "dataset entropy S₂ (nats)")
 
 
 STUDY = Theory()

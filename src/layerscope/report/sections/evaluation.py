@@ -14,7 +14,7 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, quiet
+from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, style_axis
 from layerscope.report.sources import Scores, Section, weights_text
 from layerscope.report.text import break_at_slashes, sparkline
 from layerscope.selection.choice import readout_word
@@ -134,7 +134,7 @@ def draw_readouts(figure: Any, score: Scores) -> None:
         )
     what = escape_math(score.tasks[0]) if len(score.tasks) == 1 else f"mean over {score.mean_says}"
     axis.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    quiet(axis, f"{escape_math(score.label)}: {what}", "layer", "main score × 100")
+    style_axis(axis, f"{escape_math(score.label)}: {what}", "layer", "main score × 100")
 
 
 _NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, escape_math, fill_band, line_style, new_figure, panel_axes, quiet, styles
+from layerscope.report.drawing import COLORS, escape_math, fill_band, line_style, new_figure, panel_axes, style_axis, styles
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
 from layerscope.terminal import Console, headed_table, print_notes
@@ -90,7 +90,7 @@ def plot_probes(
         for run, look, name in zip(runs, looks, names, strict=True):
             if probe in run.probes:
                 _line(axis, run, probe, metric, x, COLORS[look.color], line_style(look.dash), name)
-        quiet(axis, _PROBES.get(probe, f"{probe} probe"), x)
+        style_axis(axis, _PROBES.get(probe, f"{probe} probe"), x)
     for axis in axes[::columns]:
         axis.set_ylabel(_TITLES[metric], fontsize=8)
     _crop(axes[0], runs, metric)

@@ -27,7 +27,7 @@ from layerscope.report.drawing import (
     logarithmic,
     new_figure,
     panel_axes,
-    quiet,
+    style_axis,
     styles,
 )
 from layerscope.report.sources import Curves, Section, weights_text
@@ -168,7 +168,7 @@ def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str,
             )
     if on_log_scale(name):
         logarithmic(axis)
-    quiet(axis, metric_title(name), x, metrics()[name].info.unit if name in metrics() else "")
+    style_axis(axis, metric_title(name), x, metrics()[name].info.unit if name in metrics() else "")
 
 
 def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:

@@ -17,8 +17,8 @@ from layerscope.report.drawing import (
     fill_band,
     logarithmic,
     new_figure,
-    quiet,
     sequential,
+    style_axis,
     styles,
 )
 
@@ -41,7 +41,7 @@ def label_axes(axes: Any, titles: Collection[str] = (), units: Collection[str] =
     """Quiet axes (rows, columns): a title above each column, a unit beside each row, what x is under the lowest."""
     for i, (row, unit) in enumerate(zip_longest(axes, units, fillvalue="")):
         for j, (axis, title) in enumerate(zip_longest(row, titles, fillvalue="")):
-            quiet(axis, title if i == 0 else "", x if i == len(axes) - 1 else "", unit if j == 0 else "")
+            style_axis(axis, title if i == 0 else "", x if i == len(axes) - 1 else "", unit if j == 0 else "")
 
 
 def head(figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 9, more: str = "") -> Figure:
@@ -107,7 +107,7 @@ def draw_panel(axis: Any, table: pd.DataFrame, panel: Panel, by: str, colors: Ma
         if len(rows):
             band(axis, rows, color, alpha=alpha)
     known = metrics().get(metric)
-    quiet(axis, title, "depth", "" if known is None else known.info.unit)
+    style_axis(axis, title, "depth", "" if known is None else known.info.unit)
     if on_log_scale(metric):
         logarithmic(axis)
 

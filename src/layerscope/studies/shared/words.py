@@ -12,20 +12,20 @@ DIFFERS = {1: "higher", -1: "lower", 0: "not clearly different"}
 THAN = {1: " than that of", -1: " than that of", 0: " from that of"}  # what follows `DIFFERS`
 
 
-def layers(numbers: Iterable[int]) -> str:
+def name_layers(numbers: Iterable[int]) -> str:
     """Layers as ranges.
 
-    >>> layers([2]), layers([1, 2, 4])
+    >>> name_layers([2]), name_layers([1, 2, 4])
     ('layer 2', 'layers 1–2, 4')
     """
     given = sorted(set(numbers))
     return f"layer{'s' * (len(given) != 1)} {', '.join(layer_ranges(given))}"
 
 
-def lists(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Words as a list in a sentence.
 
-    >>> lists(["a", "b", "c"])
+    >>> join_words(["a", "b", "c"])
     'a, b and c'
     """
     given = list(words)
@@ -39,7 +39,7 @@ def clear_layers(each: Sequence[Interval], up: str, down: str) -> tuple[str, int
     ('higher at layer 1 and lower at layer 2', 2, 1)
     """
     signs = {sign: [layer for layer, mean in enumerate(each) if mean.sign == sign] for sign in (1, -1)}
-    where = " and ".join(f"{word} at {layers(signs[sign])}" for sign, word in ((1, up), (-1, down)) if signs[sign])
+    where = " and ".join(f"{word} at {name_layers(signs[sign])}" for sign, word in ((1, up), (-1, down)) if signs[sign])
     sizes = [abs(mean.value) if mean.value == mean.value else -1.0 for mean in each]
     return where, len(signs[1]) + len(signs[-1]), sizes.index(max(sizes))
 
