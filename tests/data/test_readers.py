@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from layerscope.data import load_corpus
+from layerscope.data.rows import read_rows
 from layerscope.errors import DataError
 
 TEXTS = ("first text, with a comma", "zweiter Text: Größe", "third 第三")
@@ -77,6 +78,25 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     assert corpus.texts == ("one\u2028still one\x0band on", "two")
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", ","])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_csv_fields_may_be_separated_otherwise(tmp_path: Path, delimiter: str, quote: str) -> None:
+    rows = "".join(f"{quote}text number {i} about things{quote}{delimiter}{i}\n" for i in range(3))
+    file = write(tmp_path / "t.csv", f"text{delimiter}label\n{rows}")
+    corpus = load_corpus(file)
+    assert corpus.texts == tuple(f"text number {i} about things" for i in range(3))
+    assert corpus.source["delimiter"] == delimiter
+    assert read_rows(file)[1][0][1] == {"text": "text number 0 about things", "label": "0"}
+
+
+def test_rows_tell_where_several_could_separate_the_header(tmp_path: Path) -> None:
+    read = [
+        write(tmp_path / "a.csv", 'text;score, in points\n"one, two, three";1\nfour;2\n'),
+        write(tmp_path / "b.csv", "text,notes; or none\none,two\nthree,four; five\n"),
+    ]
+    assert [load_corpus(file, column="text").texts for file in read] == [("one, two, three", "four"), ("one", "three")]
+
+
 def test_csv_fields_may_hold_newlines_and_be_long(tmp_path: Path) -> None:
     long = "word " * 40_000
     corpus = load_corpus(write(tmp_path / "t.csv", f'text\n"two\nlines"\n"{long}"\n'))
@@ -112,6 +132,8 @@ BAD = {
     "CSV numbers": ("t.csv", b"q,r\n1,2\n", {}, "no column of text"),
     "CSV header only": ("t.csv", b"text\n", {}, "no usable text"),
     "CSV ragged": ("t.csv", b"text,n\na,1\na, and b,1\n", {}, "line 3 has 3 fields, the header has 2"),
+    "CSV semicolons": ("t.csv", b"text;n\na;1\na; and b;1\n", {}, "line 3 has 3 fields, the header has 2.*hold ';'"),
+    "CSV doubtful": ("t.csv", b"text;n,m\na;1,2\n", {}, "may be separated by ',' or by ';'"),
     "CSV quote": ("t.csv", b'text,n\n"a,1\n', {}, "not valid CSV"),
     "not parquet": ("t.parquet", b"plain", {}, "not a readable parquet file"),
 }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import difflib
 import gzip
 import io
 import itertools
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,9 @@ from layerscope.errors import DataError
 PREFERRED_COLUMNS = ("text", "sentence", "content")
 CSV_PREVIEW_ROWS = 100
 """How many rows of a CSV file are looked at to tell columns of text from columns of numbers."""
+DELIMITERS = (",", ";", "\t", "|")
+
+log = logging.getLogger("layerscope")
 
 
 @dataclass
@@ -54,7 +58,7 @@ def read_file(path: Path, *, column: str | None = None, encoding: str | None = N
     return records
 
 
-@contextmanager
+@contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """A file that cannot be read at all becomes an error that says so."""
     try:
@@ -177,7 +181,9 @@ def json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tuple[int, object]]:
-    rows = csv_rows(path, records.facts["encoding"])
+    encoding = records.facts["encoding"]
+    delimiter = records.facts["delimiter"] = csv_delimiter(path, encoding)
+    rows = csv_rows(path, encoding, delimiter)
     header = next(rows, (0, []))[1]
     preview = list(itertools.islice(rows, CSV_PREVIEW_ROWS))
     # Every CSV value is a string; only a guess has to tell texts from numbers.
@@ -192,11 +198,9 @@ def _read_csv(path: Path, column: str | None, records: Records) -> Iterator[tupl
         yield number, row[index] if index < len(row) else ""
 
 
-def csv_rows(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """The fields of every row, with its line: as many as the header has, except in a blank row."""
-    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
-    delimiter = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+    delimiter = delimiter or csv_delimiter(path, encoding)
     reader = csv.reader(text_lines(path, encoding), delimiter=delimiter, strict=True)
     width = 0
     try:
@@ -211,6 +215,28 @@ def csv_rows(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, list[st
             yield reader.line_num, row
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num} is not valid CSV: {error}. Check the quotes.") from error
+
+
+def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
+    """What separates the fields: what the suffix says, unless only another one splits the header, and the rows as it does."""
+    # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+    usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+    with contextlib.closing(text_lines(path, encoding)) as lines:
+        head = list(itertools.islice((line for line in lines if line.strip()), CSV_PREVIEW_ROWS))
+    widths: dict[str, list[int]] = {}
+    for delimiter in DELIMITERS:
+        rows = [len(row) for row in csv.reader(head, delimiter=delimiter)]
+        if rows and rows[0] > 1:
+            widths[delimiter] = rows[:-1] if len(head) == CSV_PREVIEW_ROWS else rows  # the last may go on in the next line
+    # where several split the header, the rows tell; a single one is taken, and a row that does not fit is an error later
+    even = [delimiter for delimiter, rows in widths.items() if len(widths) == 1 or len(set(rows)) == 1]
+    if len(widths) > 1 and len(even) != 1 and not (usual in widths and not even):
+        raise DataError(f"{path}: its fields may be separated by {' or by '.join(map(repr, widths))}. Save it with commas.")
+    found = even[0] if even else usual
+    if found != usual:
+        log.info("%s: its fields are separated by %r", path, found)
+    return found
 
 
 def _is_words(value: str) -> bool:
