@@ -108,7 +108,7 @@ def test_offline_is_set_for_the_call_only(hub: SimpleNamespace) -> None:
     assert hub.calls[-1][-1] is True
     assert hub.module.config.HF_HUB_OFFLINE is False
     hub.error = ConnectionError("cannot reach the hub")
-    with pytest.raises(OfflineError, match="not in the hub cache"):
+    with pytest.raises(OfflineError, match="not in the local hub cache"):
         load_corpus("some-org/some-name", offline=True)
     with pytest.raises(DownloadError, match=r"cannot reach the hub.*Check the name"):
         load_corpus("some-org/some-name")

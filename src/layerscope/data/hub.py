@@ -17,11 +17,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from layerscope.core.formatting import format_duration
 from layerscope.data.readers import Records, choose_column
-from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, OfflineError
+from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, ModelError, OfflineError, one_line
 from layerscope.packages import file_sha256
 
 _SPEC = re.compile(
@@ -31,6 +31,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATIENCE = 20.0  # seconds without a byte before the hub counts as silent
 _LONGEST_WAIT = 60.0  # seconds that a busy hub may ask for; the client would wait for hours without a word
 _BATCH = 1024
+_YES = ("1", "ON", "YES", "TRUE")
+
+Fetched = TypeVar("Fetched")
 
 log = logging.getLogger("layerscope")
 
@@ -134,7 +137,7 @@ def _short_wait(error: BaseException) -> float | None:
 
 def shows_bars() -> bool:
     """Whether downloads show a bar: on a terminal or in a notebook, unless `HF_HUB_DISABLE_PROGRESS_BARS` says no."""
-    wanted = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "0").upper() not in ("1", "ON", "YES", "TRUE")
+    wanted = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "0").upper() not in _YES
     return wanted and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
@@ -187,6 +190,45 @@ def hub_problem(error: BaseException) -> str | None:
 
 BROKEN_OFF = ("ReadError", "RemoteProtocolError", "WriteError", "CloseError")
 """The errors of the hub's client where a connection ends before all of a file has come."""
+
+
+@contextmanager
+def hub_explained(
+    kind: Literal["model", "dataset"], repo: str, revision: str | None, shown: str, offline: bool
+) -> Iterator[None]:
+    """One clear error from the many that asking the hub can raise: the client's, the network's and a dataset builder's own."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, LayerscopeError) and not isinstance(error, HubBusyError):
+            raise
+        raise _explained(error, kind, repo, revision, shown, offline) from error
+
+
+def _explained(error: Exception, kind: str, repo: str, revision: str | None, shown: str, offline: bool) -> LayerscopeError:
+    wrong, named = (ModelError, repo) if kind == "model" else (DataError, f"the dataset {repo}")
+    reason = (one_line(str(error)) or "no more is known")[:300].rstrip(".")
+    kinds = {type(one).__name__ for one in _chain(error)}
+    if offline or "OfflineModeIsEnabled" in kinds or os.environ.get("HF_HUB_OFFLINE", "0").upper() in _YES:
+        return OfflineError(
+            f"{shown} is not in the local hub cache, and downloads are off. Load it once while online, or give the path of a "
+            "file or a folder."
+        )
+    if "GatedRepoError" in kinds or "is a gated dataset" in reason:
+        return wrong(f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`), then try again.")
+    if "RevisionNotFoundError" in kinds:
+        return wrong(f"the hub has {named}, but no revision {revision!r}. Check the branch, tag or commit.")
+    problem = hub_problem(error)
+    if "RepositoryNotFoundError" in kinds or ("DatasetNotFoundError" in kinds and problem is None):
+        return wrong(f"the hub has no {kind} {repo!r}, or it is private. Check the spelling, or log in.")
+    if problem is not None:
+        return DownloadError(f"{shown} could not be fetched: {problem}.")
+    if isinstance(error, ValueError):  # no valid id; of a dataset, an unknown config or split: the message lists the valid ones
+        return wrong(f"{shown} cannot be used: {reason}.")
+    return wrong(
+        f"{shown} could not be fetched from the hub ({type(error).__name__}: {reason}), and is not on this machine. Check the "
+        "name and the network, or give the path of a file or a folder."
+    )
 
 
 # --- one commit per run ---
@@ -265,6 +307,13 @@ def is_as_published(file: Path) -> bool:
     return True  # a cache without links says nothing
 
 
+def hub_folder(kind: str, repo: str) -> Path:
+    """The folder of a repository in the hub's cache."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"{kind}--{repo.replace('/', '--')}"
+
+
 def remove_blob(file: Path) -> None:
     """Remove a file from the hub's cache, with the content that it stands for."""
     with suppress(OSError):
@@ -272,6 +321,32 @@ def remove_blob(file: Path) -> None:
         file.unlink(missing_ok=True)
         if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
             blob.unlink(missing_ok=True)
+
+
+def fetch_published(
+    fetch: Callable[[], Fetched],
+    folder: Callable[[Fetched], Path],
+    repo: str,
+    offline: bool = False,
+    discard: Callable[[Fetched], None] = lambda _: None,
+) -> Fetched:
+    """What `fetch()` gives, whose files lie in `folder`. Files that came damaged are discarded and fetched again, once."""
+    for again in (False,) if offline else (True, False):
+        got = fetch() if offline else retry_hub(fetch)
+        damaged = sorted(path for path in folder(got).rglob("*") if not path.is_dir() and not is_as_published(path))
+        if not damaged:
+            break
+        discard(got)
+        for file in damaged:
+            if again:
+                log.warning("%s of %s is not what the hub published: it is discarded and fetched again", file.name, repo)
+            remove_blob(file)
+    else:
+        raise DownloadError(
+            f"{damaged[0].name} of {repo} is not the file that the hub published: its checksum does not match. The copy was "
+            "removed. " + ("Fetch it again while online." if offline else "Try again; a proxy or a mirror may have changed it.")
+        )
+    return got
 
 
 # --- datasets ---
@@ -287,40 +362,16 @@ def commit_of(dataset: Any) -> str | None:
 
 
 def load_published(load: Callable[[], Any], repo: str, offline: bool) -> Any:
-    """What `load()` makes of a hub dataset's files, which are compared with the names under which the hub published them.
+    """What `load()` makes of a hub dataset's files. With a damaged one goes what was prepared from it."""
 
-    What came damaged is discarded with what was prepared from it, and fetched again.
-    """
-    dataset = load() if offline else retry_hub(load)
-    damaged = [] if offline else _damaged(repo, commit_of(dataset))
-    if damaged:
-        log.warning("%s of %s is not what the hub published: it is discarded and fetched again", damaged[0].name, repo)
-        _discard(dataset, damaged)
-        dataset = retry_hub(load)
-        damaged = _damaged(repo, commit_of(dataset))
-    if damaged:
-        _discard(dataset, damaged)
-        raise DownloadError(
-            f"{damaged[0].name} of the hub dataset {repo} is not the file that the hub published: its checksum does not match. "
-            "The copy was removed. Try again; a proxy or a mirror may have changed it."
-        )
-    return dataset
+    def folder(dataset: Any) -> Path:
+        return hub_folder("datasets", repo) / "snapshots" / str(commit_of(dataset))
 
+    def discard(dataset: Any) -> None:
+        for prepared in {Path(place).parent for place in _prepared_files(dataset)}:
+            shutil.rmtree(prepared, ignore_errors=True)
 
-def _damaged(repo: str, commit: str | None) -> list[Path]:
-    """The files of a dataset in the hub's cache that are not what their names say."""
-    from huggingface_hub import constants
-
-    folder = Path(constants.HF_HUB_CACHE) / f"datasets--{repo.replace('/', '--')}" / "snapshots" / str(commit)
-    files = [path for path in folder.rglob("*") if not path.is_dir()] if folder.is_dir() else []
-    return sorted(path for path in files if not is_as_published(path))
-
-
-def _discard(dataset: Any, damaged: list[Path]) -> None:
-    for file in damaged:
-        remove_blob(file)
-    for prepared in {Path(place).parent for place in _prepared_files(dataset)}:
-        shutil.rmtree(prepared, ignore_errors=True)
+    return load() if offline else fetch_published(load, folder, repo, discard=discard)
 
 
 def _prepared_files(dataset: Any) -> list[str]:
@@ -339,15 +390,10 @@ def load_hub_dataset(spec: HubSpec, *, offline: bool = False) -> Any:
     limit_hub_waits()
     revision = pinned_revision("datasets", spec.repo, spec.revision)
     given = {"revision": revision} if revision else {}
-    with hub_offline(offline):
-        try:
-            dataset = load_published(
-                lambda: datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given), spec.repo, offline
-            )
-        except Exception as error:  # of many kinds: the hub's, the network's and the builder's own
-            if isinstance(error, LayerscopeError) and not isinstance(error, HubBusyError):
-                raise
-            raise _explained(spec, error, offline) from error
+    with hub_offline(offline), hub_explained("dataset", spec.repo, spec.revision, f"hub dataset {spec}", offline):
+        dataset = load_published(
+            lambda: datasets.load_dataset(spec.repo, spec.config, split=spec.split, **given), spec.repo, offline
+        )
     if offline:
         _refuse_another_commit(replace(spec, revision=revision), commit_of(dataset))
     else:
@@ -359,10 +405,8 @@ def _refuse_another_commit(spec: HubSpec, found: str | None) -> None:
     """Offline, the hub's library gives whatever version of a dataset was prepared last, whichever was asked for."""
     wanted = spec.revision or "main"
     if not _COMMIT.fullmatch(wanted):
-        from huggingface_hub import constants
-
-        ref = Path(constants.HF_HUB_CACHE) / f"datasets--{spec.repo.replace('/', '--')}" / "refs" / wanted
         try:
+            ref = hub_folder("datasets", spec.repo) / "refs" / wanted
             wanted = ref.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
             if spec.revision is None:
@@ -372,38 +416,6 @@ def _refuse_another_commit(spec: HubSpec, found: str | None) -> None:
             f"hub dataset {spec} was last prepared on this machine at commit {found[:12]}, which is not the one asked for "
             f"({wanted[:12]}), and downloads are off. Run once with downloads on, or name that commit: {spec.repo}@{found}."
         )
-
-
-def _explained(spec: HubSpec, error: Exception, offline: bool) -> LayerscopeError:
-    reason = (" ".join(str(error).split()) or type(error).__name__).rstrip(".")
-    if offline or os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
-        return OfflineError(
-            f"hub dataset {spec} is not in the hub cache, and downloads are off ({reason}). "
-            f"Run once with downloads on, or give a file of texts instead."
-        )
-    kinds = {type(one).__name__ for one in _chain(error)}
-    if "GatedRepoError" in kinds or "is a gated dataset" in reason:
-        return DataError(
-            f"hub dataset {spec} is gated: accept its terms on the hub and log in (`hf auth login`), then try again."
-        )
-    if "RevisionNotFoundError" in kinds:
-        return DataError(
-            f"the hub has the dataset {spec.repo}, but no revision {spec.revision!r}. Check the branch, tag or commit."
-        )
-    problem = hub_problem(error)
-    if "RepositoryNotFoundError" in kinds or ("DatasetNotFoundError" in kinds and problem is None):
-        return DataError(
-            f"the hub has no dataset {spec.repo!r}, or it is private. Check the spelling, or log in (`hf auth login`). Texts can "
-            "also be given as a file."
-        )
-    if problem is not None:
-        return DownloadError(f"hub dataset {spec} could not be loaded: {problem}. A file of texts can be given instead.")
-    if isinstance(error, ValueError):  # an unknown config or split: the message lists the valid ones
-        return DataError(f"hub dataset {spec} cannot be used: {reason}. Write org/name:config/split.")
-    return DownloadError(
-        f"hub dataset {spec} could not be loaded: {reason}. Check the name (org/name:config/split), the network "
-        f"and, for a gated dataset, `hf auth login`; or give a file of texts instead."
-    )
 
 
 def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False) -> Records:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import csv
 import difflib
 import gzip
@@ -13,6 +12,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -58,7 +58,7 @@ def read_file(path: Path, *, column: str | None = None, encoding: str | None = N
     return records
 
 
-@contextlib.contextmanager
+@contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """A file that cannot be read at all becomes an error that says so."""
     try:
@@ -222,8 +222,7 @@ def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
     # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
-    with contextlib.closing(text_lines(path, encoding)) as lines:
-        head = list(itertools.islice((line for line in lines if line.strip()), CSV_PREVIEW_ROWS))
+    head = list(itertools.islice((line for line in text_lines(path, encoding) if line.strip()), CSV_PREVIEW_ROWS))
     widths: dict[str, list[int]] = {}
     for delimiter in DELIMITERS:
         rows = [len(row) for row in csv.reader(head, delimiter=delimiter)]

@@ -12,16 +12,8 @@ from typing import Any, Literal
 
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import exists, is_plain_name, read_json
-from layerscope.data.hub import (
-    hub_problem,
-    is_as_published,
-    limit_hub_waits,
-    pin,
-    pinned_revision,
-    remove_blob,
-    retry_hub,
-)
-from layerscope.errors import DownloadError, LayerscopeError, ModelError, OfflineError, UnknownNameError, one_line
+from layerscope.data.hub import fetch_published, hub_explained, limit_hub_waits, pin, pinned_revision
+from layerscope.errors import ModelError, OfflineError, UnknownNameError, one_line
 from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
 from layerscope.models.fingerprint import files_sha256
@@ -267,28 +259,9 @@ def _snapshot(repo: str, revision: str | None, offline: bool, *, pickles: bool, 
         return known
     limit_hub_waits()
 
-    def fetch() -> Path:
-        given: Any = {"revision": revision, "local_files_only": offline, "allow_patterns": patterns, "ignore_patterns": _NOT}
-        try:
-            return Path(retry_hub(lambda: snapshot_download(repo, **given)))
-        except Exception as error:
-            raise _explain_hub(error, repo, revision, offline) from error
-
-    folder = fetch()
-    damaged = [file for file in sorted(folder.iterdir()) if not is_as_published(file)]
-    if damaged and not offline:
-        for file in damaged:
-            log.warning("%s of %s is not what the hub published: it is discarded and fetched again", file.name, repo)
-            remove_blob(file)
-        folder = fetch()
-        damaged = [file for file in sorted(folder.iterdir()) if not is_as_published(file)]
-    if damaged:
-        for file in damaged:
-            remove_blob(file)
-        raise DownloadError(
-            f"{damaged[0].name} of {repo} is not the file that the hub published: its checksum does not match. The copy was "
-            "removed. " + ("Fetch it again while online." if offline else "Try again; a proxy or a mirror may have changed it.")
-        )
+    given: Any = {"revision": revision, "local_files_only": offline, "allow_patterns": patterns, "ignore_patterns": _NOT}
+    with hub_explained("model", repo, revision, f"{repo}@{revision}" if revision else repo, offline):
+        folder = fetch_published(lambda: Path(snapshot_download(repo, **given)), lambda found: found, repo, offline)
     _FETCHED[repo, folder.name, tuple(patterns)] = folder
     return folder
 
@@ -328,31 +301,3 @@ def _explain_other_weights(repo: str, commit: str) -> None:
         )
     if ggufs:
         raise ModelError(f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path.")
-
-
-def _explain_hub(error: Exception, repo: str, revision: str | None, offline: bool) -> LayerscopeError:
-    """One clear error from the many that a download can raise."""
-    from huggingface_hub import errors
-
-    shown = f"{repo}@{revision}" if revision else repo
-    if offline or isinstance(error, errors.OfflineModeIsEnabled):
-        return OfflineError(
-            f"{shown} is not in the local hub cache, and downloads are off. Load it once while online, "
-            "or pass the path of a folder that holds it."
-        )
-    if isinstance(error, errors.GatedRepoError):
-        return ModelError(f"{shown} is gated: accept its terms on the hub and log in (`hf auth login`), then try again.")
-    if isinstance(error, errors.RevisionNotFoundError):
-        return ModelError(f"the hub has {repo}, but no revision {revision!r}. Check the branch, tag or commit.")
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return ModelError(f"the hub has no model {repo!r}, or it is private. Check the spelling, or log in.")
-    if isinstance(error, errors.HFValidationError):
-        return ModelError(f"{shown!r} is not a valid hub id: {error}.")
-    problem = hub_problem(error)
-    if problem is not None:
-        return DownloadError(f"{shown} could not be fetched: {problem}.")
-    detail = next(iter(str(error).strip().splitlines()), "")[:200]
-    return ModelError(
-        f"{shown} could not be fetched from the hub ({type(error).__name__}: {detail}) and is "
-        "not in the local hub cache; no such folder exists either. Check the network, or pass the path of a folder."
-    )
