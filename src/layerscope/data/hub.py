@@ -225,7 +225,8 @@ def _explained(error: Exception, kind: str, repo: str, revision: str | None, sho
         return DownloadError(f"{shown} could not be fetched: {problem}.")
     if isinstance(error, ValueError):  # no valid id; of a dataset, an unknown config or split: the message lists the valid ones
         return wrong(f"{shown} cannot be used: {reason}.")
-    return wrong(
+    failed = ModelError if kind == "model" else DownloadError
+    return failed(
         f"{shown} could not be fetched from the hub ({type(error).__name__}: {reason}), and is not on this machine. Check the "
         "name and the network, or give the path of a file or a folder."
     )
