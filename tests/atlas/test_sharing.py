@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,6 +150,12 @@ def test_what_is_no_parquet_file_is_refused(folder: Path) -> None:
 def test_more_rows_than_are_read_are_refused_before_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerscope.atlas.sharing._MOST_ROWS", 3)
     with pytest.raises(DataError, match="declares"):
+        read_results(folder)
+
+
+def test_a_long_text_that_all_rows_share_is_refused(folder: Path) -> None:
+    rewritten(folder, lambda table: table.iloc[np.zeros(2000, dtype=int)].assign(facts="x" * 2**20))
+    with pytest.raises(DataError, match="declares texts of more than"):
         read_results(folder)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.atlas.overlay import Overlay, load_overlay, overlay_metrics, overlay_scores
+from layerscope.core.bounds import check_parquet
 from layerscope.core.columns import PROFILE, Column, with_added
 from layerscope.core.conventions import Reading
 from layerscope.core.identity import DECISIVE
@@ -280,6 +281,7 @@ def _overlay(kind: str, rows: pd.DataFrame, manifest: dict[str, Any]) -> Overlay
 def read_results(folder: str | Path) -> pd.DataFrame:
     """The table of an exported folder: its digest compared with the card's; no more is read than a result can be."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     place = Path(folder)
@@ -292,12 +294,16 @@ def read_results(folder: str | Path) -> pd.DataFrame:
         if sha256_of(file) != digest:
             raise DataError(f"{file} is not what its card describes: the digest differs. Download the folder again.")
         try:
-            with pq.ParquetFile(file) as parquet:
-                facts = parquet.metadata
-                unpacked = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
-                if facts.num_rows > _MOST_ROWS or unpacked > _MOST_UNPACKED:
-                    raise DataError(f"{file} declares {facts.num_rows:,} rows of {unpacked:,} bytes, more than is read.")
-                table = parquet.read().to_pandas()
+            with pq.ParquetFile(file, read_dictionary=_TEXT) as parquet:
+                if parquet.metadata.num_rows > _MOST_ROWS:
+                    raise DataError(f"{file} declares {parquet.metadata.num_rows:,} rows, more than is read.")
+                check_parquet(parquet, file)
+                read = parquet.read()
+            # a text that many rows share is in the file once, and in the table once for each
+            shared = [c for column in read.columns for c in column.chunks if pa.types.is_dictionary(c.type)]
+            if sum(pc.sum(pc.binary_length(c.dictionary).take(c.indices)).as_py() or 0 for c in shared) > _MOST_UNPACKED:
+                raise DataError(f"{file} declares texts of more than {_MOST_UNPACKED:,} bytes, more than is read.")
+            table = read.to_pandas()
             packed = pa.Table.from_pandas(with_added(table, COLUMNS.values()), schema=_schema(), preserve_index=False)
         except (pa.ArrowException, LookupError, ValueError, TypeError, OverflowError, MemoryError, OSError) as error:
             raise DataError(f"{file} is not a file that `layerscope atlas export` wrote: {error}. Download it again.") from error

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from layerscope.core.bounds import bounded_lines, parquet_batches
 from layerscope.core.untrusted import json_problem
 from layerscope.errors import DataError
 
@@ -80,14 +81,16 @@ def text_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Decoded lines with their line ends. Only a newline ends a line: U+2028 and the like are part of a text."""
     packed = path.suffix.lower() == ".gz"
     with _readable(path), gzip.open(path, "rb") if packed else path.open("rb") as stream:
-        decoded = _utf8_lines(stream, path) if encoding in ("utf-8", "utf-8-sig") else _other(stream, path, encoding)
+        size = path.stat().st_size if packed else None
+        utf8 = encoding in ("utf-8", "utf-8-sig")
+        decoded = _utf8_lines(stream, path, size) if utf8 else _other(stream, path, encoding, size)
         for number, line in enumerate(decoded):
             yield line.removeprefix("\ufeff") if number == 0 else line
 
 
-def _utf8_lines(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[str]:
+def _utf8_lines(stream: Any, path: Path, size: int | None) -> Iterator[str]:
     offset = 0
-    for number, raw in enumerate(stream, 1):
+    for number, raw in enumerate(bounded_lines(stream, path, size), 1):
         try:
             yield raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -100,10 +103,10 @@ def _utf8_lines(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[str]:
         offset += len(raw)
 
 
-def _other(stream: BinaryIO | gzip.GzipFile, path: Path, encoding: str) -> Iterator[str]:
+def _other(stream: Any, path: Path, encoding: str, size: int | None) -> Iterator[str]:
     number = 0
     try:
-        for line in io.TextIOWrapper(stream, encoding=encoding, newline="\n"):
+        for line in bounded_lines(io.TextIOWrapper(stream, encoding=encoding, newline="\n"), path, size):
             number += 1
             yield line
     except UnicodeError as error:
@@ -260,7 +263,7 @@ def _read_parquet(path: Path, column: str | None, records: Records) -> Iterator[
             records.facts["column"] = chosen
             del records.facts["encoding"]  # a parquet string says itself that it is UTF-8
             number = 0
-            for batch in table.iter_batches(batch_size=1024, columns=[chosen]):
+            for batch in parquet_batches(table, path, [chosen]):
                 for value in batch.column(0).to_pylist():
                     number += 1
                     yield number, value

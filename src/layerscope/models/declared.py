@@ -24,6 +24,8 @@ _SIZES = (
 )  # fmt: skip
 _VOCABULARIES = ("vocab_size", "type_vocab_size")  # some image models declare one that they have no weights for
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+_LISTED = (*_LAYERS, "num_labels", "num_classes")  # transformers makes lists of so many, also for parts that are not read
+_MOST_LISTED = 100_000
 _SLACK = 4  # sizes that are the product of two in the weights: heads and their width, gates that lie together
 _MOST_POSITIONS = 2**24
 
@@ -64,23 +66,32 @@ def check_sizes(folder: Path, config: dict[str, Any], weights: Iterable[Path], i
     if not shapes:
         raise ModelError(f"the weights in {folder} hold no tensor.")
     largest = max((n for shape in shapes for n in shape), default=1)
-    parts = [config, config[inner]] if isinstance(config.get(inner), dict) else [config]
-    for name, value in (pair for part in parts for pair in _numbers(part)):
-        most = None
-        if name in _LAYERS:
-            most = len(shapes)
-        elif name in _SIZES:
-            most = max(1024, _SLACK * largest)
-        elif name in _VOCABULARIES:
-            most = max(2**20, _SLACK * largest)
-        elif name in _POSITIONS:
-            most = max(_MOST_POSITIONS, 64 * largest)
-        if most is not None and value > most:
-            raise ModelError(
-                f"{folder / 'config.json'} declares {name} {value:,}, which cannot be: its weights have {len(shapes)} tensors, "
-                f"whose largest size is {largest:,}. The files do not belong together, or one is damaged."
-            )
+    anywhere = dict.fromkeys(_LISTED, _MOST_LISTED)
+    read = {
+        **anywhere,
+        **dict.fromkeys(_LAYERS, len(shapes)),
+        **dict.fromkeys(_SIZES, max(1024, _SLACK * largest)),
+        **dict.fromkeys(_VOCABULARIES, max(2**20, _SLACK * largest)),
+        **dict.fromkeys(_POSITIONS, max(_MOST_POSITIONS, 64 * largest)),
+    }
+    for part in _parts(config):
+        limits = read if part is config or part is config.get(inner) else anywhere
+        for name, value in _numbers(part):
+            if value > limits.get(name, value):
+                raise ModelError(
+                    f"{folder / 'config.json'} declares {name} {value:,}, which cannot be: its weights have {len(shapes)} "
+                    f"tensors, whose largest size is {largest:,}. The files do not belong together, or one is damaged."
+                )
     _check_tokens(folder / "tokenizer.json", max(1024, _SLACK * largest))
+
+
+def _parts(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A configuration and those inside it."""
+    waiting = [config]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += [value for value in part.values() if isinstance(value, dict)]
 
 
 def _numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from layerscope.core.bounds import parquet_batches
 from layerscope.core.identity import only_known
 from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import is_plain_name, sha256_of
@@ -260,14 +261,19 @@ class RunFolder:
 
     def read_table(self, name: str) -> pd.DataFrame:
         """Read a table back, checked against the manifest."""
-        import pandas as pd
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
         file = self.path / f"{name}.parquet"
         if not file.is_file():
             raise RunFolderError(f"{self.path} holds no {name} table. Run the same command again with overwrite=True.")
         check_table(file, self.manifest() or {})
         try:
-            table = pd.read_parquet(file)
+            with pq.ParquetFile(file) as stored:
+                parts = list(parquet_batches(stored, file, error=RunFolderError))
+                table = pa.Table.from_batches(parts, stored.schema_arrow).to_pandas()
+        except RunFolderError:
+            raise
         except Exception as error:  # of many kinds: a damaged file can say anything
             raise checked.DamagedFileError(file, f"{type(error).__name__}: {error}") from error
         for column in _NAMES.intersection(table.columns):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from layerscope.catalogue import Entry
+from layerscope.core.bounds import check_unpacked
 from layerscope.data.items import duplicate_warnings
 from layerscope.errors import DataError, MissingExtraError
 
@@ -40,6 +41,8 @@ def decode(item: Item) -> Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd but readable metadata
         with image.open(source) as opened:
+            size = len(item) if isinstance(item, bytes) else item.stat().st_size
+            check_unpacked(opened.width * opened.height * len(opened.getbands()), size, "it")
             opened.load()
             upright = _upright(opened)
             return upright.copy() if upright is opened else upright

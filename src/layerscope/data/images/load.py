@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.bounds import parquet_batches
 from layerscope.data.hub import HubSpec, commit_of, hub_cache, load_hub_dataset, parse_hub_spec
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
@@ -176,10 +177,14 @@ def _files(folder: Path) -> list[Path]:
 
 def from_parquet(path: Path, column: str | None = None, label_column: str | None = None) -> ListedImages:
     """A parquet file with a column of encoded images (bytes, or a struct with `bytes`); the encoded bytes are kept in memory."""
+    import pyarrow as pa
     import pyarrow.parquet as parquet
 
     try:
-        table = parquet.read_table(path)
+        with parquet.ParquetFile(path) as stored:
+            table = pa.Table.from_batches(list(parquet_batches(stored, path)), stored.schema_arrow)
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
     chosen = _choose(column, table.column_names, _IMAGE_COLUMNS, "image", str(path))

@@ -1,0 +1,94 @@
+"""How much a file of somebody else may unpack to: a few bytes can ask for all the memory of a machine.
+
+A file may hold so many times its own size, and a small one some more. What it says of itself is compared before it is read; what
+it does not say is counted while it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+from layerscope.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RATIO = 200  # ordinary texts are packed to a third or a tenth; gzip reaches 1,000 with one letter
+_LEAST = 256 * 2**20  # bytes that any file may hold
+_LEAST_ROWS = 500_000  # of a table; beyond them each takes a byte at least
+MOST_LINE = 256 * 2**20
+_BATCH = 1024
+_Kind = type[Exception]
+
+
+def check_unpacked(unpacked: int, size: int, where: object, error: type[Exception] = DataError, what: str = "unpacks to") -> None:
+    """Refuse what takes more memory than a file of `size` bytes can be meant to."""
+    if unpacked > max(_LEAST, _RATIO * size):
+        raise error(
+            f"{where} unpacks to {unpacked:,} bytes or more, from {size:,}: more than is read of a file of its size. "
+            "It is damaged, or made to fill the memory."
+        )
+
+
+def bounded_lines(stream: IO[Any], where: object, size: int | None) -> Iterator[Any]:
+    """The lines of a stream, each of a length that can be read. `size` is that of the file, where it was packed."""
+    unpacked = 0
+    for number, line in enumerate(iter(lambda: stream.readline(MOST_LINE + 1), stream.read(0)), 1):
+        if len(line) > MOST_LINE:
+            raise DataError(f"{where}, line {number} is longer than {MOST_LINE:,} characters: more than is read. Divide it.")
+        if size is not None:
+            unpacked += len(line)
+            check_unpacked(unpacked, size, where)
+        yield line
+
+
+def check_parquet(table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError) -> list[Any]:
+    """Refuse a `ParquetFile` that declares more than its size allows; the parts of its columns."""
+    size, facts = os.stat(path).st_size, table.metadata
+    chunks = [
+        chunk
+        for group in range(facts.num_row_groups)
+        for chunk in map(facts.row_group(group).column, range(facts.num_columns))
+        if columns is None or chunk.path_in_schema.split(".")[0] in columns
+    ]
+    values = Counter({"": facts.num_rows})
+    for chunk in chunks:
+        values[chunk.path_in_schema] += chunk.num_values
+    most = max(values.values())
+    if most > max(_LEAST_ROWS, size):
+        raise error(
+            f"{path} declares {most:,} values in a column, and has {size:,} bytes: more than is read of a file of its size. "
+            "It is damaged, or made to fill the memory."
+        )
+    check_unpacked(sum(chunk.total_uncompressed_size for chunk in chunks), size, path, error)
+    return chunks
+
+
+def parquet_batches(
+    table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a `ParquetFile` some at a time, after a look at how many there are and how large."""
+    chunks, size, unpacked = check_parquet(table, path, columns, error), os.stat(path).st_size, 0
+    with open(path, "rb") as stream:
+        longest = max((_dictionary(stream, chunk) for chunk in chunks), default=1)
+    for batch in table.iter_batches(batch_size=max(1, min(_BATCH, _LEAST // max(longest, 1))), columns=columns):
+        unpacked += batch.nbytes
+        check_unpacked(unpacked, size, path, error)
+        yield batch
+
+
+def _dictionary(stream: IO[bytes], chunk: Any) -> int:
+    """The size of a column's distinct values: one of them may be meant by every row, however few bytes the rows have."""
+    stream.seek(chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset)
+    head = stream.read(8)  # the page's kind (2: distinct values) and its unpacked size, in Thrift's compact way
+    if head[:3] != b"\x15\x04\x15":
+        return 0
+    number = 0
+    for place, byte in enumerate(head[3:]):
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    return number >> 1
