@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.atlas_tables import TABLES, build
 
 from layerscope import atlas
-from layerscope.atlas.build import TABLES, build
 from layerscope.atlas.tables import DATA
 from layerscope.errors import LayerscopeError, UnknownNameError
 from tests.shared import shared_folder

@@ -137,58 +137,37 @@ def models() -> pd.DataFrame:
     `tasks` have a test score somewhere, `tasks_everywhere` at every layer; `mteb_datasets` counts the datasets with metrics,
     `wikitext` and `imagenet` the metrics there; `probe_layers` counts the single layers with an image probe.
     """
-    scores, metrics, vision = _scores(), _metrics(), _vision()
+    scores, metrics, vision = coded("scores"), coded("metrics"), coded("vision")
+    scores = scores[(scores["split"] == "test") & scores["main_score"].notna()]
+    metrics = metrics[metrics["value"].notna()]
+    probes = vision[(vision["first_layer"] == vision["last_layer"]) & (vision["probe"] == "attention_probe")]
+    on = metrics["dataset"].astype(str)
+    scored = scores.groupby([*_KEY, "task"], observed=True)["layer"].nunique().unstack("task")
+    states = scores.groupby(_KEY, observed=True)["num_hidden_states"].max()
+    everywhere = scored.eq(states, axis=0).sum(axis=1)
+    columns = {
+        "tasks": _different(scores, "task"),
+        "tasks_everywhere": _by_name(everywhere),
+        "scored_layers": _different(scores, "layer"),
+        "mteb_datasets": _different(metrics[on.str.startswith("mteb/")], "dataset"),
+        "wikitext": _different(metrics[on == "wikitext"], "metric"),
+        "imagenet": _different(metrics[on == "imagenet"], "metric"),
+        "probe_layers": _different(probes.assign(family=probes["model"], revision="main"), "first_layer"),
+    }
+    entries = _by_name(metrics.groupby(_KEY, observed=True)["num_layers_in_file"].max())
+    layers = {name: max(n, _by_name(states).get(name, 0)) for name, n in {**_by_name(states), **entries}.items()}
     rows = [
-        {"model": name, "family": m.family, "size": m.size, "revision": m.revision, "_at": (m.family, m.size, m.revision)}
+        {"model": name, "family": m.family, "size": m.size, "revision": m.revision, "layers": layers.get(name, pd.NA)}
+        | {column: counts.get(name, 0) for column, counts in columns.items()}
         for name, m in every_model().items()
     ]
-    table = pd.DataFrame(rows)
-    for part in (scores, metrics, vision):
-        for column in part.columns:
-            table[column] = table["_at"].map(part[column]).to_numpy()
-    entries = table[["score_states", "metric_states"]].max(axis=1)
-    counts = ["tasks", "tasks_everywhere", "scored_layers", "mteb_datasets", "wikitext", "imagenet", "probe_layers"]
-    table["layers"] = entries.astype("Int64")
-    table[counts] = table[counts].fillna(0).astype(int)
-    return table[["model", "family", "size", "revision", "layers", *counts]]
+    return pd.DataFrame(rows).astype({"layers": "Int64"})
 
 
-def _tuples(table: pd.DataFrame) -> pd.DataFrame:
-    table.index = pd.Index([tuple(map(str, key)) for key in table.index], tupleize_cols=False)
-    return table
+def _different(rows: pd.DataFrame, column: str) -> dict[str, int]:
+    """How many different values of a column each model has."""
+    return _by_name(rows.groupby(_KEY, observed=True)[column].nunique())
 
 
-def _scores() -> pd.DataFrame:
-    table = coded("scores")
-    table = table[(table["split"] == "test") & table["main_score"].notna()]
-    cells = table[[*_KEY, "task", "layer"]].drop_duplicates()
-    per_task = cells.groupby([*_KEY, "task"], observed=True).size().reset_index(name="n")
-    states = table.groupby(_KEY, observed=True)["num_hidden_states"].max().rename("score_states")
-    tasks = per_task.groupby(_KEY, observed=True)["n"].size().rename("tasks")
-    everywhere = per_task.merge(states.reset_index(), on=_KEY)
-    everywhere = everywhere[everywhere["n"] == everywhere["score_states"]]
-    whole = everywhere.groupby(_KEY, observed=True).size().rename("tasks_everywhere")
-    layers = cells.groupby(_KEY, observed=True)["layer"].nunique().rename("scored_layers")
-    return _tuples(pd.concat([states.astype(float), tasks, whole, layers], axis=1))
-
-
-def _metrics() -> pd.DataFrame:
-    table = coded("metrics")
-    table = table[table["value"].notna()]
-    states = table.groupby(_KEY, observed=True)["num_layers_in_file"].max().rename("metric_states").astype(float)
-    cells = table[[*_KEY, "dataset", "metric"]].drop_duplicates()
-    on = cells["dataset"].astype(str)
-    parts = [
-        cells[on.str.startswith("mteb/")].groupby(_KEY, observed=True)["dataset"].nunique().rename("mteb_datasets"),
-        cells[on == "wikitext"].groupby(_KEY, observed=True)["metric"].nunique().rename("wikitext"),
-        cells[on == "imagenet"].groupby(_KEY, observed=True)["metric"].nunique().rename("imagenet"),
-    ]
-    return _tuples(pd.concat([states, *parts], axis=1))
-
-
-def _vision() -> pd.DataFrame:
-    table = coded("vision")
-    single = table[(table["first_layer"] == table["last_layer"]) & (table["probe"] == "attention_probe")]
-    counts = single.groupby(["model", "size"], observed=True)["first_layer"].nunique().rename("probe_layers").to_frame()
-    counts.index = pd.MultiIndex.from_tuples([(m, s, "main") for m, s in counts.index])
-    return _tuples(counts)
+def _by_name(counts: pd.Series) -> dict[str, int]:
+    return {AtlasModel(*map(str, key)).name: int(n) for key, n in zip(counts.index.tolist(), counts, strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layerscope.atlas.reproduce.base import NO_SCORES, Item, Panel, Row, Series, judge
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series
 from layerscope.core.statistics import Array
 
 ALPHAS = (0.5, 1.0, 2.0, 4.0)
@@ -56,43 +56,24 @@ def rows(convention: str) -> list[Row]:
     ratios = {d: max(wide_angle(d, e) / printed_tail(d, e) for e in EPSILONS) for d in DIMENSIONS}
     worst = max(ratios.values())
     least = int(np.ceil(2 * np.log(1000**2 * np.sqrt(2 * np.pi)) / 0.1**2))
+    bound = (
+        f"claim: LogDet entropy bounds S₁ from below; here it is {logdet_entropy(spectrum):.2f}, S₁ = log 2 = "
+        f"{shannon(spectrum):.2f}. It depends on the scale of K, which S₁ does not see"
+    )
+    empty = "with K divided by its trace it holds for every K, and says nothing: the left side is at most −log 2, S₁ at least 0"
+    weights = f"claim: with larger α smaller eigenvalues contribute more; it is the other way round ({shown})"
+    angles = (
+        "of one pair, over 49 values of ε; below 1 for each of these D, so the union over pairs holds too. It depends on "
+        "uniform directions, which states of a model do not have, and is empty in few dimensions: 1000 vectors and ε = 0.1 "
+        f"need D > {least:,}"
+    )
+    weight, less = small[-1] - small[0], "weight of the smaller half, α = 4 − α = 0.5"
     return [
-        _row(
-            "K = 10·I₂",
-            "LogDet − S₁",
-            excess,
-            excess <= 0,
-            f"claim: LogDet entropy bounds S₁ from below; here it is {logdet_entropy(spectrum):.2f}, S₁ = log 2 = "
-            f"{shannon(spectrum):.2f}. It depends on the scale of K, which S₁ does not see",
-        ),
-        _row(
-            "K = 10·I₂, trace 1",
-            "LogDet − S₁",
-            divided,
-            divided <= 0,
-            "with K divided by its trace it holds for every K, and says nothing: the left side is at most −log 2, S₁ at least 0",
-        ),
-        _row(
-            "λᵢ = 1/i, n = 100",
-            "weight of the smaller half, α = 4 − α = 0.5",
-            small[-1] - small[0],
-            small[-1] > small[0],
-            f"claim: with larger α smaller eigenvalues contribute more; it is the other way round ({shown})",
-        ),
-        _row(
-            f"D = {', '.join(map(str, DIMENSIONS))}",
-            "Proposition 1: exact / allowed, worst",
-            worst,
-            worst <= 1,
-            "of one pair, over 49 values of ε; below 1 for each of these D, so the union over pairs holds too. It depends on "
-            "uniform directions, which states of a model do not have, and is empty in few dimensions: 1000 vectors and ε = 0.1 "
-            f"need D > {least:,}",
-        ),
+        Row("K = 10·I₂", "LogDet − S₁", excess, excess <= 0, bound),
+        Row("K = 10·I₂, trace 1", "LogDet − S₁", divided, divided <= 0, empty),
+        Row("λᵢ = 1/i, n = 100", less, weight, weight > 0, weights),
+        Row(f"D = {', '.join(map(str, DIMENSIONS))}", "Proposition 1: exact / allowed, worst", worst, worst <= 1, angles),
     ]
-
-
-def _row(model: str, column: str, ours: float, holds: bool, note: str) -> Row:
-    return Row("appendixB", model, column, None, ours, None, NO_SCORES, judge(bool(holds)), note)
 
 
 def panels(convention: str) -> list[Panel]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,28 +12,38 @@ import pandas as pd
 from layerscope.atlas.queries import metric_values, select_scores
 from layerscope.core.statistics import Array, spearman
 from layerscope.core.valley import LEAST_SHARE, find_valley
+from layerscope.correlation import same_tasks
 
-SUPPORTED, NOT_SUPPORTED, UNCHECKED = "supported", "not supported", "cannot be checked"
 NO_SCORES = "none: uses no scores"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number of the paper beside ours. `printed` is None where the paper shows a curve or a claim in words, but no number."""
+    """One number of the paper beside ours, and whether what the paper says of it holds.
 
-    item: str
+    `printed` is None where the paper shows a curve or a claim in words, but no number; `ours` where nothing was published to
+    check it with. The item that a row belongs to fills in `item` and `convention`.
+    """
+
     model: str
     column: str
-    printed: float | None
     ours: float | None
-    tasks: int | None
-    convention: str
-    verdict: str
+    holds: bool
     note: str
+    tasks: int | None = None
+    printed: float | None = None
+    item: str = ""
+    convention: str = NO_SCORES
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return "cannot be checked" if self.ours is None else "supported" if self.holds else "not supported"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        names = ("item", "model", "column", "printed", "ours", "tasks", "convention", "verdict", "note")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -68,19 +78,13 @@ class Item:
     name: str
     title: str
     claim: str  # what the paper says, in our words
-    rows: Callable[[str], list[Row]]
+    find: Callable[[str], Iterable[Row]]
     panels: Callable[[str], list[Panel]]
     uses_scores: bool = True
 
-
-def judge(holds: bool) -> str:
-    """A verdict from a test that could be made."""
-    return SUPPORTED if holds else NOT_SUPPORTED
-
-
-def near(printed: float, ours: float, tolerance: float = 0.05) -> str:
-    """Whether our number rounds to the printed one."""
-    return judge(abs(printed - ours) <= tolerance + 1e-9)
+    def rows(self, convention: str) -> list[Row]:
+        """What is found under a convention."""
+        return [replace(row, item=self.name, convention=convention) for row in self.find(convention)]
 
 
 TITLES = {
@@ -100,29 +104,25 @@ def curve(model: str, metric: str, dataset: str = "wikitext") -> Array:
     return metric_values(model, dataset, metric)["value"].to_numpy(float)
 
 
-def metric_panel(
-    metric: str,
-    models: Sequence[str],
-    dataset: str = "wikitext",
-    labels: Sequence[str] | None = None,
-    ordered: bool = False,
-) -> Panel:
-    """One metric of several models against depth."""
-    series = []
-    for model, label in zip(models, labels or models, strict=True):
-        table = metric_values(model, dataset, metric)
-        series.append(Series(label, table["depth"].tolist(), table["value"].tolist()))
-    return Panel(TITLES[metric], "depth (layer / blocks)", "", series, ordered=ordered)
+def metric_panels(
+    metrics: Sequence[str], models: Mapping[str, str] | Sequence[str], dataset: str = "wikitext", ordered: bool = False
+) -> list[Panel]:
+    """A panel per metric: several models (or labels of models) against depth."""
+    named = models if isinstance(models, Mapping) else {model: model for model in models}
+    panels = []
+    for metric in metrics:
+        tables = {label: metric_values(model, dataset, metric) for label, model in named.items()}
+        series = [Series(label, table["depth"].tolist(), table["value"].tolist()) for label, table in tables.items()]
+        panels.append(Panel(TITLES[metric], "depth (layer / blocks)", "", series, ordered=ordered))
+    return panels
 
 
-def score_means(model: str, convention: str) -> pd.DataFrame:
-    """Per layer, over the tasks present there: layer, depth, tasks, score × 100."""
+def score_means(model: str, convention: str, fair: bool = False) -> pd.DataFrame:
+    """Per layer, over the tasks present there (`fair`: the same at every layer): layer, depth, tasks, score × 100."""
     table = select_scores(model, convention)
-    means = table.groupby("layer", as_index=False).agg(
-        depth=("depth", "first"), tasks=("task", "nunique"), score=("score", "mean")
-    )
-    means["score"] *= 100
-    return means
+    groups = (same_tasks(table) if fair else table).groupby("layer", as_index=False)
+    means = groups.agg(depth=("depth", "first"), tasks=("task", "nunique"), score=("score", "mean"))
+    return means.assign(score=100 * means["score"])
 
 
 def highest(table: pd.DataFrame, column: str) -> pd.Series:

@@ -6,12 +6,13 @@ tasks; and over families of models (`layerscope.correlation.pooled`). A verdict 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, judge
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series
 from layerscope.core.statistics import Interval, holm
 from layerscope.correlation import Correlations, correlate, over_models
 
@@ -60,33 +61,26 @@ def models_together(convention: str, measure: str) -> pd.DataFrame:
     return over_models(found, families).table
 
 
-def tasks_row(item: str, model: str, convention: str, measures: tuple[str, ...], measure: str) -> Row:
+def tasks_row(model: str, convention: str, measures: tuple[str, ...], measure: str) -> Row:
     """How many metrics are beyond chance in the mean over the tasks of one model."""
     table = model_correlations(model, convention, measures).over_tasks
     table = table[table["measure"] == measure]
     count, note = beyond_chance(table)
     values = ", ".join(f"{row.metric} {row.value:.2f} (Holm {row.p_adjusted:.2f})" for row in table.itertuples())
-    tasks = int(table["tasks"].max())
     note = f"mean of single tasks, drawn together: {values}; {note}; claim: all of them"
-    return Row(
-        item, model, f"{measure} over tasks: beyond chance", None, count, tasks, convention, judge(count == len(ORDER)), note
-    )
+    return Row(model, f"{measure} over tasks: beyond chance", count, count == len(ORDER), note, int(table["tasks"].max()))
 
 
-def models_row(item: str, convention: str, measure: str) -> Row:
+def models_row(convention: str, measure: str) -> Row:
     """How many metrics are beyond chance over families of models."""
     table = models_together(convention, measure)
     count = int((table["p_adjusted"] < 0.05).sum())
     values = ", ".join(f"{row.metric} z {row.z:+.2f} (p {row.p:.2f}, Holm {row.p_adjusted:.2f})" for row in table.itertuples())
-    families = int(table["families"].max())
     note = (
-        f"t over {families} families of {len(EVERY_MODEL)} models: {values}. With so few families only a relation that holds in "
-        "each of them can be found; claim: all of them"
+        f"t over {int(table['families'].max())} families of {len(EVERY_MODEL)} models: {values}. With so few families only a "
+        "relation that holds in each of them can be found; claim: all of them"
     )
-    verdict = judge(count == len(ORDER))
-    return Row(
-        item, f"{len(EVERY_MODEL)} models", f"{measure} over models: beyond chance", None, count, None, convention, verdict, note
-    )
+    return Row(f"{len(EVERY_MODEL)} models", f"{measure} over models: beyond chance", count, count == len(ORDER), note)
 
 
 def pick(table: pd.DataFrame, metric: str, measure: str) -> pd.Series:
@@ -123,41 +117,36 @@ def bars(model: str, convention: str, measure: str, title: str) -> Panel:
     )
 
 
+def distance_rows(model: str, convention: str, measures: tuple[str, ...]) -> Iterator[Row]:
+    """Six distance correlations, and how many are beyond chance: of the layer means, and in the mean over tasks."""
+    table = layer_correlations(model, convention, measures)
+    for metric in ORDER:
+        row = pick(table, metric, "dcor")
+        note = described(row) + "; claim: strong, judged as beyond chance"
+        yield Row(model, f"dcor {metric}", float(row["value"]), bool(row["p_adjusted"] < 0.05), note, int(row["tasks"]))
+    count, note = beyond_chance(table[table["measure"] == "dcor"])
+    yield Row(model, "dcor: beyond chance", float(count), count == len(ORDER), f"{note}; claim: all of them")
+    yield tasks_row(model, convention, measures, "dcor")
+
+
 MODEL_3 = "Pythia-410m"
 STRONGEST_3 = {"curvature", "dime", "infonce"}
 
 
-def _fig3_rows(convention: str) -> list[Row]:
+def _fig3_rows(convention: str) -> Iterator[Row]:
     """Six correlations, and the two claims about their order."""
+    yield from distance_rows(MODEL_3, convention, ("dcor",))
+    yield models_row(convention, "dcor")
     table = layer_correlations(MODEL_3, convention, ("dcor",))
-    rows = []
-    for metric in ORDER:
-        row = pick(table, metric, "dcor")
-        strong = bool(row["p_adjusted"] < 0.05)
-        note = described(row) + "; claim: strong, judged as beyond chance"
-        rows.append(_fig3_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
-    count, note = beyond_chance(table)
-    note += "; claim: all of them"
-    rows.append(_fig3_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
-    rows += [tasks_row("fig3", MODEL_3, convention, ("dcor",), "dcor"), models_row("fig3", convention, "dcor")]
     ranked = table.sort_values("value", ascending=False)
     first, second = ranked.iloc[0], ranked.iloc[1]
     margin = float(pick(table, "dime", "dcor")["value"] - ranked[ranked["metric"] != "dime"]["value"].max())
     leaders = f"{first['metric']} ({first['value']:.4f}), then {second['metric']} ({second['value']:.4f})"
     note = f"DiME − the best other; the order is {leaders}: a difference far inside the intervals"
-    rows.append(_fig3_row("dcor: DiME ahead by", margin, None, convention, judge(margin > 0), note))
+    yield Row(MODEL_3, "dcor: DiME ahead by", margin, margin > 0, note)
     top = set(ranked["metric"].iloc[:3])
     note = f"of curvature, DiME and InfoNCE among the first three, which are {', '.join(ranked['metric'].iloc[:3])}"
-    rows.append(
-        _fig3_row(
-            "dcor: named ones in the top 3", float(len(top & STRONGEST_3)), None, convention, judge(top == STRONGEST_3), note
-        )
-    )
-    return rows
-
-
-def _fig3_row(column: str, ours: float, tasks: int | None, convention: str, verdict: str, note: str) -> Row:
-    return Row("fig3", MODEL_3, column, None, ours, tasks, convention, verdict, note)
+    yield Row(MODEL_3, "dcor: named ones in the top 3", float(len(top & STRONGEST_3)), top == STRONGEST_3, note)
 
 
 def _fig3_panels(convention: str) -> list[Panel]:
@@ -178,28 +167,25 @@ MODEL_8 = "Pythia-410m"
 MEASURES = ("spearman", "kendall", "dcor")
 
 
-def _fig8_rows(convention: str) -> list[Row]:
+def _fig8_rows(convention: str) -> Iterator[Row]:
     """Eighteen correlations: the signs are the claim. A sign within what chance gives supports nothing."""
     table = layer_correlations(MODEL_8, convention, MEASURES)
-    rows = []
     for measure in MEASURES:
         for metric in ORDER:
             row = pick(table, metric, measure)
-            beyond = row["p_adjusted"] < 0.05
-            if measure == "dcor":
-                holds, claim = beyond, "claim: strong, judged as beyond chance"
-            else:
+            beyond = bool(row["p_adjusted"] < 0.05)
+            holds, claim = beyond, "claim: strong, judged as beyond chance"
+            if measure != "dcor":
                 sign = 1 if metric == "infonce" else -1
-                as_claimed = sign * row["value"] > 0
+                as_claimed = bool(sign * row["value"] > 0)
                 holds = beyond and as_claimed
                 claim = "claim: positive" if sign > 0 else "claim: negative"
                 claim += ", and it is" if as_claimed else ", and it is the opposite"
                 claim += "" if beyond else ", but within what chance gives"
             note = f"{described(row)}; {claim}"
-            ours, tasks = float(row["value"]), int(row["tasks"])
-            rows.append(Row("fig8", MODEL_8, f"{measure} {metric}", None, ours, tasks, convention, judge(bool(holds)), note))
-    rows += [tasks_row("fig8", MODEL_8, convention, MEASURES, measure) for measure in ("spearman", "kendall")]
-    return [*rows, models_row("fig8", convention, "spearman")]
+            yield Row(MODEL_8, f"{measure} {metric}", float(row["value"]), holds, note, int(row["tasks"]))
+    yield from (tasks_row(MODEL_8, convention, MEASURES, measure) for measure in ("spearman", "kendall"))
+    yield models_row(convention, "spearman")
 
 
 def _fig8_panels(convention: str) -> list[Panel]:
@@ -222,36 +208,20 @@ STRONGEST_9 = {"lidar", "entropy_dataset"}
 MODERATE = 0.4  # the usual lower limit of a "moderate" rank correlation
 
 
-def _fig9_rows(convention: str) -> list[Row]:
+def _fig9_rows(convention: str) -> Iterator[Row]:
     """Distance correlations, which two lead, and the other measures."""
+    yield from distance_rows(MODEL_9, convention, MEASURES)
     table = layer_correlations(MODEL_9, convention, MEASURES)
-    rows = []
-    for metric in ORDER:
-        row = pick(table, metric, "dcor")
-        note = described(row) + "; claim: strong, judged as beyond chance"
-        strong = bool(row["p_adjusted"] < 0.05)
-        rows.append(_fig9_row(f"dcor {metric}", float(row["value"]), int(row["tasks"]), convention, judge(strong), note))
-    count, note = beyond_chance(table[table["measure"] == "dcor"])
-    note += "; claim: all of them"
-    rows.append(_fig9_row("dcor: beyond chance", float(count), None, convention, judge(count == len(ORDER)), note))
-    rows.append(tasks_row("fig9", MODEL_9, convention, MEASURES, "dcor"))
     ranked = table[table["measure"] == "dcor"].sort_values("value", ascending=False)["metric"].tolist()
     named = float(len(STRONGEST_9 & set(ranked[:2])))
     note = f"of LiDAR and dataset entropy among the first two, which are {ranked[0]} and {ranked[1]}"
-    rows.append(_fig9_row("dcor: named ones in the top 2", named, None, convention, judge(set(ranked[:2]) == STRONGEST_9), note))
+    yield Row(MODEL_9, "dcor: named ones in the top 2", named, set(ranked[:2]) == STRONGEST_9, note)
     for measure in ("spearman", "kendall"):
         mine = table[table["measure"] == measure]
         largest = float(mine["value"].abs().max())
         found_some = bool((mine["p_adjusted"] < 0.05).any())
         note = f"largest of the six in size; {'some' if found_some else 'none'} with Holm p < 0.05; claim: moderate to strong"
-        rows.append(
-            _fig9_row(f"{measure}, largest", largest, int(mine["tasks"].iloc[0]), convention, judge(largest >= MODERATE), note)
-        )
-    return rows
-
-
-def _fig9_row(column: str, ours: float, tasks: int | None, convention: str, verdict: str, note: str) -> Row:
-    return Row("fig9", MODEL_9, column, None, ours, tasks, convention, verdict, note)
+        yield Row(MODEL_9, f"{measure}, largest", largest, largest >= MODERATE, note, int(mine["tasks"].iloc[0]))
 
 
 def _fig9_panels(convention: str) -> list[Panel]:

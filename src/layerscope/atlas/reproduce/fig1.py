@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from layerscope.atlas.queries import select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, judge, score_means
-from layerscope.correlation import same_tasks
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, score_means
 
 MODELS = {
     "Pythia-410m": "Pythia-410m",
@@ -23,78 +24,33 @@ def as_drawn(model: str, convention: str) -> pd.DataFrame:
     return means[means["score"] <= ONE_TASK] if model == "mamba-370m" else means
 
 
-def fair(model: str, convention: str) -> pd.DataFrame:
-    """The same on the same tasks at every layer: layer, depth, score × 100."""
-    table = same_tasks(select_scores(model, convention))
-    means = table.groupby("layer", as_index=False).agg(
-        depth=("depth", "first"), tasks=("task", "nunique"), score=("score", "mean")
-    )
-    return means.assign(score=100 * means["score"])
-
-
-def rows(convention: str) -> list[Row]:
+def rows(convention: str) -> Iterator[Row]:
     """Per model: best, last, where the best lies, on how many tasks an inner layer wins; then the printed range of gains."""
-    out: list[Row] = []
-    gains = {}
+    gains, relative = [], []
     for title, model in MODELS.items():
-        drawn, same = as_drawn(model, convention), fair(model, convention)
+        drawn, same = as_drawn(model, convention), score_means(model, convention, fair=True)
         top, last = highest(same, "score"), highest(same, "layer")
-        tasks = int(top["tasks"])
+        tasks, depth = int(top["tasks"]), float(top["depth"])
         gain = float(top["score"] - last["score"])
-        gains[title] = (gain, 100 * gain / float(last["score"]))
+        gains.append(gain)
+        relative.append(100 * gain / float(last["score"]))
         shown, end = highest(drawn, "score"), highest(drawn, "layer")
-        as_shown = (
-            f"as drawn (tasks present at each layer): {shown['score']:.2f} @ {int(shown['layer'])}, last {end['score']:.2f}"
-        )
-        facts = f"layer {int(top['layer'])} of {int(same['layer'].max())}; {as_shown}"
+        as_shown = f"{shown['score']:.2f} @ {int(shown['layer'])}, last {end['score']:.2f}"
+        facts = f"layer {int(top['layer'])} of {int(same['layer'].max())}; as drawn (tasks present at each layer): {as_shown}"
         inner = int(top["layer"]) < int(last["layer"])
-        depth = float(top["depth"])
+        better = "an inner layer is better" if inner else "no inner layer is better"
         wins, of = _inner_wins(model, convention)
-        add = [
-            ("best", float(top["score"]), tasks, judge(inner), facts),
-            (
-                "last",
-                float(last["score"]),
-                tasks,
-                judge(inner),
-                "an inner layer is better" if inner else "no inner layer is better",
-            ),
-            ("gain", gain, tasks, judge(gain > 0), f"{gains[title][1]:+.1f} % of the last layer's score"),
-            (
-                "depth of best",
-                depth,
-                tasks,
-                judge(1 / 3 <= depth <= 2 / 3),
-                "claim: around mid-depth; judged as the middle third",
-            ),
-            (
-                "share of tasks",
-                wins,
-                of,
-                judge(wins >= 0.9),
-                "tasks where some inner layer beats the last; claim: nearly every one",
-            ),
-        ]
-        out += [Row("fig1", title, column, None, ours, n, convention, verdict, note) for column, ours, n, verdict, note in add]
-    low, high = min(g for g, _ in gains.values()), max(g for g, _ in gains.values())
-    relative = max(r for _, r in gains.values())
-    note = f"in points; relative to the last layer's score the largest is {relative:.1f} %"
-    smallest = judge(low >= 1.5)
-    out.append(Row("fig1", "all", "largest gain", 16.0, high, None, convention, judge(abs(high - 16) <= 0.5), note))
-    out.append(
-        Row(
-            "fig1",
-            "all",
-            "smallest gain",
-            2.0,
-            low,
-            None,
-            convention,
-            smallest,
-            "in points, the four models above; ≥ 1.5 rounds to 2",
-        )
-    )
-    return out
+        middle = "claim: around mid-depth; judged as the middle third"
+        yield Row(title, "best", float(top["score"]), inner, facts, tasks)
+        yield Row(title, "last", float(last["score"]), inner, better, tasks)
+        yield Row(title, "gain", gain, gain > 0, f"{relative[-1]:+.1f} % of the last layer's score", tasks)
+        yield Row(title, "depth of best", depth, 1 / 3 <= depth <= 2 / 3, middle, tasks)
+        note = "tasks where some inner layer beats the last; claim: nearly every one"
+        yield Row(title, "share of tasks", wins, wins >= 0.9, note, of)
+    note = f"in points; relative to the last layer's score the largest is {max(relative):.1f} %"
+    yield Row("all", "largest gain", max(gains), abs(max(gains) - 16) <= 0.5, note, printed=16.0)
+    note = "in points, the four models above; ≥ 1.5 rounds to 2"
+    yield Row("all", "smallest gain", min(gains), min(gains) >= 1.5, note, printed=2.0)
 
 
 def _inner_wins(model: str, convention: str) -> tuple[float, int]:
@@ -109,16 +65,9 @@ def panels(convention: str) -> list[Panel]:
     """The curves on the same tasks; dashed as the paper draws them, where that differs."""
     series = []
     for title, model in MODELS.items():
-        same, drawn = fair(model, convention), as_drawn(model, convention)
-        tasks = int(same["tasks"].iloc[0])
-        series.append(
-            Series(
-                f"{title} ({tasks} tasks)",
-                same["depth"].tolist(),
-                same["score"].tolist(),
-                mark=int(same["score"].to_numpy().argmax()),
-            )
-        )
+        same, drawn = score_means(model, convention, fair=True), as_drawn(model, convention)
+        tasks, scores = int(same["tasks"].iloc[0]), same["score"]
+        series.append(Series(f"{title} ({tasks} tasks)", same["depth"].tolist(), scores.tolist(), mark=int(scores.argmax())))
         if tasks < 32:
             series.append(Series("", drawn["depth"].tolist(), drawn["score"].tolist(), dashed=True))
     title = f"Mean MTEB score, {convention} convention (dashed: tasks present at each layer, as printed)"

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from layerscope.atlas.queries import metric_values
-from layerscope.atlas.reproduce.base import (
-    NO_SCORES,
-    UNCHECKED,
-    Item,
-    Panel,
-    Row,
-    Series,
-    curve,
-    judge,
-    metric_panel,
-    trend,
-    valley,
-)
-from layerscope.atlas.tables import as_text, coded
+from layerscope.atlas.queries import metric_values, probe_accuracies
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, curve, metric_panels, trend, valley
 from layerscope.core.statistics import Array
 
 PROBED = ["aim", "aimv2", "beit", "clip", "dinov2", "mae", "vit"]
@@ -29,10 +18,7 @@ VIT_L_WIDTH = 1024
 
 def accuracies(model: str) -> Array:
     """Validation accuracy of the attention probe at single layers, label 1 to 24."""
-    table = as_text(coded("vision"))
-    single = table[(table["model"] == model) & (table["probe"] == "attention_probe") & (table["metric"] == "val_acc1")]
-    single = single[(single["first_layer"] == single["last_layer"]) & (single["size"] == "large")]
-    return single.sort_values("first_layer")["value"].to_numpy(float)
+    return probe_accuracies(f"{model}-large")["top1"].to_numpy(float)
 
 
 def width(model: str) -> float:
@@ -42,54 +28,39 @@ def width(model: str) -> float:
     return float(np.exp(np.median(raw / per_log)))
 
 
-def rows(convention: str) -> list[Row]:
+def rows(convention: str) -> Iterator[Row]:
     """Accuracy peaks, entropies, and the claim that all models share one shape."""
-    out = []
     for model in PROBED:
         values = accuracies(model)
         peak = int(values.argmax()) + 1
         behind = float(values.max() - values[-1])
         if model == "aim":
             note = f"best {values.max():.1f} at label {peak} of 24, last {values[-1]:.1f}; claim: a peak at inner layers"
-            out.append(_row("aim", "best − last accuracy", behind, judge(peak < 24 and behind > 1), note))
+            yield Row("aim", "best − last accuracy", behind, peak < 24 and behind > 1, note)
             continue
         falls = int((np.diff(values) <= 0).sum())
         note = f"steps (of 23) that do not rise; claim: strictly increasing; best at label {peak}, {behind:.1f} above the last"
         if model != "aimv2":
             note += "; by the code label 24 is block 23: the last block was never probed"
-        out.append(_row(model, "falls in accuracy", float(falls), judge(falls == 0), note))
+        yield Row(model, "falls in accuracy", float(falls), falls == 0, note)
     at, depth, _ = valley(curve(AIM, "entropy_prompt", "imagenet"))
-    pythia = valley(curve("Pythia-410m", "entropy_prompt"))[1]
-    note = (
-        f"nats below the lower shoulder, at block {at + 1} of 24: early and shallow beside Pythia-410m's ({pythia:.2f}, wikitext)"
-    )
-    out.append(_row("aim", "valley of entropy_prompt", depth, judge(depth > 0.1), note))
+    beside = f"early and shallow beside Pythia-410m's ({valley(curve('Pythia-410m', 'entropy_prompt'))[1]:.2f}, wikitext)"
+    note = f"nats below the lower shoulder, at block {at + 1} of 24: {beside}"
+    yield Row("aim", "valley of entropy_prompt", depth, depth > 0.1, note)
     for model in BIDIRECTIONAL:
         values = curve(f"{model}-large", "entropy_dataset", "imagenet")
         if model == "beit":
             at, depth, _ = valley(values)
             note = f"at layer {at}; claim: the exception, with a substantial dip"
-            out.append(_row(model, "valley of entropy_dataset", depth, judge(depth > 0.5), note))
+            yield Row(model, "valley of entropy_dataset", depth, depth > 0.5, note)
         else:
             slope = trend(values.tolist())
             note = "Spearman with the layer; claim: steadily increasing; judged as at least 0.9"
-            out.append(_row(model, "entropy_dataset: trend", slope, judge(slope >= 0.9), note))
-    out.append(_row("aimv2", "valley of entropy_prompt", None, UNCHECKED, "no metrics of aimv2 were published"))
+            yield Row(model, "entropy_dataset: trend", slope, slope >= 0.9, note)
+    yield Row("aimv2", "valley of entropy_prompt", None, False, "no metrics of aimv2 were published")
     for model in (AIM, "vit-large"):
-        out.append(
-            _row(
-                model,
-                "width",
-                width(model),
-                judge(round(width(model)) == VIT_L_WIDTH),
-                "claim: all are 24-layer ViT-L, whose width is 1024",
-            )
-        )
-    return out
-
-
-def _row(model: str, column: str, ours: float | None, verdict: str, note: str) -> Row:
-    return Row("fig14", model, column, None, ours, None, NO_SCORES, verdict, note)
+        wide = width(model)
+        yield Row(model, "width", wide, round(wide) == VIT_L_WIDTH, "claim: all are 24-layer ViT-L, whose width is 1024")
 
 
 def panels(convention: str) -> list[Panel]:
@@ -99,8 +70,8 @@ def panels(convention: str) -> list[Panel]:
     ]
     # the same names as above, so that a model keeps its color; aimv2 has no metrics
     models = {"aim": AIM, **{m: f"{m}-large" for m in PROBED[2:]}}
-    entropies = [metric_panel(m, list(models.values()), "imagenet", list(models)) for m in ("entropy_prompt", "entropy_dataset")]
-    return [Panel("ImageNet-100 accuracy, attention probe (%)", "label of the probe", "", series), *entropies]
+    accuracy = Panel("ImageNet-100 accuracy, attention probe (%)", "label of the probe", "", series)
+    return [accuracy, *metric_panels(("entropy_prompt", "entropy_dataset"), models, "imagenet")]
 
 
 ITEM = Item(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from layerscope.atlas.queries import metric_values, select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, judge
-from layerscope.atlas.reproduce.fig1 import fair
+from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, score_means
 from layerscope.correlation import same_tasks
 
 MODELS = [
@@ -25,7 +26,7 @@ SHALLOW, DEEP = 0.2, 0.7
 
 def lowest_entropy_gain(model: str, metric: str, convention: str) -> tuple[int, float, float]:
     """The layer with the lowest entropy on wikitext among those with scores; its gain over the last in points and per cent."""
-    scores = fair(model, convention).set_index("layer")["score"]
+    scores = score_means(model, convention, fair=True).set_index("layer")["score"]
     values = metric_values(model, "wikitext", metric).set_index("layer")["value"]
     layer = int(values.reindex(scores.index).dropna().idxmin())  # type: ignore[call-overload]
     last = float(scores.loc[scores.index.max()])
@@ -39,13 +40,12 @@ def best_depths(model: str, convention: str) -> np.ndarray:
     return table.loc[table.groupby("task")["score"].idxmax(), "depth"].to_numpy(float)
 
 
-def rows(convention: str) -> list[Row]:
+def rows(convention: str) -> Iterator[Row]:
     """Per model and entropy the gain of the rule; per model where the best layer lies and what a layer of that range gives."""
-    out = []
     relative: dict[str, list[float]] = {metric: [] for metric in ENTROPIES}
     within, ahead = 0, 0
     for model in MODELS:
-        means = fair(model, convention)
+        means = score_means(model, convention, fair=True)
         tasks = int(means["tasks"].iloc[0])
         for metric, name in ENTROPIES.items():
             layer, points, share = lowest_entropy_gain(model, metric, convention)
@@ -53,19 +53,19 @@ def rows(convention: str) -> list[Row]:
             note = (
                 f"layer {layer} has the lowest; {points:+.2f} points; claim: 5 to 10 % over the last layer, judged as at least 5"
             )
-            out.append(_row(model, f"lowest {name} entropy: gain in %", share, tasks, convention, share >= LEAST, note))
+            yield Row(model, f"lowest {name} entropy: gain in %", share, share >= LEAST, note, tasks)
         top, last = highest(means, "score"), float(highest(means, "layer")["score"])
         depth, depths = float(top["depth"]), best_depths(model, convention)
         inside = SHALLOW <= depth <= DEEP
         within += inside
         share = float(((depths >= SHALLOW) & (depths <= DEEP)).mean())
         note = f"layer {int(top['layer'])}; {share:.0%} of the tasks have their best layer there; claim: between 0.2 and 0.7"
-        out.append(_row(model, "depth of the best mean", depth, tasks, convention, inside, note))
+        yield Row(model, "depth of the best mean", depth, inside, note, tasks)
         range_ = means[(means["depth"] >= SHALLOW) & (means["depth"] <= DEEP)]["score"]
         gain = float(range_.mean()) - last
         ahead += gain > 0
         note = f"mean of the {len(range_)} layers there − the last, in points; the worst of them {range_.min() - last:+.2f}"
-        out.append(_row(model, "any layer of 0.2 to 0.7", gain, tasks, convention, gain > 0, note))
+        yield Row(model, "any layer of 0.2 to 0.7", gain, gain > 0, note, tasks)
     for metric, name in ENTROPIES.items():
         gains = np.array(relative[metric])
         count = int((gains >= LEAST).sum())
@@ -73,19 +73,14 @@ def rows(convention: str) -> list[Row]:
             f"of {len(MODELS)} models gain at least 5 %, {int((gains < 0).sum())} lose; from {gains.min():+.1f} "
             f"to {gains.max():+.1f} %; it depends on the model and on which entropy is meant, which the talk does not say"
         )
-        out.append(_row("all", f"lowest {name} entropy: models", float(count), None, convention, count == len(MODELS), note))
+        yield Row("all", f"lowest {name} entropy: models", float(count), count == len(MODELS), note)
     note = f"of {len(MODELS)} models have their best mean at depth 0.2 to 0.7; it depends on the model: see the rows above"
-    out.append(_row("all", "best mean at 0.2 to 0.7: models", float(within), None, convention, within == len(MODELS), note))
+    yield Row("all", "best mean at 0.2 to 0.7: models", float(within), within == len(MODELS), note)
     note = (
         f"of {len(MODELS)} models are better there on average than at the last layer; it depends on the model, and the range "
         "does not say which of its layers"
     )
-    out.append(_row("all", "0.2 to 0.7 beats the last: models", float(ahead), None, convention, ahead == len(MODELS), note))
-    return out
-
-
-def _row(model: str, column: str, ours: float, tasks: int | None, convention: str, holds: bool, note: str) -> Row:
-    return Row("talk", model, column, None, ours, tasks, convention, judge(bool(holds)), note)
+    yield Row("all", "0.2 to 0.7 beats the last: models", float(ahead), ahead == len(MODELS), note)
 
 
 def panels(convention: str) -> list[Panel]:
@@ -94,7 +89,7 @@ def panels(convention: str) -> list[Panel]:
         Series(f"lowest {name} entropy", MODELS, [lowest_entropy_gain(model, metric, convention)[2] for model in MODELS])
         for metric, name in ENTROPIES.items()
     ]
-    tops = [float(highest(fair(model, convention), "score")["depth"]) for model in MODELS]
+    tops = [float(highest(score_means(model, convention, fair=True), "score")["depth"]) for model in MODELS]
     return [
         Panel("Gain over the last layer", "", "% of its score", gains, bars=True, level=(LEAST, "5 %: the talk's lower end")),
         Panel("Depth of the best mean score", "", "layer / blocks", [Series(convention, MODELS, tops)], bars=True),

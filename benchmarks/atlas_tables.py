@@ -1,4 +1,4 @@
-"""How the shipped tables were made: `python -m layerscope.atlas.build DIR` packs the tidy tables in DIR into `atlas/data/`.
+"""How the shipped tables were made: `python benchmarks/atlas_tables.py DIR` packs the tidy tables in DIR into `atlas/data/`.
 
 DIR holds `mteb_layer_scores.parquet`, `layer_metrics.parquet`, `vision_probe.parquet`, `task_dataset.csv` and
 `problem_files.csv`. Every value, column and row is kept, in float64; only the encoding changes (dictionary-coded text, zstd).
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "src" / "layerscope" / "atlas" / "data"
 TABLES = {
     "mteb_layer_scores.parquet": "scores",
     "layer_metrics.parquet": "metrics",
@@ -50,6 +50,6 @@ def build(source: Path, target: Path = DATA) -> dict[str, int]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m layerscope.atlas.build DIR")
+        sys.exit("usage: python benchmarks/atlas_tables.py DIR")
     for file, size in build(Path(sys.argv[1])).items():
         print(f"{file}  {size:,} bytes")
