@@ -153,8 +153,9 @@ def test_more_rows_than_are_read_are_refused_before_they_are(folder: Path, monke
         read_results(folder)
 
 
-def test_a_long_text_that_all_rows_share_is_refused(folder: Path) -> None:
-    rewritten(folder, lambda table: table.iloc[np.zeros(2000, dtype=int)].assign(facts="x" * 2**20))
+def test_a_long_text_that_all_rows_share_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerscope.atlas.sharing._MOST_UNPACKED", 2**24)
+    rewritten(folder, lambda table: table.iloc[np.zeros(100, dtype=int)].assign(facts="x" * 2**18))
     with pytest.raises(DataError, match="declares texts of more than"):
         read_results(folder)
 
