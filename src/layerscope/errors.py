@@ -6,6 +6,7 @@ non-zero. Its text says what was given, what is valid and what to do next.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -94,6 +95,21 @@ class UnknownNameError(InvalidValueError):
         text += f" Valid: {', '.join(names)}."
         super().__init__(text + (f" {hint}" if hint else ""))
         self.kind, self.given, self.nearest = kind, given, match
+
+
+_FULL = "no space left on the disk. Free some space, or use a folder on another disk, and run the same command again."
+_FILES = "this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the same command again."
+_LARGE = "a file is larger than it may be here. Raise the limit (`ulimit -f`), or use another disk."
+_ADVICE = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EMFILE: _FILES, errno.ENFILE: _FILES, errno.EFBIG: _LARGE}
+
+
+def os_advice(error: BaseException | None) -> str:
+    """What to do where a machine's limits ended something, not its input; nothing for other errors."""
+    if isinstance(error, MemoryError):
+        return "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise the limit."
+    # numpy tells of a write that was cut short without an error number
+    full = isinstance(error, OSError) and "requested and" in str(error)
+    return _FULL if full else _ADVICE.get(getattr(error, "errno", None) or 0, "")
 
 
 class OfflineError(LayerscopeError):

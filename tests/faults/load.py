@@ -73,7 +73,6 @@ def many_models(count: int, seed: int) -> dict[str, Any]:
 
     plan = {
         "models": names, "corpora": [str(texts)], "profile": {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24},
-        "facts": {name: {"parameters": 1000, "blocks": 3, "width": 32} for name in names},
     }  # fmt: skip
     clock = time.monotonic()
     done = sweep(plan, out=home / "out", progress=False, on_step=look)

@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 
 from layerscope.errors import LayerscopeError, RunFolderError
 from layerscope.store import atomic
-from layerscope.store import space as space_module
-from layerscope.store.chunks import INDEX, ChunkIndex, as_keys
+from layerscope.store.chunks import INDEX
 from layerscope.store.embeddings import EmbeddingStore, MissingVectorsError, Space, text_key
 from layerscope.store.space import space_key
 from tests.forking import run_python
@@ -68,11 +67,8 @@ def test_round_trip_of_kinds_sites_and_numbers(tmp_path: Path) -> None:
             assert np.array_equal(held.read(keys_of(texts), "last/raw", site), last[i])
             assert np.array_equal(held.read_numbers(keys_of(texts), "sink", site), sink[i])
         assert np.array_equal(held.read_numbers(keys_of(texts), "tokens"), tokens)
-        assert np.array_equal(held.read_numbers(keys_of(texts), "tokens", SITES[0]), tokens)
-        whole = held.read_numbers(keys_of(texts), "sink")
-        assert np.array_equal(whole, sink)
-        assert whole.dtype == np.int16
-        assert held.has(keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens", "sink"]).tolist() == [True] * 5 + [False]
+        assert held.read_numbers(keys_of(texts), "sink", SITES[0]).dtype == np.int16
+        assert held.has(keys_of([*texts, "c"]), [KIND, "last/raw"], SITES, ["tokens"]).tolist() == [True] * 5 + [False]
         assert not held.has(keys_of(texts), [KIND], SITES, ["other"]).any()
         assert held.read([], KIND, SITES[0]).shape[0] == 0
         assert held.has([], [KIND], SITES).shape == (0,)
@@ -167,14 +163,11 @@ def test_descriptions_that_json_would_confuse_are_told_apart_or_refused(tmp_path
     odd = store.space({"x": "\ud83d"})
     assert EmbeddingStore(tmp_path).space({"x": "\ud83d"}).key == odd.key
     assert store.space(HERE).key != store.space(HERE, dtype="float16").key
-    assert store.space({**HERE, "storage_dtype": "float16"}, dtype="float16").key == store.space(HERE, dtype="float16").key
     for bad in ({"x": {1: 2}}, {"x": float("nan")}, {"x": np.float32(1)}, {"x": {1, 2}}):
         with pytest.raises(TypeError, match="description"):
             store.space(bad)
     with pytest.raises(ValueError, match="float32 or float16"):
         store.space(HERE, dtype="int8")
-    with pytest.raises(ValueError, match="storage_dtype"):
-        store.space({**HERE, "storage_dtype": "float16"})
 
 
 def test_a_description_that_does_not_fit_its_folder_is_an_error(tmp_path: Path) -> None:
@@ -373,14 +366,13 @@ def test_prune_removes_the_least_recently_used_first(tmp_path: Path) -> None:
     each = spaces["a"].bytes
     spaces["a"].read(keys_of([0]), KIND, SITES[0])  # a use
     assert names(store.spaces()) == "bcda"
-    assert store.prune() == []
     assert names(store.prune(keep_bytes=int(2.5 * each))) == "bc"
     assert store.size() == files_size(tmp_path) == store._total
     assert not spaces["b"].has(keys_of([0]), [KIND], SITES).any()
     assert spaces["a"].has(keys_of([0]), [KIND], SITES).all()
     fill(spaces["b"], "x")  # a pruned space can be used on
     assert np.array_equal(spaces["b"].read(keys_of("x"), KIND, SITES[0]), vectors_of("x")[0])
-    assert names(store.prune(match=lambda description: description["name"] == "d")) == "d"
+    assert names(store.prune(keep_bytes=int(1.2 * each))) == "d"
     assert names(store.prune(older_than=5)) == ""
     os.utime(spaces["a"].folder / "used", (time.time() - 10,) * 2)
     assert names(store.prune(older_than=5)) == "a"
@@ -430,7 +422,7 @@ def test_a_budget_is_kept_by_dropping_other_spaces_only(tmp_path: Path) -> None:
         space.add(keys_of(range(90, 100)), wide, SITES)
     assert space.has(keys_of(range(40)), [KIND], SITES).all()
     EmbeddingStore(tmp_path, budget=None).space({"name": "new"}).add(keys_of(range(90, 100)), wide, SITES)
-    assert len(EmbeddingStore(tmp_path, budget=2 * each).prune()) == 0  # `space` still holds it
+    assert EmbeddingStore(tmp_path).prune(keep_bytes=2 * each) == []  # `space` still holds it
     with pytest.raises(ValueError, match="budget"):
         EmbeddingStore(tmp_path, budget=-1)
 
@@ -542,9 +534,6 @@ def test_the_index_of_many_texts(tmp_path: Path) -> None:
     assert again.has(keys, [KIND], SITES[:2]).all()
     picked = rng.integers(0, len(keys), 3_000)
     assert np.array_equal(again.read([keys[i] for i in picked], KIND, SITES[1])[:, 0], -picked.astype(np.float32))
-    index: ChunkIndex = again._index
-    assert all(len(table.segments) <= 8 for table in index._tables.values())
-    assert as_keys(keys).nbytes == 32 * len(keys)
 
 
 def test_damaged_vectors_and_numbers_are_encoded_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -606,7 +595,7 @@ def test_leftovers_of_a_killed_writer_go_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the limit of open files is one of POSIX")
-def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path) -> None:
     import resource
 
     space = EmbeddingStore(tmp_path).space({"model": "m"})
@@ -620,8 +609,5 @@ def test_a_store_of_more_chunks_than_files_may_be_open(tmp_path: Path, monkeypat
         assert opened.has(keys, ["mean"], ["a"], ["tokens"]).all()
         assert opened.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
         assert opened.read_numbers(keys, "tokens").tolist() == list(range(120))
-        monkeypatch.setattr(space_module, "_most_maps", lambda: 1000)  # as if nobody else had files open
-        again = EmbeddingStore(tmp_path).space({"model": "m"})
-        assert again.read(keys, "mean", "a")[:, 0].tolist() == list(range(120))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import io
 import logging
@@ -20,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
-from layerscope.errors import LayerscopeError, printable
+from layerscope.errors import LayerscopeError, os_advice, printable
 from layerscope.version import VERSION
 
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
@@ -236,14 +235,8 @@ def _main() -> None:
 def _unexpected(error: Exception) -> str:
     """One line about an error that nobody foresaw. Its traceback goes to a file for a bug report."""
     first = next(iter(str(error).splitlines()), "")[:300]
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"no space is left on a disk ({first}). Free some space and run the same command again."
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"too many files are open ({first}). Raise the limit (`ulimit -n 4096`) and run the same command again."
-    if isinstance(error, OSError) and error.errno == errno.EFBIG:
-        return f"a file is larger than it may be here ({first}). Raise the limit (`ulimit -f`) and run the same command again."
-    if isinstance(error, MemoryError):
-        return "memory is short, or limited (`ulimit -v`, `ulimit -d`). Give less at once, or raise the limit."
+    if advice := os_advice(error):
+        return f"{advice} ({first})" if first else advice
     where = "set LAYERSCOPE_DEBUG=1 to see where"
     with contextlib.suppress(OSError, LayerscopeError):
         file = cache_dir() / "last-error.txt"

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from layerscope.errors import RunFolderError
+from layerscope.errors import RunFolderError, os_advice
 
 PART = ".part"
 _PART_NAME = re.compile(r"\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>\d+)(-[0-9a-f]{8})?\.part$")
@@ -39,22 +39,8 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # numpy tells of a write that was cut short without an error number
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error):
-            raise RunFolderError(
-                f"no space left on the disk while writing {path}. What was finished before is kept: free some space, or use "
-                "a folder on another disk, and run the same command again."
-            ) from error
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise RunFolderError(
-                f"cannot write {path}: this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the "
-                "same command again."
-            ) from error
-        if error.errno == errno.EFBIG:
-            raise RunFolderError(
-                f"cannot write {path}: it is larger than a file may be here. Raise the limit (`ulimit -f`), or use another disk, "
-                "and run the same command again."
-            ) from error
+        if advice := os_advice(error):
+            raise RunFolderError(f"cannot write {path}: {advice} What was finished before is kept.") from error
         if error.errno in _REFUSED:
             raise RunFolderError(f"cannot write {path}: {error.strerror}. Choose another folder.") from error
         raise

@@ -28,7 +28,7 @@ import numpy as np
 
 from layerscope.core.bounds import check_unpacked
 from layerscope.core.untrusted import CHECKSUM, checksum, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
 
 log = logging.getLogger("layerscope")
@@ -59,13 +59,9 @@ class UnreadableFileError(RunFolderError):
 def _refuse_circumstances(path: Path, error: BaseException | None) -> None:
     """Raise `UnreadableFileError` where a file could not be read because of the process or its rights."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise UnreadableFileError(
-                f"cannot read {path}: this process has too many open files. Raise the limit (`ulimit -n 4096`) and run the same "
-                "command again."
-            ) from error
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _NOT_DAMAGE):
-            raise UnreadableFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'memory is short'}.") from error
+        advice = os_advice(error)
+        if advice or (isinstance(error, OSError) and error.errno in _NOT_DAMAGE):
+            raise UnreadableFileError(f"cannot read {path}: {advice or getattr(error, 'strerror', error)}") from error
         error = error.__cause__
 
 

@@ -71,13 +71,11 @@ class EmbeddingStore:
         """The space of a description, made where there is none. `dtype` is how its vectors are stored, and part of it."""
         if dtype not in DTYPES:
             raise ValueError(f"vectors are stored as {' or '.join(DTYPES)}, not {dtype!r}")
-        if description.get("storage_dtype", dtype) != dtype:
-            raise ValueError(f"the description says storage_dtype={description['storage_dtype']!r}, the argument dtype={dtype!r}")
         full = {**description, "storage_dtype": dtype}
         key = space_key(full)
         space = self._open.get(key)
         if space is None:
-            space = self._open[key] = Space(self, key, full)
+            space = self._open[key] = Space(self.folder(key), key, full, self.make_room, self.grew)
         else:
             space.open()
             space.refresh()
@@ -92,27 +90,19 @@ class EmbeddingStore:
         """All spaces, least recently used first."""
         return self._infos(_count_texts)
 
-    def prune(
-        self,
-        keep_bytes: int | None = None,
-        older_than: float | None = None,
-        match: Callable[[dict[str, Any]], bool] | None = None,
-    ) -> list[SpaceInfo]:
+    def prune(self, keep_bytes: int | None = None, older_than: float | None = None) -> list[SpaceInfo]:
         """Remove whole spaces, least recently used first, and say which.
 
-        Only spaces go that were not used for `older_than` seconds and whose description `match`es, and only until the store
-        is `keep_bytes` small. With none of the three, the store is brought within its budget. A space that another process
-        has open stays.
+        Only spaces go that were not used for `older_than` seconds, and only until the store is `keep_bytes` small. A space that
+        another process has open stays.
         """
-        if keep_bytes is None and older_than is None and match is None:
-            keep_bytes = self.size() if self.budget is None else self.budget
         excess: float = math.inf if keep_bytes is None else self.size() - keep_bytes
         before = math.inf if older_than is None else time.time() - older_than
         removed = []
         for info in self.spaces():
             if excess <= 0:
                 break
-            if info.last_used <= before and (match is None or match(info.description)) and self._remove(info):
+            if info.last_used <= before and self._remove(info):
                 removed.append(info)
                 excess -= info.bytes
         return removed

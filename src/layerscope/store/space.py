@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import itertools
 import json
@@ -13,28 +12,21 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from layerscope.errors import LayerscopeError, RunFolderError
+from layerscope.errors import LayerscopeError, RunFolderError, os_advice
 from layerscope.store import atomic
-from layerscope.store.chunks import INDEX, Chunk, ChunkIndex, Column, Key, as_keys, read_chunk, write_chunk
+from layerscope.store.chunks import INDEX, KEY_BYTES, Chunk, ChunkIndex, Column, Key, read_chunk, write_chunk
 from layerscope.store.locks import USED, Hold, bytes_in
-
-try:
-    import resource
-except ImportError:  # not on Windows, where a map takes none of the files that a process may open
-    resource = None  # type: ignore[assignment]
 
 log = logging.getLogger("layerscope")
 
 DESCRIPTION = "space.json"
 _FORMAT = 1
 _LEFTOVER_S = 3600.0  # a younger file may be another process's chunk in the making
-_MAPS = 16384  # Linux allows a process some 65,000 maps
 
 
 class MissingVectorsError(LayerscopeError, KeyError):
@@ -44,28 +36,22 @@ class MissingVectorsError(LayerscopeError, KeyError):
         return str(self.args[0])  # KeyError would show its repr
 
 
-class Shelf(Protocol):
-    """What a space asks of the store that it belongs to: where it lies, and room for what is written."""
-
-    def folder(self, key: str) -> Path:
-        """Where a space lies."""
-
-    def make_room(self, need: int, current: Space) -> None:
-        """See that `need` more bytes fit the budget."""
-
-    def grew(self, count: int) -> None:
-        """Note that bytes were written."""
-
-
 class Space:
     """Vectors and numbers of texts; made by `EmbeddingStore.space`. Several processes may read and write one at once."""
 
-    def __init__(self, store: Shelf, key: str, description: dict[str, Any]) -> None:
-        self.store, self.key, self.description = store, key, description
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        description: dict[str, Any],
+        make_room: Callable[[int, Space], None],
+        grew: Callable[[int], None],
+    ) -> None:
+        """`make_room(need, space)` sees that so many bytes fit the store's budget; `grew(count)` is told what was written."""
+        self.folder, self.key, self.description = folder, key, description
+        self._make_room, self._grew = make_room, grew
         self.dtype: str = description["storage_dtype"]
-        self.folder = store.folder(key)
         self._index, self._known = ChunkIndex(), set[str]()
-        self._maps: dict[tuple[int, str | None], Any] = {}
         self._checked: set[tuple[str, str, str | None]] = set()  # (chunk, kind, site) whose checksums were compared
         self._damaged: set[str] = set()
         self._hold: Hold | None = None
@@ -93,7 +79,7 @@ class Space:
                 content = json.dumps({"format": _FORMAT, "description": self.description}, indent=2, ensure_ascii=False)
                 raw = content.encode("utf-8", "surrogatepass")
                 atomic.write(path, lambda stream: stream.write(raw))
-                self.store.grew(len(raw))
+                self._grew(len(raw))
             description = describe(self.folder)
             if description is None or space_key(description) != self.key:
                 raise RunFolderError(
@@ -128,40 +114,41 @@ class Space:
                     log.warning("embedding store: %s is damaged and ignored, its texts will be encoded again (%s)", index, error)
 
     def has(self, keys: Sequence[Key], kinds: Sequence[str], sites: Sequence[str], numbers: Sequence[str] = ()) -> np.ndarray:
-        """Per text, whether every kind is there at every site, and every one of `numbers`.
+        """Per text, whether every kind is there at every site, and every one of `numbers` (one per text).
 
         What is there is compared with its checksums. A damaged chunk is discarded, so that its texts are encoded again.
         """
-        self._use()
+        self._use(keys)
         columns: list[Column] = [("vector", kind, site) for kind in kinds for site in sites]
-        for name in numbers:
-            flat: Column = ("number", name, None)
-            columns += [flat] if self._index.knows(flat) else [("number", name, site) for site in sites]
-        wanted, damaged = as_keys(keys), False
-        for i in self._index.serving(wanted, columns):
-            chunk = self._index.chunks[i]
+        columns += [("number", name, None) for name in numbers]
+        damaged = False
+        for chunk in [self._index.chunks[i] for i in self._index.serving(keys, columns)]:
+            held = itertools.product((k for k in kinds if k in chunk.kinds), (s for s in sites if s in chunk.sites))
             try:
-                for kind in kinds:
-                    for site in (site for site in sites if site in chunk.sites):
-                        self._check(chunk, kind, site)
-                self._check(chunk, "", None)
+                for kind, site in [*held, ("", None)]:
+                    if (chunk.name, kind, site) not in self._checked:
+                        self._read(chunk, kind, site)
             except ValueError as error:
                 self._discard(chunk, error)
                 damaged = True
         if damaged:
             self._clear()
             self.refresh()
-        return self._index.holds(wanted, columns)
+        return self._index.holds(keys, columns)
 
-    def _check(self, chunk: Chunk, kind: str, site: str | None) -> None:
-        """Compare one site's vectors of a chunk, or with no kind its numbers, with their checksums, unless they were before."""
+    def _read(self, chunk: Chunk, kind: str, site: str | None) -> Any:
+        """One site's vectors of a chunk, or with no kind its numbers; compared with their checksums unless they were before."""
         place = (chunk.name, kind, site)
-        if place not in self._checked:
-            try:
-                chunk.check(self.folder, kind, site)
-            except OSError as error:
-                raise _unreadable(error) from error
-            self._checked.add(place)
+        check = place not in self._checked
+        try:
+            found = chunk.read(self.folder, kind, site, check) if site is not None else chunk.read_numbers(self.folder, check)
+        except OSError as error:
+            raise RunFolderError(
+                f"a part of the embedding store cannot be read: {os_advice(error) or f'it was removed while in use ({error}).'} "
+                "Run the same command again: what is missing will be encoded again."
+            ) from error
+        self._checked.add(place)
+        return found
 
     def _discard(self, chunk: Chunk, error: Exception) -> None:
         log.warning("embedding store: %s is damaged (%s): it is discarded, its texts are encoded again", chunk.name, error)
@@ -169,19 +156,6 @@ class Space:
         for name in (chunk.name + INDEX, *chunk.files):  # the index first: without it there is no chunk
             with contextlib.suppress(OSError):  # a store that can only be read: the chunk is ignored
                 (self.folder / name).unlink(missing_ok=True)
-
-    def _trust(self, chunk: Chunk, kind: str, site: str | None) -> None:
-        """Refuse what is about to be read where it is damaged."""
-        try:
-            self._check(chunk, kind, site)
-        except ValueError as error:
-            self._discard(chunk, error)
-            self._clear()
-            self.refresh()
-            raise MissingVectorsError(
-                f"a part of the embedding store in {self.folder} was damaged ({error}) and has been discarded. "
-                "Run the same command again: its texts are encoded again."
-            ) from error
 
     def add(
         self,
@@ -196,93 +170,69 @@ class Space:
         """
         arrays = {kind: np.asarray(array) for kind, array in vectors.items()}
         per_text = {name: np.asarray(array) for name, array in (numbers or {}).items()}
-        wanted = as_keys(keys)
-        _check(len(wanted), arrays, sites, per_text)
-        if not len(wanted):
+        _check(keys, arrays, sites, per_text)
+        if not keys:
             return
         # Rather too much than too little for headers, padding and the index, whose keys are written as hexadecimal.
-        need = 2 * wanted.nbytes + 64 * len(sites) + 4096
+        need = 2 * KEY_BYTES * len(keys) + 64 * len(sites) + 4096
         need += sum(array.size * np.dtype(self.dtype).itemsize + 256 for array in arrays.values())
         need += sum(array.nbytes + 256 for array in per_text.values())
-        self.store.make_room(need, self)
+        self._make_room(need, self)
         self.open()
         name = f"{os.getpid()}-{next(self._counter):06d}-{secrets.token_hex(6)}"
-        chunk, written = write_chunk(self.folder, name, wanted, list(sites), arrays, per_text, self.dtype)
+        chunk, written = write_chunk(self.folder, name, keys, list(sites), arrays, per_text, self.dtype)
         self._known.add(name)
-        self._index.add(chunk, wanted)
-        self.store.grew(written)
+        self._index.add(chunk, keys)
+        self._grew(written)
 
     def read(self, keys: Sequence[Key], kind: str, site: str) -> np.ndarray:
         """The vectors (texts, D) of one kind at one site, as float32, in the order asked for."""
-        out: np.ndarray | None = None
-        for i, chunk, at, rows in self._found(keys, ("vector", kind, site)):
-            self._trust(chunk, kind, site)
-            values = self._map(i, kind, partial(chunk.map_kind, self.folder, kind))[chunk.sites.index(site)]
-            if out is None:
-                out = np.empty((len(keys), values.shape[1]), dtype=np.float32)
-            if values.shape[1] != out.shape[1]:
-                raise RunFolderError(
-                    f"{self.folder} holds {kind!r} vectors at {site!r} of {out.shape[1]} and of {values.shape[1]} dimensions: "
-                    "two different models under one description. Remove this folder and let the description tell them apart."
-                )
-            out[at] = values[rows]
-        return np.empty((0, 0), dtype=np.float32) if out is None else out
+        parts = [(at, found[rows]) for at, found, rows in self._found(keys, ("vector", kind, site))]
+        widths = sorted({values.shape[1] for _, values in parts})
+        if len(widths) > 1:
+            raise RunFolderError(
+                f"{self.folder} holds {kind!r} vectors at {site!r} of {widths[0]} and of {widths[1]} dimensions: "
+                "two different models under one description. Remove this folder and let the description tell them apart."
+            )
+        return _assembled(parts, np.empty((len(keys), *widths), dtype=np.float32) if widths else np.empty((0, 0), np.float32))
 
     def read_numbers(self, keys: Sequence[Key], name: str, site: str | None = None) -> np.ndarray:
-        """A number of each text, (texts,). One that was stored per site comes as (sites, texts) where no site is given."""
-        self._use()
-        flat = self._index.knows(("number", name, None))
-        if site is None and not flat:
-            sites = list(dict.fromkeys(s for chunk in self._index.chunks if name in chunk.numbers for s in chunk.sites))
-            if sites:
-                return np.stack([self.read_numbers(keys, name, s) for s in sites])
-        parts = []
-        for i, chunk, at, rows in self._found(keys, ("number", name, None if flat else site)):
-            self._trust(chunk, "", None)
-            values = self._map(i, None, partial(chunk.map_numbers, self.folder))[name]
-            parts.append((at, values[rows] if flat or site is None else values[chunk.sites.index(site), rows]))
-        out = np.empty(len(keys), dtype=np.result_type(*(values.dtype for _, values in parts)) if parts else np.float64)
-        for at, values in parts:
-            out[at] = values
-        return out
+        """A number of each text (texts,), at a site where there is one per site."""
+        parts = [(at, found[rows]) for at, found, rows in self._found(keys, ("number", name, site))]
+        kind = np.result_type(*(values.dtype for _, values in parts)) if parts else np.float64
+        return _assembled(parts, np.empty(len(keys), dtype=kind))
 
-    def _found(self, keys: Sequence[Key], column: Column) -> Iterator[tuple[int, Chunk, np.ndarray, np.ndarray]]:
-        """Chunk by chunk: its number, itself, which of the texts asked for it serves, and their rows in it, ascending."""
-        self._use()
-        chunk, row = self._index.locate(as_keys(keys), column)
-        missing = np.flatnonzero(chunk < 0)
+    def _found(self, keys: Sequence[Key], column: Column) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Chunk by chunk: which of the texts asked for it serves, its part of the column, and their rows in that, ascending."""
+        self._use(keys)
+        sort, name, site = column
+        numbers, row = self._index.locate(keys, column)
+        missing = np.flatnonzero(numbers < 0)
         if len(missing):
-            what = f"{column[0]} {column[1]!r}" + (f" at {column[2]!r}" if column[2] is not None else "")
+            what = f"{sort} {name!r}" + (f" at {site!r}" if site is not None else "")
             raise MissingVectorsError(
                 f"the embedding store has no {what} for {len(missing)} of {len(keys)} texts (first: text number {missing[0]}) in "
                 f"{self.folder}. Encode them first; refresh() shows what other processes have added."
             )
-        order = np.lexsort((row, chunk))
-        for at in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1) if len(order) else ():
-            i = int(chunk[at[0]])
-            yield i, self._index.chunks[i], at, row[at]
-
-    def _map(self, chunk: int, what: str | None, make: Callable[[], Any]) -> Any:
-        if (chunk, what) not in self._maps:
-            if len(self._maps) >= _most_maps():
-                self._maps.clear()
+        order = np.lexsort((row, numbers))
+        for at in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else ():
+            chunk = self._index.chunks[int(numbers[at[0]])]
             try:
-                self._maps[chunk, what] = self._make_map(make)
-            except (OSError, ValueError) as error:  # ValueError: mapped beyond its end
-                raise _unreadable(error) from error
-        return self._maps[chunk, what]
+                found = self._read(chunk, name, site) if sort == "vector" else self._read(chunk, "", None)[name]
+            except ValueError as error:
+                self._discard(chunk, error)
+                self._clear()
+                self.refresh()
+                raise MissingVectorsError(
+                    f"a part of the embedding store in {self.folder} was damaged ({error}) and has been discarded. "
+                    "Run the same command again: its texts are encoded again."
+                ) from error
+            per_site = sort == "number" and site is not None
+            yield at, found[chunk.sites.index(str(site))] if per_site else found, row[at]
 
-    def _make_map(self, make: Callable[[], Any]) -> Any:
-        try:
-            return make()
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._maps:
-                raise
-        self._maps.clear()  # others in this process have files open, too
-        return make()
-
-    def _use(self) -> None:
+    def _use(self, keys: Sequence[Key]) -> None:
         """Note the use; does not make a folder that was pruned again, but opens one that another process has made."""
+        _check_keys(keys)
         if self._hold is None and (self.folder / DESCRIPTION).exists():
             self.open()
         self._touch()
@@ -292,15 +242,7 @@ class Space:
             os.utime(self.folder / USED, follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
     def _clear(self) -> None:
-        self._index, self._known, self._maps = ChunkIndex(), set(), {}
-
-
-def _most_maps() -> int:
-    """How many files may be mapped at once. Each stays open, so that at most a quarter of what a process may open is taken."""
-    if resource is None:
-        return _MAPS
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MAPS if soft == resource.RLIM_INFINITY else max(8, min(_MAPS, soft // 4))
+        self._index, self._known = ChunkIndex(), set()
 
 
 def remove_leftovers(folder: Path, known: set[str]) -> None:
@@ -312,17 +254,6 @@ def remove_leftovers(folder: Path, known: set[str]) -> None:
         with contextlib.suppress(OSError):
             if (data or entry.name.endswith(atomic.PART)) and entry.stat().st_mtime < before:
                 os.unlink(entry.path)
-
-
-def _unreadable(error: Exception) -> RunFolderError:
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return RunFolderError(
-            f"the embedding store needs more open files than this process may have ({error}): `ulimit -n 4096`."
-        )
-    return RunFolderError(
-        f"a part of the embedding store was removed or changed while in use ({error}). Run the same command again: "
-        "what is missing will be encoded again."
-    )
 
 
 def space_key(description: Mapping[str, Any]) -> str:
@@ -357,7 +288,22 @@ def _check_plain(value: Any, where: str) -> None:
         raise TypeError(f"{where} is {value!r}, which is not plain JSON: give text, finite numbers, lists and dicts only")
 
 
-def _check(texts: int, vectors: Mapping[str, np.ndarray], sites: Sequence[str], numbers: Mapping[str, np.ndarray]) -> None:
+def _check_keys(keys: Sequence[Key]) -> None:
+    if not set(map(len, keys)) <= {KEY_BYTES}:
+        raise ValueError(f"a text key has {KEY_BYTES} bytes: see text_key")
+
+
+def _assembled(parts: Sequence[tuple[np.ndarray, np.ndarray]], out: np.ndarray) -> np.ndarray:
+    for at, values in parts:
+        out[at] = values
+    return out
+
+
+def _check(
+    keys: Sequence[Key], vectors: Mapping[str, np.ndarray], sites: Sequence[str], numbers: Mapping[str, np.ndarray]
+) -> None:
+    _check_keys(keys)
+    texts = len(keys)
     if not sites or len(set(sites)) != len(sites):
         raise ValueError(f"sites must be given, each once, not {list(sites)}")
     if not vectors and not numbers:
