@@ -64,17 +64,6 @@ def test_bad_limit(limit: object) -> None:
         load_corpus(["a"], limit=limit)  # type: ignore[arg-type]
 
 
-def test_shuffle_draws_by_seed_and_not_by_order() -> None:
-    texts = [f"text {i}" for i in range(50)] + ["text 0", "text 0"]
-    drawn = load_corpus(texts, shuffle=True, limit=10, seed=1)
-    assert drawn.texts == load_corpus(texts[::-1], shuffle=True, limit=10, seed=1).texts
-    assert drawn.texts != load_corpus(texts, shuffle=True, limit=10, seed=2).texts
-    assert drawn.texts != tuple(texts[:10])
-    whole = load_corpus(texts, shuffle=True)
-    assert sorted(whole.texts) == sorted(texts)
-    assert whole.fingerprint == load_corpus(texts).fingerprint
-
-
 @pytest.mark.parametrize("bad", [3, 1.5, float("nan"), None, b"bytes", ["nested"]])
 def test_a_value_that_is_not_a_string(bad: object) -> None:
     with pytest.raises(DataError, match="item 1 is not a string"):

@@ -12,7 +12,8 @@ import pytest
 
 from layerscope.data import fetch_corpus, load_corpus
 from layerscope.data.catalogue import CORPORA
-from layerscope.data.hub import HubSpec, cached_folder, parse_hub_spec
+from layerscope.data.hub import cached_folder
+from layerscope.data.specs import HubSpec, parse_hub_spec
 from layerscope.errors import DataError, DownloadError, MissingExtraError, OfflineError
 
 

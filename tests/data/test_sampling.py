@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerscope.data import load_corpus
 from layerscope.data.corpus import TextStream
 from layerscope.data.sampling import distinct_texts, draw_texts
 from layerscope.errors import DataError
@@ -25,10 +24,6 @@ def test_the_draw_depends_on_the_texts_and_the_seed_alone() -> None:
     assert drawn.texts != draw_texts(TEXTS, 50, seed=4).texts
     assert draw_texts(TEXTS, 20, seed=3).texts == drawn.texts[:20]
     assert draw_texts(TEXTS, 1000, seed=3).texts[:50] == drawn.texts
-
-
-def test_it_is_the_order_in_which_a_shuffled_corpus_comes() -> None:
-    assert draw_texts(TEXTS, 40, seed=1).texts == load_corpus(TEXTS, shuffle=True, limit=40, seed=1).texts
 
 
 def test_the_draw_is_even() -> None:

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from layerscope import evaluate, profile
 from layerscope.cli.app import app, load_commands
+from layerscope.core.options import EngineOptions
 from layerscope.engines import LocalEngine, RayEngine, Work, engine_in_use, open_engine
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
+from tests.engines.works import mapped
 
 
 class Doubling(Work[int, int]):
@@ -54,21 +56,21 @@ def test_work_is_closed_when_its_results_are_not_wanted_any_more() -> None:
 
 
 def test_map_keeps_the_order() -> None:
-    assert LocalEngine().map(str, [3, 1, 2]) == ["3", "1", "2"]
-    assert LocalEngine().map(str, []) == []
+    assert mapped(LocalEngine(), str, [3, 1, 2]) == ["3", "1", "2"]
+    assert mapped(LocalEngine(), str, []) == []
 
 
 def test_an_unknown_engine() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown engine 'rays'. Did you mean 'ray'\? Valid: local, ray"):
-        open_engine("rays")
+        open_engine(EngineOptions("rays"))
 
 
 @pytest.mark.parametrize("given", [{"address": "auto"}, {"workers": 2}, {"gpus_per_worker": 1}])
 def test_settings_of_a_cluster_without_one(given: dict[str, Any]) -> None:
     with pytest.raises(LayerscopeError, match="is for work on a cluster: add engine='ray'"):
-        open_engine("local", **given)
+        open_engine(EngineOptions("local", **given))
     with pytest.raises(LayerscopeError, match="has its own settings"):
-        open_engine(LocalEngine(), **given)
+        open_engine(EngineOptions(LocalEngine(), **given))
 
 
 def test_an_engine_that_was_given_stays_open() -> None:
@@ -79,7 +81,7 @@ def test_an_engine_that_was_given_stays_open() -> None:
             self.closed = True
 
     mine = Watched()
-    with engine_in_use(mine) as used:
+    with engine_in_use(EngineOptions(mine)) as used:
         assert used is mine
     assert not mine.closed
 
@@ -87,7 +89,7 @@ def test_an_engine_that_was_given_stays_open() -> None:
 def test_no_cluster_answers() -> None:
     pytest.importorskip("ray")
     with pytest.raises(LayerscopeError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'"):
-        RayEngine("127.0.0.1:1").map(len, ["a"])
+        mapped(RayEngine("127.0.0.1:1"), len, ["a"])
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:

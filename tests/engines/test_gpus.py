@@ -12,7 +12,7 @@ import pytest
 from layerscope import profile
 from layerscope.engines import RayEngine
 from layerscope.errors import LayerscopeError
-from tests.engines.works import meet
+from tests.engines.works import mapped, meet
 from tests.profiling.support import assert_same_numbers
 from tests.ray_cluster import fake_gpus
 
@@ -30,7 +30,7 @@ def gpu_engine(cluster: Any) -> Iterator[RayEngine]:
 
 def test_every_worker_has_one_gpu_of_its_own(gpu_engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "layerscope"):
-        found = gpu_engine.map(meet, [tmp_path] * 6)
+        found = mapped(gpu_engine, meet, [tmp_path] * 6)
     by_process = {process: (given, visible) for process, given, visible in found}
     assert sorted(by_process.values()) == [([0], "0"), ([1], "1")]
     assert len(set(map(str, found))) == 2  # a worker keeps its GPU from item to item
@@ -47,18 +47,18 @@ def test_more_gpus_than_a_machine_has(gpu_engine: RayEngine, cluster: Any) -> No
         RayEngine(cluster.address, gpus_per_worker=3) as asked,
         pytest.raises(LayerscopeError, match=r"3 GPUs per worker were asked for.* more than 2\. Lower gpus_per_worker= \(0: use"),
     ):
-        asked.map(len, ["a"])
+        mapped(asked, len, ["a"])
 
 
 def test_gpus_that_others_use(gpu_engine: RayEngine, cluster: Any, tmp_path: Path) -> None:
-    gpu_engine.map(meet, [tmp_path] * 2)  # its two workers stay, and keep both
+    mapped(gpu_engine, meet, [tmp_path] * 2)  # its two workers stay, and keep both
     with (
         RayEngine(cluster.address, gpus_per_worker=1, start_timeout=1) as waiting,
         pytest.raises(
             LayerscopeError, match=r"no worker could start .* needs 1 cores and 1 GPUs, .* and 0 GPUs are free\. End what"
         ),
     ):
-        waiting.map(len, ["a"])
+        mapped(waiting, len, ["a"])
 
 
 def test_a_worker_without_cuda_uses_its_cpu_and_says_so(gpu_engine: RayEngine, model_folder: Path, prompts: list[str]) -> None:

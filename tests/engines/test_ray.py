@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from layerscope import Profile, evaluate, profile
-from layerscope.engines import MapWork, RayEngine
+from layerscope.engines import RayEngine
 from layerscope.engines.ray import require_ray
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.store import ShardStore
-from tests.engines.works import Deadly, process_of, stumble, visible_gpus
+from tests.engines.works import Deadly, MapWork, mapped, process_of, stumble, visible_gpus
 from tests.evaluation.support import write_tasks
 from tests.profiling.support import assert_same_numbers
 from tests.ray_cluster import NODE
@@ -122,23 +122,23 @@ def test_an_evaluation_has_the_same_scores(engine: RayEngine, model_folder: Path
 
 def test_a_function_is_mapped_in_order_and_all_progress_is_told(engine: RayEngine) -> None:
     bar = Bar()
-    assert engine.map(stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
+    assert mapped(engine, stumble, [0, 1, 2, 5, 6, 7, 8], bar.advance) == [0, 1, 4, 25, 36, 49, 64]
     assert bar.units == 7
     assert engine.facts()["workers"] >= 2  # a node that another test has lost may not be missed yet
 
 
 def test_workers_without_a_gpu_of_their_own_see_none(engine: RayEngine) -> None:
-    assert engine.map(visible_gpus, [0, 1]) == ["", ""]  # or all of them would compute on the first one of their machine
+    assert mapped(engine, visible_gpus, [0, 1]) == ["", ""]  # or all of them would compute on the first one of their machine
 
 
 # The tests from here on go by what the one before has left: a worker takes seconds to start.
 
 
 def test_workers_stay_for_the_next_piece_of_work(engine: RayEngine) -> None:
-    processes = {pid for _ in range(3) for pid in engine.map(process_of, range(8))}
+    processes = {pid for _ in range(3) for pid in mapped(engine, process_of, range(8))}
     assert len(processes) <= 2  # one worker may do all of a map; workers started for each map would be three or more
     assert len(engine._idle) == 2
-    assert engine.map(stumble, [5]) == [25]  # fewer items: one of them is enough
+    assert mapped(engine, stumble, [5]) == [25]  # fewer items: one of them is enough
     assert len(engine._idle) == 1
 
 
@@ -155,9 +155,9 @@ def test_an_item_that_kills_its_workers_does_not_stop_the_others(
 
 def test_errors_in_a_worker(engine: RayEngine) -> None:
     with pytest.raises(LayerscopeError, match=r"3 failed 4 times, the last time: OSError: the disk .* What was finished is kept"):
-        engine.map(stumble, [0, 3])
+        mapped(engine, stumble, [0, 3])
     with pytest.raises(UnknownNameError, match="unknown thing 'four'"):  # trying again would change nothing
-        engine.map(stumble, [4, 0])
+        mapped(engine, stumble, [4, 0])
 
 
 def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path, texts: list[str]) -> None:
@@ -171,7 +171,7 @@ def test_a_folder_that_a_worker_cannot_see(engine: RayEngine, model_folder: Path
 
 
 def test_workers_end_when_the_engine_is_closed(engine: RayEngine) -> None:
-    processes = set(engine.map(process_of, [0]))
+    processes = set(mapped(engine, process_of, [0]))
     assert len(engine._idle) == 1
     engine.close()
     assert len(engine._idle) == 0
@@ -184,7 +184,7 @@ def test_gpus_that_are_not_there(cluster: Any) -> None:
         RayEngine(cluster.address, gpus_per_worker=1) as asked,
         pytest.raises(LayerscopeError, match="no machine of the cluster"),
     ):
-        asked.map(len, ["a"])
+        mapped(asked, len, ["a"])
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from layerscope.engines.base import MapWork
 from layerscope.engines.dispatch import Actor, attempt
 from layerscope.errors import LayerscopeError, MissingExtraError, UnknownNameError
 from layerscope.version import VERSION
+from tests.engines.works import MapWork
 
 
 def fail(error: Exception) -> None:

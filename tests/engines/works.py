@@ -5,11 +5,33 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerscope.engines import MapWork
+from layerscope.engines import Advance, Engine, Work
 from layerscope.errors import UnknownNameError
+
+
+class MapWork(Work[Any, Any]):
+    """A plain function as work."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def run(self, item: Any, prepared: Any, advance: Advance, common: Any) -> Any:
+        """The function's result."""
+        result = self.function(item)
+        advance(1)
+        return result
+
+
+def mapped(
+    engine: Engine, function: Callable[[Any], Any], items: Sequence[Any], advance: Advance = lambda units: None
+) -> list[Any]:
+    """A function's results for many items, in their order."""
+    found = dict(engine.run(MapWork(function), items, advance))
+    return [found[i] for i in range(len(items))]
 
 
 def stumble(item: int) -> int:
@@ -41,7 +63,7 @@ def meet(folder: Path) -> tuple[int, list[Any], str | None]:
     return os.getpid(), ray.get_gpu_ids(), visible_gpus(0)
 
 
-class Deadly(MapWork[int, int]):
+class Deadly(MapWork):
     """Kills its worker on 3, and says so in the end."""
 
     under_way = 2  # so that another item is lost with it
@@ -49,7 +71,7 @@ class Deadly(MapWork[int, int]):
     def run(self, item: int, prepared: Any, advance: Any, common: Any) -> int:
         if item == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().run(item, prepared, advance, common)
+        return int(super().run(item, prepared, advance, common))
 
     def give_up(self, item: int, reason: str) -> int:
         assert "failed 2 times" in reason

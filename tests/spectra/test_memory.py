@@ -61,7 +61,7 @@ def test_an_engine_has_it(shares: list[float]) -> None:
     for engine in (None, "local", LocalEngine()):
         with engine_in_use(EngineOptions.of(engine, memory="6GB")):
             assert total_memory(DEVICE) == 6 * GB
-    with engine_in_use("local"):
+    with engine_in_use(EngineOptions("local")):
         assert total_memory(DEVICE) == 100 * GB
 
 

@@ -15,9 +15,9 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from layerscope.core.closing import Closing
 from layerscope.data.workers import WorkerPool, cores_here
 from layerscope.errors import DataError, MissingExtraError, UnknownNameError
 
@@ -308,7 +308,7 @@ def answer_views(request: ViewRequest, texts: list[str]) -> Any:
     return [len(row) for row in rows], array("i", [token for row in rows for token in row]).tobytes()
 
 
-class ViewPool:
+class ViewPool(Closing):
     """Makes views of texts in `workers` child processes; with fewer than two, or if they fail, in this one. A context.
 
     With a tokenizer, `make_ids` gives the views' token ids. What comes out is what `make_views` gives.
@@ -329,12 +329,6 @@ class ViewPool:
         """Give the pool its tokenizer, before any views are asked for."""
         limit = max_length if tokenizer is not None else None
         self.pool.setup = replace(self.request, tokenizer=tokenizer, max_length=limit)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the workers."""

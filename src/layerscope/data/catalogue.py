@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from layerscope.catalogue import Catalogue, Entry, File, Origin, Published
-from layerscope.data.hub import HubSpec, cached_folder, load_hub_dataset
+from layerscope.data.hub import cached_folder, load_hub_dataset
+from layerscope.data.specs import HubSpec
 from layerscope.packages import Package
 
 DEFAULT_CORPUS = "lee"

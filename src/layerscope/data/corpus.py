@@ -13,11 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerscope.core.untrusted import exists
 from layerscope.data import catalogue
-from layerscope.data.hub import parse_hub_spec, read_hub
+from layerscope.data.hub import read_hub
 from layerscope.data.items import PackedTexts, content_key, duplicate_warnings
 from layerscope.data.readers import SUFFIXES, Records, read_file
-from layerscope.data.wikitext import PAPER_MIN_TOKENS, count_whitespace_tokens
+from layerscope.data.specs import HubSpec, locate
+from layerscope.data.wikitext import PAPER_MIN_TOKENS
 from layerscope.data.wikitext import text_filter as make_text_filter
 from layerscope.errors import DataError, UnknownNameError, one_line
 
@@ -90,17 +92,12 @@ def load_corpus(
     limit: int | None = None,
     offline: bool = False,
     text_filter: str | None = None,
-    min_tokens: int | None = None,
-    count_tokens: Callable[[str], int] = count_whitespace_tokens,
     encoding: str | None = None,
-    shuffle: bool = False,
-    seed: int = 0,
     name: str | None = None,
 ) -> Corpus:
     """Texts from a file, a catalogued corpus, a hub dataset (`org/name[:config][/split]`) or Python strings.
 
     - `limit`: use the first N usable texts and stop reading there, so `dropped` counts only what was read until then.
-    - `shuffle`: draw those N texts from the whole corpus instead. The draw depends on `seed` and the texts, not on their order.
     - `text_filter`: `paper`, `released` or `none`; a catalogued corpus may have its own.
 
     If a name is both a folder and a hub dataset, it means the folder; `hub:org/name` always means the hub.
@@ -111,23 +108,16 @@ def load_corpus(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise DataError(f"limit is {limit!r}; it must be a whole number of texts, 1 or more.")
-    kind, label, records, own_filter = _open_any(spec, column, encoding, offline)
+    kind, label, records, own_filter = _open(spec, column, encoding, offline)
     chosen = text_filter or own_filter or "none"
-    reason = make_text_filter(chosen, count_tokens=count_tokens, min_tokens=min_tokens)
     dropped: Counter[str] = Counter()
-    texts = list(islice(_usable(records, reason, dropped), None if shuffle or limit is None else min(limit, sys.maxsize)))
+    texts = list(islice(_usable(records, make_text_filter(chosen), dropped), None if limit is None else min(limit, sys.maxsize)))
     read = len(texts) + dropped.total()
     if not texts:
         raise _no_texts(records.where, dropped)
-    if shuffle:
-        texts = _drawn(texts, seed)[:limit]
-    filters: dict[str, Any] = {"text_filter": chosen, "min_tokens": min_tokens}
-    if chosen == "paper" and min_tokens is None:
-        filters["min_tokens"] = PAPER_MIN_TOKENS
+    filters = {"text_filter": chosen, "min_tokens": PAPER_MIN_TOKENS if chosen == "paper" else None}
     facts = {key: value for key, value in records.facts.items() if value is not None}
     facts |= {"filters": filters, "limit": limit, "read": read, "duplicates": len(texts) - len(set(texts))}
-    if shuffle:
-        facts["shuffle_seed"] = seed
     return replace(Corpus.of(texts, one_line(name or label), {"kind": kind} | facts), dropped=dict(dropped))
 
 
@@ -157,11 +147,11 @@ class TextStream:
         self.dropped: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[str]:
-        kind, self.name, records, own_filter = _open_any(self.spec, *self._options)
+        kind, self.name, records, own_filter = _open(self.spec, *self._options)
         self.source = {"kind": kind} | {key: value for key, value in records.facts.items() if value is not None}
         dropped: Counter[str] = Counter()
         count = 0
-        for text in _usable(records, make_text_filter(own_filter or "none", count_tokens=count_whitespace_tokens), dropped):
+        for text in _usable(records, make_text_filter(own_filter or "none"), dropped):
             count += 1
             yield text
         self.dropped = dict(dropped)
@@ -174,38 +164,19 @@ def _no_texts(where: str, dropped: Counter[str]) -> DataError:
     return DataError(f"{where} holds no usable text: {dropped.total()} read ({left_out}). Give texts that have words.")
 
 
-def _open_any(spec: Any, column: str | None, encoding: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
+def _open(spec: Any, column: str | None, encoding: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
     """What a spec names, or the texts themselves: kind, name, records and the filter that belongs to them."""
     if not isinstance(spec, str | os.PathLike):
         return "memory", "texts", _memory(spec), None
-    return _open(spec, column, encoding, offline)
-
-
-def _open(
-    spec: str | os.PathLike[str], column: str | None, encoding: str | None, offline: bool
-) -> tuple[str, str, Records, str | None]:
-    """What a spec names: its kind, a name, its records and the filter that belongs to it."""
-    text = os.fspath(spec)
-    if isinstance(spec, str) and text in catalogue.corpora():
-        return _open_catalogued(catalogue.CORPORA.get(text), column, offline)
-    if isinstance(spec, str) and text.startswith("hub:"):
-        hub = parse_hub_spec(text.removeprefix("hub:"))
-        if hub is None:
-            raise DataError(f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split.")
-        return "hub", str(hub), read_hub(hub, column=column, offline=offline), None
-    path = Path(text).expanduser()
-    # Some texts are too long or too odd to be asked for as a path at all.
-    try:
-        found, folder = path.exists(), path.parent.is_dir()
-    except (OSError, ValueError):
-        found, folder = False, False
-    if found:
-        _refuse_folder(path)
-        return "file", path.name, read_file(path, column=column, encoding=encoding), None
-    hub = parse_hub_spec(text) if isinstance(spec, str) else None
-    if hub is not None and not folder and not text.lower().removesuffix(".gz").endswith(SUFFIXES):
-        return "hub", str(hub), read_hub(hub, column=column, offline=offline), None
-    raise _missing(text, path, folder)
+    found = locate(spec, catalogue.corpora(), SUFFIXES)
+    if isinstance(found, str):
+        return _open_catalogued(catalogue.CORPORA.get(found), column, offline)
+    if isinstance(found, HubSpec):
+        return "hub", str(found), read_hub(found, column=column, offline=offline), None
+    if found is None:
+        raise _missing(os.fspath(spec))
+    _refuse_folder(found)
+    return "file", found.name, read_file(found, column=column, encoding=encoding), None
 
 
 def _open_catalogued(entry: catalogue.CorpusEntry, column: str | None, offline: bool) -> tuple[str, str, Records, str | None]:
@@ -278,22 +249,19 @@ def refuse_missing(data: Any) -> None:
     """An error for a file of texts that is not there: it is told before a model is fetched."""
     if not isinstance(data, str | os.PathLike) or not str(data).lower().removesuffix(".gz").endswith(SUFFIXES):
         return
-    path = Path(data).expanduser()
-    try:
-        there, folder = path.exists(), path.parent.is_dir()
-    except (OSError, ValueError):  # too long or too odd for a path: the reader says what is wrong with it
-        return
-    if not there and not str(data).startswith(("hub:", "http:", "https:")):
-        raise _missing(str(data), path, folder)
+    if not str(data).startswith(("hub:", "http:", "https:")) and locate(data, catalogue.corpora(), SUFFIXES) is None:
+        raise _missing(str(data))
 
 
-def _missing(text: str, path: Path, folder: bool) -> DataError | UnknownNameError:
+def _missing(text: str) -> DataError | UnknownNameError:
+    path = Path(text).expanduser()
     names = list(catalogue.corpora())
     is_path = path.suffix != "" or os.sep in text or text.startswith("~")
     shown = text if len(text) <= 100 else text[:97] + "..."
     if not is_path and " " not in text:
         hint = "It is not a file here either; a hub dataset is written org/name, and texts themselves go in a list."
         return UnknownNameError("corpus", shown, names, hint)
+    folder = exists(path.parent) and path.parent.is_dir()
     siblings = [item.name for item in path.parent.iterdir()] if folder else []
     near = difflib.get_close_matches(path.name, siblings + names, n=3, cutoff=0.6)
     # A full path can be used as it stands; a catalogued name must not get a folder in front of it.
@@ -316,15 +284,3 @@ def _hash(digests: Iterable[bytes]) -> str:
     for digest in digests:
         total.update(digest)
     return total.hexdigest()
-
-
-def _drawn(texts: list[str], seed: int) -> list[str]:
-    """The texts in an order that depends on the seed and the texts, never on the order in which they come."""
-    # The how-manieth copy is part of the key, so that copies are drawn one by one like any other text.
-    copies: Counter[str] = Counter()
-    keyed = []
-    for text in texts:
-        key = f"{seed}|{copies[text]}|{text}"
-        copies[text] += 1
-        keyed.append((hashlib.sha256(key.encode()).digest(), text))
-    return [text for _, text in sorted(keyed)]

@@ -14,19 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from layerscope.core.formatting import format_duration
 from layerscope.data.readers import Records, choose_column
+from layerscope.data.specs import HubSpec
 from layerscope.errors import DataError, DownloadError, LayerscopeError, MissingExtraError, ModelError, OfflineError, one_line
 from layerscope.packages import file_sha256
 
-_SPEC = re.compile(
-    r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII
-)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PATIENCE = 20.0  # seconds without a byte before the hub counts as silent
 _LONGEST_WAIT = 60.0  # seconds that a busy hub may ask for; the client would wait for hours without a word
@@ -47,30 +45,6 @@ class HubBusyError(DownloadError):
             "(`hf auth login`): it allows more requests to those it knows"
         )
         super().__init__(f"{self.problem}.")
-
-
-@dataclass(frozen=True)
-class HubSpec:
-    """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the usual ones."""
-
-    repo: str
-    config: str | None = None
-    split: str = "train"
-    revision: str | None = None
-
-    def __str__(self) -> str:
-        pin = f"@{self.revision}" if self.revision else ""
-        return f"{self.repo}{pin}{':' + self.config if self.config else ''}/{self.split}"
-
-
-def parse_hub_spec(text: str) -> HubSpec | None:
-    """The dataset that a text names, or None if it does not have the form of one.
-
-    >>> parse_hub_spec("Salesforce/wikitext:wikitext-103-raw-v1/test")
-    HubSpec(repo='Salesforce/wikitext', config='wikitext-103-raw-v1', split='test', revision=None)
-    """
-    match = _SPEC.fullmatch(text)
-    return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
 
 
 def limit_hub_waits() -> None:
@@ -419,15 +393,26 @@ def _refuse_another_commit(spec: HubSpec, found: str | None) -> None:
         )
 
 
+def dataset_facts(spec: HubSpec, dataset: Any) -> dict[str, Any]:
+    """What a manifest says of a hub dataset."""
+    info = dataset.info
+    return {
+        "repo": spec.repo,
+        "revision": spec.revision,
+        "commit": commit_of(dataset),
+        "config": spec.config,
+        "split": spec.split,
+        "version": str(info.version) if info.version else None,
+        "license": info.license or None,
+    }
+
+
 def read_hub(spec: HubSpec, *, column: str | None = None, offline: bool = False) -> Records:
     """The records of a hub dataset's text column."""
     dataset = load_hub_dataset(spec, offline=offline)
     strings = {n: getattr(f, "dtype", None) in ("string", "large_string") for n, f in dataset.features.items()}
     chosen = choose_column(column, strings, f"hub dataset {spec}")
-    info = dataset.info
-    facts = {"repo": spec.repo, "revision": spec.revision, "commit": commit_of(dataset), "config": spec.config}
-    facts |= {"split": spec.split, "column": chosen}
-    facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
+    facts = {**dataset_facts(spec, dataset), "column": chosen}
 
     def items() -> Iterator[tuple[int, object]]:
         number = 0

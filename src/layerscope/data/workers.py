@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Protocol
 
+from layerscope.core.closing import Closing
 from layerscope.errors import LayerscopeError
 
 log = logging.getLogger("layerscope")
@@ -60,7 +60,7 @@ class Worker(Protocol):
         """None while it runs."""
 
 
-class WorkerPool:
+class WorkerPool(Closing):
     """Answers requests with `answer(setup, request)`, a function of a module, in `workers` child processes. A context.
 
     With fewer than two workers everything is answered in this process. `setup` is sent to the workers once; it may be set until
@@ -131,12 +131,6 @@ class WorkerPool:
         """The workers, once all have been started."""
         self._fork_all()
         return self._started
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the workers at once: they hold nothing that could be lost."""

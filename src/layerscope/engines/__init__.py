@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from layerscope.core.options import EngineOptions
-from layerscope.engines.base import Advance, Engine, LocalEngine, MapWork, ModelRecipe, Work, driver_options, make_recipe
+from layerscope.engines.base import Advance, Engine, LocalEngine, ModelRecipe, Work, driver_options, make_recipe
 from layerscope.engines.ray import RayEngine
 from layerscope.errors import InvalidValueError, UnknownNameError
 from layerscope.spectra.memory import memory_bound
@@ -17,7 +17,6 @@ __all__ = [
     "Advance",
     "Engine",
     "LocalEngine",
-    "MapWork",
     "ModelRecipe",
     "RayEngine",
     "Work",
@@ -30,20 +29,14 @@ __all__ = [
 ENGINES: dict[str, type[Engine]] = {"local": LocalEngine, "ray": RayEngine}
 
 
-def open_engine(
-    engine: str | Engine | EngineOptions = "local",
-    address: str | None = None,
-    workers: int | None = None,
-    gpus_per_worker: float | None = None,
-) -> Engine:
-    """An engine from its name and settings, or from options that hold them; an engine itself is returned as it is.
+def open_engine(options: EngineOptions) -> Engine:
+    """An engine from its name and settings; one that was given as an object is returned as it is.
 
-    >>> open_engine("local").name
+    >>> open_engine(EngineOptions()).name
     'local'
     """
-    if isinstance(engine, EngineOptions):
-        return open_engine(engine.engine or "local", engine.address, engine.workers, engine.gpus_per_worker)
-    given: dict[str, Any] = {"address": address, "workers": workers, "gpus_per_worker": gpus_per_worker}
+    engine = options.engine or "local"
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("address", "workers", "gpus_per_worker")}
     named = [name for name, value in given.items() if value is not None]
     if isinstance(engine, Engine):
         if named:
@@ -61,13 +54,12 @@ def open_engine(
 
 
 @contextmanager
-def engine_in_use(engine: str | Engine | EngineOptions, address: str | None = None) -> Iterator[Engine]:
+def engine_in_use(options: EngineOptions) -> Iterator[Engine]:
     """An engine for the length of a block. It is closed after it, unless it was given as an object: its owner may go on."""
-    opened = open_engine(engine, address)
-    given = engine.engine if isinstance(engine, EngineOptions) else engine
+    opened = open_engine(options)
     try:
-        with memory_bound(engine.memory if isinstance(engine, EngineOptions) else None):  # type: ignore[arg-type]
+        with memory_bound(options.memory):  # type: ignore[arg-type]
             yield opened
     finally:
-        if opened is not given:
+        if opened is not options.engine:
             opened.close()

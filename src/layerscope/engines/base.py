@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
+from layerscope.core.closing import Closing
 from layerscope.core.identity import ModelIdentity
 from layerscope.errors import LayerscopeError, ModelError
 from layerscope.models import LoadedModel, open_model
@@ -66,20 +66,7 @@ class Work(ABC, Generic[Item, Result]):
         raise LayerscopeError(f"{self.name(item)} {reason}. What was finished is kept: run the same command again to resume.")
 
 
-class MapWork(Work[Item, Result]):
-    """A plain function as work."""
-
-    def __init__(self, function: Callable[[Item], Result]) -> None:
-        self.function = function
-
-    def run(self, item: Item, prepared: Any, advance: Advance, common: Any) -> Result:
-        """The function's result."""
-        result = self.function(item)
-        advance(1)
-        return result
-
-
-class Engine(ABC):
+class Engine(Closing, ABC):
     """Where work is done. Use it as a context, or `close` it: it may have workers, or a connection to a cluster."""
 
     name: str
@@ -94,28 +81,9 @@ class Engine(ABC):
     def run(self, work: Work[Item, Result], items: Sequence[Item], advance: Advance = ignore_progress) -> Results[Result]:
         """(number of an item, its result) for every item, each once, in the order in which they are done."""
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item], advance: Advance = ignore_progress) -> list[Result]:
-        """The results of a picklable function for many items, in their order.
-
-        >>> from layerscope.engines import LocalEngine
-        >>> LocalEngine().map(len, ["one", "three"])
-        [3, 5]
-        """
-        results = dict(self.run(MapWork(function), items, advance))
-        return [results[i] for i in range(len(items))]
-
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says about where it was computed."""
         return {"name": self.name}
-
-    def close(self) -> None:  # noqa: B027 - many have nothing to release
-        """Release workers and connections."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class LocalEngine(Engine):

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from layerscope.capture.batches import Batch
+from layerscope.core.closing import Closing
 from layerscope.data.augment import ViewPool, ViewRequest, make_views, open_tokenizer, token_ids
 from layerscope.data.items import Items
 from layerscope.errors import DataError, LayerscopeError, ModelError
@@ -120,7 +121,7 @@ class TokenRows:
         return self.tokens[self.starts[index] : self.starts[index] + self.lengths[index]]
 
 
-class ItemReader(ABC):
+class ItemReader(Closing, ABC):
     """Reads items for one model. Use it as a context, or `close` it: it may have processes of its own.
 
     A kind of items of one's own needs `survey` and `read`; `read_views` where metrics that compare views are wanted.
@@ -144,10 +145,10 @@ class ItemReader(ABC):
         """The rows of the items' views; `rows` are those of the items themselves."""
         raise DataError(f"views of {self.items.kind} cannot be made: choose metrics that compare no views (metrics=).")
 
-    def start_views(self, views: ViewSettings, count: int | None = None) -> None:  # noqa: B027 - many need nothing
+    def start_views(self, views: ViewSettings, count: int | None = None) -> None:
         """Get ready to make views of `count` items (None: of many), in processes where that pays."""
 
-    def stop_views(self) -> None:  # noqa: B027 - many have none
+    def stop_views(self) -> None:
         """End the processes that make views."""
 
     def largest(self, count: int) -> np.ndarray | None:
@@ -178,12 +179,6 @@ class ItemReader(ABC):
     def close(self) -> None:
         """Let go of processes."""
         self.stop_views()
-
-    def __enter__(self) -> ItemReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class TextReader(ItemReader):

@@ -82,16 +82,6 @@ def test_fingerprints(folder: Path) -> None:
     assert relabelled.ordered_fingerprint != images.ordered_fingerprint
 
 
-def test_a_draw_depends_on_the_seed_not_on_the_order() -> None:
-    items = [picture(i) for i in range(12)]
-    one = load_images(items, shuffle=True, limit=5, seed=3)
-    other = load_images(items[::-1], shuffle=True, limit=5, seed=3)
-    third = load_images(items, shuffle=True, limit=5, seed=4)
-    assert one.digests == other.digests
-    assert one.digests != third.digests
-    assert one.source["shuffle_seed"] == 3
-
-
 def test_images_in_python() -> None:
     grey = np.zeros((4, 4), np.uint8)
     images = load_images([picture(0), Image.fromarray(picture(1)), encoded(2), grey, grey.copy()], labels=[0, 1, 1, 0, 0])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from layerscope.core.bounds import parquet_batches
-from layerscope.data.hub import HubSpec, commit_of, hub_cache, load_hub_dataset, parse_hub_spec
+from layerscope.data.hub import dataset_facts, hub_cache, load_hub_dataset
 from layerscope.data.images import sets
 from layerscope.data.images.imageset import ImageSet, Item, ListedImages
-from layerscope.data.images.pixels import ImageRequest, ImageWorkers, split_into
+from layerscope.data.images.pixels import PixelReader
+from layerscope.data.specs import HubSpec, locate
 from layerscope.errors import DataError, UnknownNameError, clean_name, clean_names
 from layerscope.progress import progress_bar
 
@@ -34,8 +34,6 @@ def load_images(
     split: str | None = None,
     column: str | None = None,
     label_column: str | None = None,
-    shuffle: bool = False,
-    seed: int = 0,
     offline: bool = False,
     workers: int | None = None,
     progress: bool | None = False,
@@ -46,7 +44,6 @@ def load_images(
     `source["corrupt"]`.
 
     - `limit`: use the first N usable images (from a folder, in turn from each class, so that classes are balanced).
-    - `shuffle`: draw those N images at random instead. The draw depends on `seed` and the images, not on their order.
     - `split`: for sets that have several.
 
     >>> load_images([np.zeros((4, 4), np.uint8)], labels=[0]).labels
@@ -57,7 +54,7 @@ def load_images(
     found = _find(spec, labels, split, column, label_column, offline)
     if not len(found.items):
         raise DataError(f"{found.where} holds no images.")
-    return _checked(found, None if shuffle else limit, (limit, seed) if shuffle else None, workers, progress)
+    return _checked(found, limit, workers, progress)
 
 
 def _find(
@@ -67,24 +64,21 @@ def _find(
         return from_memory(spec, labels)
     if labels is not None:
         raise DataError("labels go with images given in Python; a folder or a dataset has its own.")
-    text = os.fspath(spec)
-    if isinstance(spec, str) and text in sets.image_sets():
-        return sets.read_set(text, part, offline)
-    path = Path(text).expanduser()
-    if not text.startswith("hub:") and path.is_dir():
-        return from_folder(path if part is None else _inside(path, part))
-    if path.is_file():
-        if path.suffix.lower() != ".parquet":
-            raise DataError(f"{path} is one file; give a folder of class folders, or a .parquet file with a column of images.")
-        return from_parquet(path, column, label_column)
-    hub = parse_hub_spec(text.removeprefix("hub:"))
-    if (hub is not None and not path.parent.is_dir()) or text.startswith("hub:"):
-        if hub is None:
-            raise DataError(f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split.")
-        return from_hub(hub if part is None else replace(hub, split=part), column, label_column, offline)
-    if os.sep in text or path.suffix:
-        raise DataError(f"there is no folder or file {text!r}. {_FORMS}")
-    raise UnknownNameError("image set", text, sets.image_sets(), _FORMS)
+    found = locate(spec, sets.image_sets(), SUFFIXES)
+    if isinstance(found, str):
+        return sets.read_set(found, part, offline)
+    if isinstance(found, HubSpec):
+        return from_hub(found if part is None else replace(found, split=part), column, label_column, offline)
+    if found is None:
+        text = os.fspath(spec)
+        if os.sep in text or Path(text).suffix:
+            raise DataError(f"there is no folder or file {text!r}. {_FORMS}")
+        raise UnknownNameError("image set", text, sets.image_sets(), _FORMS)
+    if found.is_dir():
+        return from_folder(found if part is None else _inside(found, part))
+    if found.suffix.lower() != ".parquet":
+        raise DataError(f"{found} is one file; give a folder of class folders, or a .parquet file with a column of images.")
+    return from_parquet(found, column, label_column)
 
 
 _FORMS = "Images can be a folder of class folders, a .parquet file, or a hub dataset org/name."
@@ -97,21 +91,17 @@ def _inside(path: Path, part: str) -> Path:
     return path / part
 
 
-def _checked(
-    found: ListedImages, limit: int | None, draw: tuple[int | None, int] | None, workers: int | None, progress: bool | None
-) -> ImageSet:
+def _checked(found: ListedImages, limit: int | None, workers: int | None, progress: bool | None) -> ImageSet:
     """Decode everything once; keep what can be decoded, up to a number of them."""
     usable: list[int] = []
     digests: list[bytes] = []
     corrupt: list[str] = []
     read = 0
     arrays = isinstance(found.items[0], np.ndarray)  # there is nothing to decode
-    with ImageWorkers(None, 0 if arrays else workers) as pool, progress_bar(progress) as bar:
+    with PixelReader(workers=0 if arrays else workers) as reader, progress_bar(progress) as bar:
         bar.begin(f"{found.name}|images", len(found.items))
-        for block in split_into(found.items, _AHEAD):
-            items = [found.items[i] for i in range(*block.indices(len(found.items)))]
-            answers = pool.map([ImageRequest("inspect", items[part]) for part in split_into(items)])
-            for digest, complaint in (one for several in answers for one in several):
+        for start in range(0, len(found.items), _AHEAD):
+            for digest, complaint in reader.inspect(found.items[start : start + _AHEAD]):
                 if complaint is not None:
                     corrupt.append(f"{found.names[read]} ({complaint})")
                 elif limit is None or len(usable) < limit:
@@ -123,13 +113,8 @@ def _checked(
                 break
     if not usable:
         raise DataError(f"{found.where}: none of {read} images can be decoded, e.g. {corrupt[0]}.")
-    if draw is not None:
-        order = sorted(range(len(usable)), key=lambda i: (_draw_key(digests[i], draw[1]), i))[: draw[0]]
-        usable, digests = [usable[i] for i in order], [digests[i] for i in order]
-    source: dict[str, Any] = {"kind": found.kind, **found.facts, "read": read, "limit": limit if draw is None else draw[0]}
+    source: dict[str, Any] = {"kind": found.kind, **found.facts, "read": read, "limit": limit}
     source["duplicates"] = len(digests) - len(set(digests))
-    if draw is not None:
-        source["shuffle_seed"] = draw[1]
     dropped: dict[str, int] = dict(found.dropped)
     if corrupt:
         source["corrupt"] = corrupt[:_NAMED]
@@ -145,10 +130,6 @@ def _checked(
         source,
         dropped,
     )
-
-
-def _draw_key(digest: bytes, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}|".encode() + digest).digest()
 
 
 def from_folder(folder: Path) -> ListedImages:
@@ -187,52 +168,66 @@ def from_parquet(path: Path, column: str | None = None, label_column: str | None
         raise
     except Exception as error:
         raise DataError(f"{path} is not a readable parquet file: {error}") from error
-    chosen = _choose(column, table.column_names, _IMAGE_COLUMNS, "image", str(path))
-    values = _values(table[chosen], chosen, path)
-    label = label_column or next((name for name in _LABEL_COLUMNS if name in table.column_names), None)
-    named = _values(table[label], label, path) if label is not None and label in table.column_names else None
-    labels, classes = _labels(named, label, str(path))
-    facts = {"path": str(path), "column": chosen, "label_column": label if labels is not None else None}
-    found = ListedImages("file", path.name, str(path), [], _rows(values), labels, classes, facts)
-    return _without_missing(found, values, path.parent)
 
+    def read(name: str) -> list[Any]:
+        try:
+            return table[name].to_pylist()
+        except (pa.ArrowException, ValueError, OverflowError) as error:  # bytes that are no UTF-8, dates beyond the calendar
+            raise DataError(f"{path}: column {name!r} holds values that cannot be read: {error}.") from error
 
-def _values(column: Any, name: str | None, path: Path) -> list[Any]:
-    """The values of a parquet column."""
-    import pyarrow as pa
-
-    try:
-        return column.to_pylist()
-    except (pa.ArrowException, ValueError, OverflowError) as error:  # bytes that are no UTF-8, dates beyond the calendar
-        raise DataError(f"{path}: column {name!r} holds values that cannot be read: {error}.") from error
+    found = ListedImages("file", path.name, str(path), [], [], facts={"path": str(path)})
+    return _from_table(found, dict.fromkeys(table.column_names), read, column, label_column, path.parent)
 
 
 def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offline: bool) -> ListedImages:
     """A hub dataset, read as encoded bytes from the hub's own cache."""
     dataset = load_hub_dataset(spec, offline=offline)
-    where = f"hub dataset {spec}"
-    names = list(dataset.features)
-    kinds = {name: type(feature).__name__ for name, feature in dataset.features.items()}
-    images = [name for name, kind in kinds.items() if kind == "Image"]
-    chosen = _choose(column, names, images or _IMAGE_COLUMNS, "image", where)
-    if kinds[chosen] == "Image":
+    features = dict(dataset.features)
+
+    def read(name: str) -> list[Any]:
+        if type(features[name]).__name__ != "Image":
+            return list(dataset[name])
         from datasets import Image
 
-        dataset = dataset.cast_column(chosen, Image(decode=False))
-    label = label_column or next((n for n in names if kinds[n] == "ClassLabel" or n in _LABEL_COLUMNS), None)
-    labels, classes = _labels(list(dataset[label]) if label else None, label, where)
-    if label and kinds.get(label) == "ClassLabel":
-        classes = tuple(dataset.features[label].names)
-        numbers = [int(k) for k in dataset[label]]
-        labels = None if all(k == -1 for k in numbers) else numbers  # how the hub writes a split without labels
-        _refuse_labels(labels or [], len(classes), label, where)
-    values = list(dataset[chosen])
-    info = dataset.info
-    facts = {"repo": spec.repo, "revision": spec.revision, "commit": commit_of(dataset), "config": spec.config}
-    facts |= {"split": spec.split, "column": chosen, "label_column": label}
-    facts |= {"version": str(info.version) if info.version else None, "license": info.license or None}
-    found = ListedImages("hub", str(spec), where, [], _rows(values), labels, classes, facts)
-    return _without_missing(found, values, hub_cache())
+        return list(dataset.cast_column(name, Image(decode=False))[name])
+
+    found = ListedImages("hub", str(spec), f"hub dataset {spec}", [], [], facts=dataset_facts(spec, dataset))
+    return _from_table(found, features, read, column, label_column, hub_cache())
+
+
+def _from_table(
+    found: ListedImages,
+    columns: dict[str, Any],
+    read: Callable[[str], list[Any]],
+    column: str | None,
+    label_column: str | None,
+    inside: Path,
+) -> ListedImages:
+    """The encoded images of a column, or those it names `inside` a folder; rows without one are left out and counted.
+
+    `columns` gives each column's feature where the hub's library has one.
+    """
+    where = found.where
+    kinds = {name: type(feature).__name__ for name, feature in columns.items()}
+    chosen = _choose(column, kinds, [name for name, kind in kinds.items() if kind == "Image"] or _IMAGE_COLUMNS, where)
+    usual = next((name for name, kind in kinds.items() if kind == "ClassLabel" or name in _LABEL_COLUMNS), None)
+    label = usual if label_column is None else _choose(label_column, kinds, (), where)
+    names = columns[label].names if label is not None and kinds[label] == "ClassLabel" else None
+    labels, classes = _labels(None if label is None else read(label), label, where, names)
+    values = read(chosen)
+    encoded = [(i, item) for i, value in enumerate(values) if (item := _encoded(value, inside, where)) is not None]
+    if not encoded:
+        raise DataError(f"{where}: the column holds no encoded images (bytes). Name another with column=.")
+    missing = len(values) - len(encoded)
+    return replace(
+        found,
+        items=[item for _, item in encoded],
+        names=[_row_name(i, values[i]) for i, _ in encoded],
+        labels=None if labels is None else [int(labels[i]) for i, _ in encoded],
+        classes=classes,
+        facts={**found.facts, "column": chosen, "label_column": None if labels is None else label},
+        dropped={"null": missing} if missing else {},
+    )
 
 
 def from_memory(images: Iterable[Any], labels: Iterable[int] | None) -> ListedImages:
@@ -262,22 +257,28 @@ def _item(value: Any, number: int) -> Item:
     raise DataError(f"image {number} is a {shown}. Give PIL images, uint8 arrays (H, W) or (H, W, 3), encoded bytes or paths.")
 
 
-def _choose(column: str | None, names: Sequence[str], usual: Sequence[str], what: str, where: str) -> str:
+def _choose(column: str | None, names: Collection[str], usual: Iterable[str], where: str) -> str:
     if column is not None:
         if column not in names:
             raise DataError(f"{where} has no column {column!r}. It has: {', '.join(names)}.")
         return column
     found = next((name for name in usual if name in names), None)
     if found is None:
-        raise DataError(f"{where}: which column holds the {what}s? It has {', '.join(names)}. Name one with column=.")
+        raise DataError(f"{where}: which column holds the images? It has {', '.join(names)}. Name one with column=.")
     return found
 
 
-def _labels(values: list[Any] | None, column: str | None, where: str) -> tuple[list[int] | None, tuple[str, ...]]:
-    if values is None:
-        return None, ()
+def _labels(
+    values: list[Any] | None, column: str | None, where: str, names: Sequence[str] | None = None
+) -> tuple[list[int] | None, tuple[str, ...]]:
+    """Labels as numbers of classes, which may have `names`."""
+    if values is None or all(value == -1 for value in values):  # how the hub writes a split without labels
+        return None, tuple(names or ())
     if any(value is None for value in values):
         raise DataError(f"{where}: the labels in {column!r} are not all there. Leave out rows without one.")
+    if names is not None:
+        _refuse_labels(values, len(names), column, where)
+        return values, tuple(names)
     if all(isinstance(value, int) for value in values):
         return _numbered(values, column, where)
     classes = sorted({str(value) for value in values})
@@ -327,25 +328,7 @@ def _own_file(path: str, inside: Path, where: str) -> Path:
     )
 
 
-def _rows(values: list[Any]) -> list[str]:
-    """What to call each: the file name a dataset gives, else its row."""
-    names = []
-    for number, value in enumerate(values):
-        path = value.get("path") if isinstance(value, dict) else None
-        names.append(f"row {number}" + (f" ({Path(path).name})" if path else ""))
-    return names
-
-
-def _without_missing(found: ListedImages, values: list[Any], inside: Path) -> ListedImages:
-    """With the encoded images of a column, or those it names `inside` a folder; rows without one are left out and counted."""
-    encoded = [(i, item) for i, value in enumerate(values) if (item := _encoded(value, inside, found.where)) is not None]
-    missing = len(values) - len(encoded)
-    if not encoded:
-        raise DataError(f"{found.where}: the column holds no encoded images (bytes). Name another with column=.")
-    return replace(
-        found,
-        items=[item for _, item in encoded],
-        names=[found.names[i] for i, _ in encoded],
-        labels=None if found.labels is None else [int(found.labels[i]) for i, _ in encoded],
-        dropped={"null": missing} if missing else {},
-    )
+def _row_name(number: int, value: Any) -> str:
+    """What to call an image: the file name a dataset gives, else its row."""
+    path = value.get("path") if isinstance(value, dict) else None
+    return f"row {number}" + (f" ({Path(path).name})" if path else "")

@@ -7,14 +7,14 @@ other colors, a blur. It is seeded by the image itself, so that order never matt
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.closing import Closing
 from layerscope.data.images.imageset import ImageSet, Item, decode, inspect
 from layerscope.data.workers import WorkerError, WorkerPool, cores_here
 from layerscope.errors import DataError, ModelError, UnknownNameError
@@ -169,27 +169,28 @@ _MOST_WORKERS = 8
 _START_AFTER = 400  # images: fewer are done before the processes are up
 
 
-@dataclass(frozen=True)
-class ImageRequest:
-    """Some images and what is wanted of them; `keys` are the images' own, for the seeds of views."""
-
-    what: Literal["inspect", "prepare", "views"]
-    items: Sequence[Item]
-    keys: Sequence[int] = ()
-    views: int = 0
-    seed: int = 0
+def answer(processor: Any, request: tuple[Callable[..., list[Any]], list[Item], tuple[Any, ...]]) -> list[Any]:
+    """What a worker does: one of the three functions below, for some images."""
+    do, items, given = request
+    return do(processor, items, *given)
 
 
-def answer(processor: Any, request: ImageRequest) -> list[Any]:
-    """One answer per image (`inspect`: digest and complaint; `prepare`: an array), or `views` arrays per image."""
-    if request.what == "inspect":
-        return [inspect(item) for item in request.items]
-    if request.what == "prepare":
-        return [prepare(decode(item), processor) for item in request.items]
+def inspected(processor: Any, items: Sequence[Item]) -> list[tuple[bytes, str | None]]:
+    """Each image's digest, and why it cannot be decoded."""
+    return [inspect(item) for item in items]
+
+
+def prepared(processor: Any, items: Sequence[Item]) -> list[np.ndarray]:
+    """The model's input for each image."""
+    return [prepare(decode(item), processor) for item in items]
+
+
+def prepared_views(processor: Any, items: Sequence[Item], keys: Sequence[int], views: int, seed: int) -> list[np.ndarray]:
+    """The same for `views` views of each image; `keys` are the images' own, for the seeds."""
     made = []
-    for item, key in zip(request.items, request.keys, strict=True):
+    for item, key in zip(items, keys, strict=True):
         image = decode(item)
-        made += [prepare(augment(image, view_rng(key, view, request.seed)), processor) for view in range(request.views)]
+        made += [prepare(augment(image, view_rng(key, view, seed)), processor) for view in range(views)]
     return made
 
 
@@ -204,8 +205,16 @@ def prepare(image: Image, processor: Any) -> np.ndarray:
     return np.ascontiguousarray(np.asarray(values)[0])
 
 
-class ImageWorkers:
-    """Answers requests with `workers` child processes, which start when there is much to do; 0 or 1: in this process."""
+class PixelReader(Closing):
+    """Decodes, augments and prepares images with a model's processor. A context.
+
+    Where there are many, `workers` child processes do it; 0 or 1: this process.
+
+    >>> from layerscope.data.images import PixelPreparation
+    >>> with PixelReader(PixelPreparation((4, 4), channels=1)) as reader:
+    ...     reader.read(ImageSet.of([np.zeros((8, 8), np.uint8)]), [0])[0].shape
+    (1, 4, 4)
+    """
 
     def __init__(self, processor: Any = None, workers: int | None = None) -> None:
         self.processor = processor
@@ -216,77 +225,39 @@ class ImageWorkers:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy for another process has workers of its own."""
-        return ImageWorkers, (self.processor, self._asked)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        return PixelReader, (self.processor, self._asked)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
 
-    def map(self, requests: Sequence[ImageRequest]) -> Iterator[list[Any]]:
-        """The answers, in order."""
-        images = sum(len(request.items) * max(1, request.views) for request in requests)
-        # workers that were asked for in so many words start at once
-        if self._pool is None and self._count > 1 and (self._asked is not None or self._done + images >= _START_AFTER):
-            self._pool = WorkerPool(answer, self.processor, self._count, {"OMP_NUM_THREADS": "1"})
-        self._done += images
-        if self._pool is None:
-            return (answer(self.processor, request) for request in requests)
-        return _explained(self._pool.map(requests))
-
-
-def _explained(answers: Iterator[list[Any]]) -> Iterator[list[Any]]:
-    try:
-        yield from answers
-    except WorkerError as error:
-        raise DataError(f"an image could not be prepared: {error}") from error
-
-
-def split_into(items: Sequence[Any], at_once: int = _AT_ONCE) -> list[slice]:
-    """Parts of a list that are asked for one by one."""
-    return [slice(i, i + at_once) for i in range(0, len(items), at_once)]
-
-
-class PixelReader:
-    """Decodes, augments and prepares images with a model's processor, in worker processes where there are many. A context.
-
-    >>> from layerscope.data.images import PixelPreparation
-    >>> with PixelReader(PixelPreparation((4, 4), channels=1)) as reader:
-    ...     reader.read(ImageSet.of([np.zeros((8, 8), np.uint8)]), [0])[0].shape
-    (1, 4, 4)
-    """
-
-    def __init__(self, processor: Any, workers: int | None = None) -> None:
-        self._workers = ImageWorkers(processor, workers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self._workers.close()
+    def inspect(self, items: Sequence[Item]) -> list[tuple[bytes, str | None]]:
+        """Each image's digest, and why it cannot be decoded, or None if it can."""
+        return self._map([(inspected, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)], len(items))
 
     def read(self, images: ImageSet, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Prepared images: (channels, height, width) float32, or (pixels,) numbers of a palette."""
         items = [images.items[int(i)] for i in indices]
-        requests = [ImageRequest("prepare", items[part]) for part in split_into(items)]
-        return [row for rows in self._workers.map(requests) for row in rows]
+        return self._map([(prepared, items[i : i + _AT_ONCE], ()) for i in range(0, len(items), _AT_ONCE)], len(items))
 
     def views(self, images: ImageSet, indices: Sequence[int] | np.ndarray, n_views: int, seed: int) -> list[np.ndarray]:
         """Prepared views, `n_views` of each image, image by image."""
         items = [images.items[int(i)] for i in indices]
         keys = [int.from_bytes(images.digests[int(i)][:8], "big") for i in indices]
-        requests = [
-            ImageRequest("views", items[part], keys[part], n_views, seed) for part in split_into(items, max(1, 16 // n_views))
-        ]
-        return [row for rows in self._workers.map(requests) for row in rows]
+        parts = [slice(i, i + max(1, _AT_ONCE // n_views)) for i in range(0, len(items), max(1, _AT_ONCE // n_views))]
+        return self._map([(prepared_views, items[p], (keys[p], n_views, seed)) for p in parts], len(items) * n_views)
+
+    def _map(self, requests: list[Any], images: int) -> list[Any]:
+        """The answers to all requests, one after the other."""
+        # workers that were asked for in so many words start at once
+        if self._pool is None and self._count > 1 and (self._asked is not None or self._done + images >= _START_AFTER):
+            self._pool = WorkerPool(answer, self.processor, self._count, {"OMP_NUM_THREADS": "1"})
+        self._done += images
+        if self._pool is None:
+            return [one for request in requests for one in answer(self.processor, request)]
+        try:
+            return [one for several in self._pool.map(requests) for one in several]
+        except WorkerError as error:
+            raise DataError(f"an image could not be prepared: {error}") from error

@@ -1,0 +1,63 @@
+"""What a user may write for data: a catalogued name, a file or a folder, or a hub dataset."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from layerscope.errors import DataError
+
+_SPEC = re.compile(
+    r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w.-]*))?(?::(?P<config>[\w.-]+))?(?:/(?P<split>\w[\w.-]*))?", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class HubSpec:
+    """A hub dataset: `org/name`, with `@revision`, `:config` and `/split` where they are not the usual ones."""
+
+    repo: str
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        pin = f"@{self.revision}" if self.revision else ""
+        return f"{self.repo}{pin}{':' + self.config if self.config else ''}/{self.split}"
+
+
+def parse_hub_spec(text: str) -> HubSpec | None:
+    """The dataset that a text names, or None if it does not have the form of one.
+
+    >>> parse_hub_spec("Salesforce/wikitext:wikitext-103-raw-v1/test")
+    HubSpec(repo='Salesforce/wikitext', config='wikitext-103-raw-v1', split='test', revision=None)
+    """
+    match = _SPEC.fullmatch(text)
+    return HubSpec(match["repo"], match["config"], match["split"] or "train", match["revision"]) if match else None
+
+
+def locate(
+    spec: str | os.PathLike[str], catalogued: Collection[str], suffixes: tuple[str, ...] = ()
+) -> str | Path | HubSpec | None:
+    """What a spec names: a catalogued name (a text), what lies on this machine (a path), a hub dataset, or nothing.
+
+    What ends like a file, or lies in a folder that exists, is not looked for on the hub; `hub:org/name` always is.
+    """
+    text = os.fspath(spec)
+    if isinstance(spec, str) and text in catalogued:
+        return text
+    named = isinstance(spec, str) and text.startswith("hub:")
+    hub = parse_hub_spec(text.removeprefix("hub:")) if isinstance(spec, str) else None
+    if named and hub is None:
+        raise DataError(f"{text!r} is not a hub dataset. Write hub:org/name, hub:org/name:config or with /split.")
+    path = Path(text).expanduser()
+    try:
+        found, folder = path.exists(), path.parent.is_dir()
+    except (OSError, ValueError):  # too long or too odd to be asked for as a path at all
+        found, folder = False, False
+    if found and not named:
+        return path
+    return hub if named or not (folder or text.lower().removesuffix(".gz").endswith(suffixes)) else None
