@@ -13,7 +13,8 @@ import layerscope
 from layerscope.data.items import content_key
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.models import wrap
-from layerscope.studies.extreme import Meter, Prompt, plain_vocabulary, prefix, randomized, repeated
+from layerscope.studies import extreme
+from layerscope.studies.extreme import Prompt, plain_vocabulary, prefix, randomized, repeated
 from layerscope.studies.run import study
 from tests.studies.figures import no_figure  # noqa: F401 - a fixture
 from tests.studies.independent import layer_entropies
@@ -53,21 +54,9 @@ def test_every_number_is_that_of_an_independent_computation(family: str, texts: 
     }
     for (condition, level), ids in changed.items():
         for sink in ("keep", "drop"):
-            expected = np.mean([layer_entropies(model, row.tolist(), sink) for row in ids if row is not None], axis=0)
+            expected = np.mean([layer_entropies(model, row.tolist(), sink) for row in ids if len(row)], axis=0)
             got = cells(run, condition=condition, level=level, sink=sink)
             np.testing.assert_allclose(got, expected, atol=2e-5)
-
-
-def test_draws_are_averaged_within_a_prompt(texts: list[str]) -> None:
-    model = tiny_model("llama")
-    both = study("extreme", model, data=texts[:3], levels=[1], conditions=["randomness"], draws=2)
-    prompts = [Prompt.of(model.tokenize([t]).ids[0], model.tokenizer.all_special_ids, content_key(t)) for t in texts[:3]]
-    vocabulary = plain_vocabulary(VOCAB, model.tokenizer.all_special_ids)
-    each = [
-        [layer_entropies(model, randomized(p, 1, seed, vocabulary).tolist(), "keep") for p in prompts] for seed in (0, 1_000_003)
-    ]
-    np.testing.assert_allclose(cells(both, sink="keep"), np.mean(each, axis=(0, 1)), atol=2e-5)
-    assert (both.table["n"] == 3).all()
 
 
 def test_one_token_cannot_be_repeated_further() -> None:
@@ -108,16 +97,16 @@ def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypa
     model = tiny_model("llama")
     whole = study("extreme", model, **{**settings, "out": tmp_path / "whole"})
     calls = 0
-    own = Meter.run
+    own = extreme.measure_prompts
 
-    def counted(self: Meter, *args: object) -> object:
+    def counted(*args: object) -> object:
         nonlocal calls
         calls += 1
         if calls == 4:
             raise KeyboardInterrupt
-        return own(self, *args)  # type: ignore[arg-type]
+        return own(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Meter, "run", counted)
+    monkeypatch.setattr(extreme, "measure_prompts", counted)
     with pytest.raises(KeyboardInterrupt):
         study("extreme", model, **settings)
     run = study("extreme", model, **settings)
@@ -131,7 +120,6 @@ def test_an_interrupted_study_goes_on(texts: list[str], tmp_path: Path, monkeypa
     ("options", "phrase"),
     [
         ({"levels": [2]}, "from 0 to 1"),
-        ({"draws": 0}, "1 or more"),
         ({"levels": []}, "empty list"),
         ({"lengths": [0]}, "1 or more"),
         ({"levels": "x"}, "takes a number"),
@@ -154,9 +142,9 @@ prompts = st.builds(
 )
 
 
-@given(prompts, st.floats(0, 1), st.integers(0, 5), st.sampled_from(["one", "each"]))
-def test_repetition_keeps_the_count_and_draws_from_the_prompt(prompt: Prompt, p: float, seed: int, how: str) -> None:
-    out = repeated(prompt, p, seed, how)  # type: ignore[arg-type]
+@given(prompts, st.floats(0, 1), st.integers(0, 5))
+def test_repetition_keeps_the_count_and_draws_from_the_prompt(prompt: Prompt, p: float, seed: int) -> None:
+    out = repeated(prompt, p, seed)
     assert len(out) == len(prompt)
     assert (out[[0, -1]] == prompt.ids[[0, -1]]).all()
     assert set(out) <= set(prompt.ids)
@@ -206,10 +194,9 @@ def test_draws_depend_on_the_prompt_and_the_seed_alone() -> None:
     assert (randomized(PROMPT, 1, 4, vocabulary) != randomized(other, 1, 4, vocabulary)).any()
 
 
-@pytest.mark.parametrize(("length", "expected"), [(8, [1, 10, 11, 12, 13, 14, 10, 2]), (3, [1, 10, 2]), (9, None), (1, None)])
-def test_prefixes_keep_what_the_tokenizer_adds(length: int, expected: list[int] | None) -> None:
-    out = prefix(PROMPT, length)
-    assert (None if out is None else out.tolist()) == expected
+@pytest.mark.parametrize(("length", "expected"), [(8, [1, 10, 11, 12, 13, 14, 10, 2]), (3, [1, 10, 2]), (9, []), (1, [])])
+def test_prefixes_keep_what_the_tokenizer_adds(length: int, expected: list[int]) -> None:
+    assert prefix(PROMPT, length).tolist() == expected
 
 
 def test_a_prompt_of_special_tokens_is_left_alone() -> None:

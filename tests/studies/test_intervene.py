@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,18 +12,19 @@ import pytest
 import torch
 
 from layerscope.capture import expand_sites
+from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.job import evaluate
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel
-from layerscope.studies.intervene import _Found, _score_answer, _valley_answer
+from layerscope.studies.intervene import _score_answer, _valley_answer, dip_at
 from layerscope.studies.run import study
 from layerscope.studies.shared.sink_edit import SinkEdit, find_sink_activation
 from tests.evaluation.support import write_tasks
 from tests.tiny import tiny_model
 
 LAYER, FEATURES, SIZES = 2, (3, 7), (400.0, -250.0)
-OPTIONS: dict[str, Any] = {"least": 5.0, "massive": 50.0, "layer": -1, "again": False}
+OPTIONS: dict[str, Any] = {"least": 5.0, "massive": 50.0, "layer": -1}
 
 
 def planted(family: str = "llama") -> LoadedModel:
@@ -206,44 +206,32 @@ def test_a_model_without_a_sink_is_refused_with_the_way_out(texts: list[str]) ->
         study("intervene", tiny_model("llama"), data=texts, tasks="none", layer=9)
 
 
-class Curve(_Found):
-    """A condition with a curve of prompt entropy alone."""
-
-    def __init__(self, name: str, curve: list[float]) -> None:
-        super().__init__(name, "m", None, pd.DataFrame(), len(curve) - 1, [])
-        self.curve = np.tile(curve, (4, 1))
-
-    def entropies(self, texts: int, sink: str = "keep") -> np.ndarray:
-        return self.curve
-
-
 def test_a_dip_elsewhere_is_not_the_valley_that_was_edited() -> None:
-    before = SimpleNamespace(kept=SimpleNamespace(is_valley=True, place=4))
-    gone = Curve("remove", [4.0, 3.5, 4.0, 4.0, 4.0, 4.0, 3.9])  # an older dip at layer 1 is left
-    same = Curve("matched", [4.0, 3.5, 4.0, 4.0, 1.0, 1.5, 3.9])
-    assert same.dip_at(4, 4) == pytest.approx((2.9, 2.9 / 3.9))
-    answer = _valley_answer(cast("Any", before), [gone], [same], 4)
+    gone = np.array([4.0, 3.5, 4.0, 4.0, 4.0, 4.0, 3.9])  # an older dip at layer 1 is left
+    same = np.array([4.0, 3.5, 4.0, 4.0, 1.0, 1.5, 3.9])
+    assert dip_at(gone, 4)[1] < LEAST_SHARE
+    assert dip_at(same, 4) == pytest.approx((2.9, 2.9 / 3.9))
+    answer = _valley_answer(4, {"none", "matched"}, ["remove"], ["matched"])
     assert answer == "the valley at layer 4 goes under remove; it stays under the control matched"
 
 
-def condition(name: str, scores: list[list[float]]) -> Any:
-    """A condition with scores alone: tasks by layers."""
-    rows = [{"task": f"t{i}", "layer": k, "value": value} for i, task in enumerate(scores) for k, value in enumerate(task)]
-    return _Found(name, "m", None, pd.DataFrame(rows), len(scores[0]) - 1, [])
-
-
 def test_a_fall_counts_for_the_sink_only_where_it_is_larger_than_the_controls() -> None:
-    base = condition("none", [[50, 60], [52, 70], [48, 65], [50, 68]])
-    fallen = condition("remove", [[50, 50], [52, 61], [48, 54], [50, 58]])
-    still = condition("control", [[50, 60], [52, 70.5], [48, 64.5], [50, 68]])
-    alike = condition("matched", [[50, 51], [52, 60], [48, 55], [50, 57.5]])
-    assert _score_answer(base, [fallen], [still]) == [
+    scores = {  # tasks by layers
+        "none": [[50, 60], [52, 70], [48, 65], [50, 68]],
+        "remove": [[50, 50], [52, 61], [48, 54], [50, 58]],
+        "control": [[50, 60], [52, 70.5], [48, 64.5], [50, 68]],
+        "matched": [[50, 51], [52, 60], [48, 55], [50, 57.5]],
+    }
+    by_condition = {name: pd.DataFrame(rows) for name, rows in scores.items()}
+    assert _score_answer(by_condition, ["remove"], ["control"]) == [
         "scores of the last layer fall under remove",
         "under remove clearly more than under control",
     ]
-    assert _score_answer(base, [fallen], [still, alike])[1] == "under remove not clearly more than under matched"
-    assert _score_answer(base, [fallen], []) == [
+    alike = _score_answer(by_condition, ["remove"], ["control", "matched"])[1]
+    assert alike == "under remove not clearly more than under matched"
+    assert _score_answer(by_condition, ["remove"], []) == [
         "scores of the last layer fall under remove",
         "which an edit of this size may do by itself",
     ]
-    assert _score_answer(base, [still], [alike]) == ["scores of the last layer do not clearly move under control"]
+    still = _score_answer(by_condition, ["control"], ["matched"])
+    assert still == ["scores of the last layer do not clearly move under control"]

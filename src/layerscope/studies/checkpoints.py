@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.core.statistics import Interval
 from layerscope.errors import InvalidValueError, LayerscopeError, UnknownNameError
+from layerscope.metrics import metrics
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, mean_of, means_of, middle_half
+from layerscope.studies.shared.curves import SINKS, means_of, middle_half
 from layerscope.studies.shared.figures import Figure, draw_ordered
 from layerscope.studies.shared.models import CURVES, Request, Spec, canonical, read_specs
-from layerscope.studies.shared.profiles import Profiles, Valleys, by_layer, deeper, invariance
+from layerscope.studies.shared.profiles import Profiles, Valleys, deeper, invariance
 from layerscope.studies.shared.words import MOVES, in_short, join_words, sentence
 
 log = logging.getLogger("layerscope")
@@ -72,9 +72,7 @@ class Checkpoints(Study):
         models = list(conventions["models"].values())
         warnings = not_one_training(steps, models) + same_weights(steps, [model.get("weights_sha256") for model in models])
         warnings += dict.fromkeys(line for run in runs.values() for line in run.manifest["warnings"])
-        profiles = list(runs.values())
-        views = invariance(profiles[0], profiles[-1], (f"step {steps[0].shown}", f"step {steps[-1].shown}"))
-        return Result(table, [*verdict(steps, profiles, runs.valleys, runs.texts, request.seed), *views], conventions, warnings)
+        return Result(table, verdict([step.shown for step in steps], runs), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""
@@ -200,32 +198,22 @@ def forget_download(spec: Spec, commit: str | None) -> bool:
     return True
 
 
-def verdict(steps: list[TrainingStep], runs: list[Profile], valleys: list[Valleys], texts: int, seed: int) -> list[str]:
+def verdict(steps: list[str], runs: Profiles) -> list[str]:
     """When the valley forms, with the sink token and without it, and how the metrics move."""
-    out = [in_short(_answer(steps, valleys)), _forms(steps, valleys, "keep"), _forms(steps, valleys, "drop")]
-    first, last = valleys[0], valleys[-1]
-    kept, dropped = deeper(first.kept, last.kept, seed), deeper(first.dropped, last.dropped, seed)
-    span = f"from step {steps[0].shown} to step {steps[-1].shown}"
+    valleys, profiles = runs.valleys, list(runs.values())
+    firsts = {sink: next((i for i, v in enumerate(valleys) if v.by_sink[sink].is_valley), None) for sink in SINKS}
+    out = [_forms(steps, valleys, sink, first) for sink, first in firsts.items()]
+    kept, dropped = deeper(valleys[0], valleys[-1], runs.seed)
+    span = f"from step {steps[0]} to step {steps[-1]}"
     out.append(f"The deepest dip changes by {kept} nats {span}; without the sink token by {dropped}.")
-    for metric, unit in (("prompt_entropy", "nats"), ("curvature", "radians")):
-        if metric not in set(runs[0].table["metric"]):
-            continue
-        out.append(_movement(runs, metric, unit, texts, seed, span))
-        if metric == "prompt_entropy" and len(steps) > 2:
-            out.append(_course(steps, runs, seed))
-    pooled = [_pooled(runs, metric) for metric in ("dataset_entropy", "effective_rank", "sink_ratio")]
-    shown = [text for text in pooled if text]
-    if shown:
-        out.append(f"At the middle layer, {span}: {'; '.join(shown)}.")
-    return out
+    measured = set(profiles[0].table["metric"])
+    out += [_movement(runs, metric, span) for metric in ("prompt_entropy", "curvature") if metric in measured]
+    out += invariance(profiles[0], profiles[-1], (f"step {steps[0]}", f"step {steps[-1]}"))
+    return [in_short(_answer(*(None if first is None else steps[first] for first in firsts.values()))), *out]
 
 
-def _answer(steps: list[TrainingStep], valleys: list[Valleys]) -> str:
-    """Whether and when a valley forms."""
-    firsts = []
-    for dips in ([v.kept for v in valleys], [v.dropped for v in valleys]):
-        firsts.append(next((step.shown for step, dip in zip(steps, dips, strict=True) if dip.is_valley), None))
-    kept, dropped = firsts
+def _answer(kept: str | None, dropped: str | None) -> str:
+    """Whether and when a valley forms, from the first steps that have a clear one."""
     if kept is None and dropped is None:
         return "no clear valley of prompt entropy forms by the last step, with the sink token or without it"
     if kept is None:
@@ -234,60 +222,29 @@ def _answer(steps: list[TrainingStep], valleys: list[Valleys]) -> str:
     return f"a valley of prompt entropy is first clear at step {kept}, {tail}"
 
 
-def _forms(steps: list[TrainingStep], valleys: list[Valleys], sink: str) -> str:
-    words = "" if sink == "keep" else "Without the sink token: "
-    dips = [v.kept if sink == "keep" else v.dropped for v in valleys]
-    clear = [i for i, dip in enumerate(dips) if dip.is_valley]
+def _forms(steps: list[str], valleys: list[Valleys], sink: str, first: int | None) -> str:
+    dips = [valley.by_sink[sink] for valley in valleys]
     deepest = max(range(len(dips)), key=lambda i: np.nan_to_num(dips[i].depth.value, nan=-1.0))
-    depth = f"{dips[deepest].depth.format(signed=False)} nats at step {steps[deepest].shown}"
-    if not clear:
-        return sentence(f"{words}no step has a clear valley of prompt entropy; the deepest dip is {depth}.")
-    place = f"layer {dips[clear[0]].place} of {valleys[clear[0]].layers}"
-    text = f"{words}the valley of prompt entropy is first clear at step {steps[clear[0]].shown} ({place})"
-    if len(clear) < len(steps) - clear[0]:
-        gone = [steps[i].shown for i in range(clear[0], len(steps)) if i not in clear]
-        text += f", is not clear at step{'s' * (len(gone) > 1)} {', '.join(gone)}"
-    elif clear[0] == 0:
-        text += ", the first one measured"
-    return sentence(f"{text}, and is deepest with {depth}.")
+    text = "no step has a clear valley of prompt entropy"
+    if first is not None:
+        clear = [step for step, dip in zip(steps, dips, strict=True) if dip.is_valley]
+        place = f"layer {dips[first].place} of {valleys[first].layers}"
+        text = f"prompt entropy has a clear valley at {len(clear)} of {len(steps)} steps, first at step {clear[0]} ({place})"
+    depth = f"{dips[deepest].depth.format(signed=False)} nats at step {steps[deepest]}"
+    return sentence(f"{'Without the sink token: ' * (sink == 'drop')}{text}; the deepest dip is {depth}.")
 
 
-def _movement(runs: list[Profile], metric: str, unit: str, texts: int, seed: int, span: str) -> str:
+def _movement(runs: Profiles, metric: str, span: str) -> str:
     """The change over training of the middle half of the layers and of the others."""
-    changes = []
-    name = metric.replace("_", " ").capitalize()
-    for sink in SINKS:
-        one, other = (by_layer(run, metric, sink, texts) for run in (runs[0], runs[-1]))
-        if one.shape != other.shape:
-            return f"{name}: the steps have different numbers of layers, nothing to pair."
-        inner = middle_half(one.shape[1])
-        changes.append(means_of(((other - one)[:, where].mean(1) for where in (inner, ~inner)), seed))
-    (kept, ends), (dropped, without) = changes
-    also = "also " * (kept.sign == ends.sign != 0) + MOVES[ends.sign]
-    text = f"{name} {MOVES[kept.sign]} in the middle half of the layers {span}, {kept} {unit}"
-    return f"{text}, and {also} in the others, {ends}; without the sink token {dropped} and {without}."
-
-
-def _course(steps: list[TrainingStep], runs: list[Profile], seed: int) -> str:
-    """Prompt entropy of the middle half of the layers at every step: what lies between the first and the last."""
-    sentences = []
-    for step, run in zip(steps, runs, strict=True):
-        values = by_layer(run, "prompt_entropy", "keep")
-        mean = mean_of(values[:, middle_half(values.shape[1])].mean(1), seed)
-        sentences.append(f"{mean.format(signed=False)} at step {step.shown}")
-    return f"  On the way: {', '.join(sentences)}."
-
-
-def _pooled(runs: list[Profile], metric: str) -> str | None:
-    """A metric of all prompts together at the middle layer, before and after, each with its interval."""
-    if metric not in set(runs[0].table["metric"]):
-        return None
-    sentences = []
-    for run in (runs[0], runs[-1]):
-        curve = run.curve(metric)
-        found = Interval.from_row(curve.iloc[(curve["depth"] - 0.5).abs().argmin()])
-        sentences.append(f"{found.value:.3g} ({found.low:.3g} to {found.high:.3g})")
-    return f"{metric.replace('_', ' ')} {sentences[0]} → {sentences[1]}"
+    name, known = metric.replace("_", " ").capitalize(), metrics()[metric].info
+    if len({valley.layers for valley in runs.valleys}) > 1:
+        return f"{name}: the steps have different numbers of layers, nothing to pair."
+    pair = runs.minus(runs.valleys[0].label, runs.valleys[-1].label, [(metric, "raw")])
+    inner = middle_half(pair.blocks + 1)
+    changes = [values[:, where].mean(1) for values in pair.values.values() for where in (inner, ~inner)]
+    kept, ends, dropped, without = means_of(changes, runs.seed)
+    text = f"{name} {MOVES[kept.sign]} in the middle half of the layers {span}, {kept} {known.unit}"
+    return f"{text}, and {MOVES[ends.sign]} in the others, {ends}; without the sink token {dropped} and {without}."
 
 
 STUDY = Checkpoints()

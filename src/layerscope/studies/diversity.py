@@ -245,7 +245,7 @@ def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[Nest
     bar.begin("texts and their halves|texts", 3 * sum(len(set(texts)) for texts in readings.values()))
     for name, every in readings.items():
         texts = sorted(set(every))
-        whole = vectors_of(request, model, texts, name, bar, entropy=True)
+        whole = vectors_of(request, model, texts, name, bar, "keep")
         first, second = zip(*map(halves, texts), strict=True)
         parts = [vectors_of(request, model, half, f"{name}-{k}", bar)["vectors"] for k, half in enumerate((first, second))]
         vectors[name] = ({text: i for i, text in enumerate(texts)}, whole, parts)
@@ -255,7 +255,7 @@ def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[Nest
         place, whole, parts = vectors[corpus.reading]
         rows = np.array([place[text] for text in corpus.texts])
         ranks = reciprocal_ranks(parts[0][:, rows], parts[1][:, rows], corpus.texts)
-        out.append(_measure(corpus, whole["vectors"][:, rows], ranks, whole["entropy"][:, rows], request.seed))
+        out.append(_measure(corpus, whole["vectors"][:, rows], ranks, whole["keep"][:, rows], request.seed))
         bar.advance(1)
     return out
 

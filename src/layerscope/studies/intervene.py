@@ -12,8 +12,8 @@ the controls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,14 @@ from layerscope.core.statistics import INTERVAL, Interval, student_interval
 from layerscope.core.valley import LEAST_SHARE
 from layerscope.errors import LayerscopeError
 from layerscope.models import LoadedModel
+from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS, style_axis
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, VALUES, mean_of, mean_table, whole_layer
+from layerscope.studies.shared.curves import VALUES, mean_of, whole_layer
 from layerscope.studies.shared.figures import Figure, band, draw_panel, grid, head, legend_below
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
-from layerscope.studies.shared.profiles import VALLEY, Valleys, by_layer, profile_rows
+from layerscope.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows
 from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
 from layerscope.studies.shared.words import MOVES, in_short, join_words
 from layerscope.studies.shared.work import most_tokens, score_tasks
@@ -50,7 +51,6 @@ class Intervene(Study):
     options = (
         Option("edits", list(EDITS), "edits of the forward pass; the last three are controls", valid=EDITS, filled=True),
         Option("layer", -1, "layer whose output is edited; -1: where the sink appears", least=-1),
-        Option("again", False, "also edit every later layer, where the sink comes back"),
         Option("least", 5.0, "a token is a sink if its norm is at least this many times the text's median", least=1),
         Option("massive", 50.0, "a feature carries the sink if its entry is at least this many times the text's median", least=1),
         Option("tasks", ["small"], "tasks to score, as for `layerscope evaluate --tasks`; `none` scores nothing"),
@@ -69,9 +69,11 @@ class Intervene(Study):
         if model.kind != "texts":
             raise LayerscopeError(f"the study intervene reads texts, and {given.label} reads {model.kind}.")
         sink = find_sink_activation(model, _prompts(request, model), request.options)
-        found = [_measure(request, model, given.label, edit, sink, bar) for edit in [NONE, *request.options["edits"]]]
-        texts = len(request.texts or ())
-        table = pd.concat([part for each in found for part in each.tables(found[0], texts, request.seed)], ignore_index=True)
+        conditions = [NONE, *request.options["edits"]]
+        found = {edit: _measure(request, model, given.label, edit, sink, bar) for edit in conditions}
+        runs = Profiles(request, {edit: run for edit, (run, _, _) in found.items()})
+        scores = {edit: own for edit, (_, own, _) in found.items()}
+        table = pd.concat([rows.assign(model=given.label) for rows in _tables(runs, scores)])[_COLUMNS].reset_index(drop=True)
         conventions = {
             "models": {given.label: model.identity},
             "sink": sink.facts(),
@@ -80,8 +82,8 @@ class Intervene(Study):
             "differences": "condition minus none, of each prompt, then their mean",
             "scores": f"mean over texts, {DEFAULT_READOUT}, × 100; intervals of changes are Student's, over tasks",
         }
-        warnings = list(dict.fromkeys(line for each in found for line in each.warnings))
-        return Result(table, verdict(found, sink, texts, request.seed), conventions, warnings)
+        warnings = list(dict.fromkeys(line for run, _, notes in found.values() for line in [*run.manifest["warnings"], *notes]))
+        return Result(table, verdict(runs, scores, sink), conventions, warnings)
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """The curves with all tokens."""
@@ -115,175 +117,130 @@ def _prompts(request: Request, model: LoadedModel) -> list[np.ndarray]:
 # --- measuring ------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Found:
-    """The profile, valley and scores of one condition."""
-
-    condition: str
-    label: str
-    run: Any
-    scores: pd.DataFrame  # task, layer, value × 100
-    blocks: int
-    warnings: list[str]
-
-    def entropies(self, texts: int, sink: str = "keep") -> np.ndarray:
-        return by_layer(self.run, "prompt_entropy", sink, texts)
-
-    def valleys(self, texts: int, seed: int) -> Valleys:
-        return replace(Valleys.of(self.run, self.label, seed, texts), label=self.condition)
-
-    def dip_at(self, place: int, texts: int) -> tuple[float, float]:
-        """How far mean prompt entropy at a layer lies below its lower shoulder: nats, and as a share of the shoulder."""
-        curve = np.nanmean(self.entropies(texts), axis=0)
-        shoulder = min(curve[: place + 1].max(), curve[place:].max())
-        return float(shoulder - curve[place]), float((shoulder - curve[place]) / shoulder) if shoulder else 0.0
-
-    def ratio(self) -> float:
-        rows = self.run.table[(self.run.table["metric"] == "sink_ratio") & (self.run.table["normalization"] == "raw")]
-        return float(rows["value"].max())
-
-    def mean_scores(self) -> pd.Series:
-        return self.scores.groupby("layer")["value"].mean()
-
-    def tables(self, base: _Found, texts: int, seed: int) -> list[pd.DataFrame]:
-        parts = [profile_rows(self.run, self.label, kind="value")]
-        if self is not base:
-            changes = {sink: self.entropies(texts, sink) - base.entropies(texts, sink) for sink in SINKS}
-            common = {"kind": "difference", "metric": "prompt_entropy", "normalization": "raw"}
-            settings = [
-                ({**common, **whole_layer(layer, self.blocks), "sink": sink}, change[:, layer])
-                for sink, change in changes.items()
-                for layer in range(self.blocks + 1)
-            ]
-            parts.append(mean_table(settings, seed, _COLUMNS))
-        parts.append(pd.DataFrame(self.valleys(texts, seed).rows(kind="valley")))
-        if len(self.scores):
-            places = pd.DataFrame([whole_layer(int(layer), self.blocks) for layer in self.scores["layer"]])
-            own = self.scores.reset_index(drop=True)
-            parts.append(own.assign(**places, kind="score", metric="score", normalization="raw", n=1))
-        return [part.assign(model=self.label, condition=self.condition).reindex(columns=_COLUMNS) for part in parts]
+Scores = Mapping[str, pd.DataFrame]  # by condition: tasks by layers, × 100; empty where nothing was scored
 
 
-def _measure(request: Request, model: LoadedModel, label: str, edit: str, sink: SinkActivation, bar: Progress) -> _Found:
-    options = request.options
+def _measure(
+    request: Request, model: LoadedModel, label: str, edit: str, sink: SinkActivation, bar: Progress
+) -> tuple[Profile, pd.DataFrame, list[str]]:
+    """The profile and the scores of one condition, and which tasks could not be scored."""
     own = replace(request, work=request.work / edit)
     with SinkEdit(model, sink, edit, request.seed):
         run = profile_of(replace(own, model_options={}, engine=None), Spec(model, label), _METRICS, bar)
-        scores = pd.DataFrame(columns=["task", "layer", "value"])
-        notes: list[str] = []
-        if options["tasks"] and options["tasks"] != [NONE]:
-            bar.begin(f"scores, {edit}|", 1)
-            # never the common store: these vectors are not the model's own
-            evaluation, notes = score_tasks(own, model, label, store=own.work / "vectors")
-            scores = evaluation.scores.assign(value=100 * evaluation.scores["score"])[["task", "layer", "value"]]
-    return _Found(edit, label, run, scores, model.n_blocks, [*run.manifest["warnings"], *notes])
+        if request.options["tasks"] in ([], [NONE]):
+            return run, pd.DataFrame(), []
+        bar.begin(f"scores, {edit}|", 1)
+        # never the common store: these vectors are not the model's own
+        evaluation, notes = score_tasks(own, model, label, store=own.work / "vectors")
+        return run, 100 * evaluation.scores.pivot(index="task", columns="layer", values="score"), notes
 
 
-def verdict(found: Sequence[_Found], sink: SinkActivation, texts: int, seed: int) -> list[str]:
+def _tables(runs: Profiles, scores: Scores) -> Iterator[pd.DataFrame]:
+    """Of every condition: its profile, its differences from the model as it is, its valleys and its scores."""
+    for valley in runs.valleys:
+        edit = valley.label
+        parts = [profile_rows(runs[edit], edit, kind="value"), pd.DataFrame(valley.rows(kind="valley"))]
+        if edit != NONE:
+            parts.insert(1, runs.minus(NONE, edit, [("prompt_entropy", "raw")]).table(kind="difference"))
+        if len(scores[edit]):
+            rows = scores[edit].reset_index().melt("task", var_name="layer")
+            places = pd.DataFrame([whole_layer(int(layer), valley.layers) for layer in rows["layer"]])
+            parts.append(rows.assign(**places, kind="score", metric="score", normalization="raw", n=1))
+        for part in parts:
+            yield part.assign(condition=edit).reindex(columns=_COLUMNS)
+
+
+def dip_at(curve: np.ndarray, place: int) -> tuple[float, float]:
+    """How far a curve at a layer lies below its lower shoulder: in its unit, and as a share of the shoulder."""
+    shoulder = min(curve[: place + 1].max(), curve[place:].max())
+    return float(shoulder - curve[place]), float((shoulder - curve[place]) / shoulder) if shoulder else 0.0
+
+
+def verdict(runs: Profiles, scores: Scores, sink: SinkActivation) -> list[str]:
     """Where the sink is, then every condition's valley and scores beside those of the model as it is."""
-    base = found[0]
-    before = base.valleys(texts, seed)
+    before, *others = runs.valleys
+    place = before.kept.place
     carriers = join_words([f"{i} ({t:.0f} ×)" for i, t in list(zip(sink.features, sink.times, strict=True))[:5]])
     more = f" and {len(sink.features) - 5} more" if len(sink.features) > 5 else ""
     out = [
-        f"The sink appears at layer {sink.layer} of {base.blocks}: the largest token is {sink.ratio:.1f} × the median norm "
+        f"The sink appears at layer {sink.layer} of {before.layers}: the largest token is {sink.ratio:.1f} × the median norm "
         f"there, the first token in {100 * sink.first:.0f} % of texts; feature{'s' * (len(sink.features) != 1)} {carriers}{more} "
         "carry it (entry over the text's median entry).",
         f"As it is: {before.sentence()}",
     ]
-    for each in found[1:]:
-        change = each.entropies(texts) - base.entropies(texts)
-        place = before.kept.place
-        there = mean_of(change[:, place], seed)
+    dips = {edit: dip_at(np.nanmean(by_layer(run, "prompt_entropy", "keep"), axis=0), place) for edit, run in runs.items()}
+    ratios = {edit: float(run.curve("sink_ratio")["value"].max()) for edit, run in runs.items()}
+    for valley in others:
+        edit = valley.label
+        changes = runs.minus(NONE, edit, [("prompt_entropy", "raw")]).values
+        there = mean_of(changes["prompt_entropy", "raw", "keep"][:, place], runs.seed)
         out.append(
-            f"{each.condition}: the largest token is at most {each.ratio():.1f} × the median (before: {base.ratio():.1f}); "
-            f"prompt entropy at layer {place} {MOVES[there.sign]}, {there} nats, and its dip there is "
-            f"{each.dip_at(place, texts)[0]:.2f} (before: {base.dip_at(place, texts)[0]:.2f}). "
-            f"{each.valleys(texts, seed).sentence()}"
+            f"{edit}: the largest token is at most {ratios[edit]:.1f} × the median (before: {ratios[NONE]:.1f}); prompt entropy "
+            f"at layer {place} {MOVES[there.sign]}, {there} nats, and its dip there is {dips[edit][0]:.2f} (before: "
+            f"{dips[NONE][0]:.2f}). {valley.sentence()}"
         )
-        if len(each.scores):
-            out.append(f"  {_score_sentence(base, each)}")
-    removals = [each for each in found[1:] if each.condition not in CONTROLS]
-    controls = [each for each in found[1:] if each.condition in CONTROLS]
-    for each in removals:
-        parts = [f"{control.condition} by {_change(control, each)}" for control in controls if len(control.scores)]
-        if parts and len(each.scores):
-            out.append(
-                f"{each.condition} against the controls, points at the last layer, over tasks: it differs from "
-                f"{join_words(parts)}."
-            )
-    answer = _valley_answer(before, removals, controls, texts)
-    return [in_short("; ".join([answer, *_score_answer(base, removals, controls)])), *out]
+        if len(scores[edit]):
+            out.append(f"  {_score_sentence(scores, edit)}")
+    removals, controls = ([v.label for v in others if (v.label in CONTROLS) is wanted] for wanted in (False, True))
+    if controls and len(scores[NONE]):
+        for edit in removals:
+            parts = join_words(f"{control} by {_change(scores, control, edit)}" for control in controls)
+            out.append(f"{edit} against the controls, points at the last layer, over tasks: it differs from {parts}.")
+    answer = "the model has no clear valley to begin with"
+    if before.kept.is_valley:
+        answer = _valley_answer(place, {edit for edit, (_, share) in dips.items() if share >= LEAST_SHARE}, removals, controls)
+    return [in_short("; ".join([answer, *_score_answer(scores, removals, controls)])), *out]
 
 
-def _valley_answer(before: Valleys, removals: Sequence[_Found], controls: Sequence[_Found], texts: int) -> str:
-    """What becomes of the valley where it was: dips elsewhere do not count for it."""
-    if not before.kept.is_valley:
-        return "the model has no clear valley to begin with"
-    place = before.kept.place
-
-    def which(found: Sequence[_Found], there: bool) -> list[str]:
-        return [each.condition for each in found if (each.dip_at(place, texts)[1] >= LEAST_SHARE) is there]
-
-    gone, left = which(removals, False), which(removals, True)
-    parts = [f"the valley at layer {place} goes under {join_words(gone)}"] * bool(gone)
-    parts += [f"the valley at layer {place} stays under {join_words(left)}"] * bool(left)
-    if not removals:
-        parts = ["no edit but controls was asked for"]
-    for names, does in ((which(controls, False), "goes"), (which(controls, True), "stays")):
-        if names:
-            parts.append(f"it {does} under the control{'s' * (len(names) != 1)} {join_words(names)}{', too' * (does == 'goes')}")
+def _valley_answer(place: int, left: Collection[str], removals: Sequence[str], controls: Sequence[str]) -> str:
+    """What becomes of the valley where it was; `left` are the conditions that leave it. Dips elsewhere do not count for it."""
+    parts = [] if removals else ["no edit but controls was asked for"]
+    for there, does in ((False, "goes"), (True, "stays")):
+        if names := [edit for edit in removals if (edit in left) is there]:
+            parts.append(f"the valley at layer {place} {does} under {join_words(names)}")
+    for there, does in ((False, "goes"), (True, "stays")):
+        if names := [edit for edit in controls if (edit in left) is there]:
+            parts.append(f"it {does} under the control{'s' * (len(names) != 1)} {join_words(names)}{', too' * (not there)}")
     return "; ".join(parts if controls else [*parts, "no control was run"])
 
 
-def _score_answer(base: _Found, removals: Sequence[_Found], controls: Sequence[_Found]) -> list[str]:
+def _score_answer(scores: Scores, removals: Sequence[str], controls: Sequence[str]) -> list[str]:
     """What the scores of the last layer do under each removal, and whether they do it more than under every control."""
-    scored = [each for each in removals if len(each.scores)]
-    against = [each for each in controls if len(each.scores)]
+    if not len(scores[NONE]):
+        return []
+    signs = {edit: _change(scores, NONE, edit).sign for edit in removals}
     parts = []
     for sign, word in {1: "rise", -1: "fall", 0: "do not clearly move"}.items():
-        own = [each for each in scored if _change(base, each).sign == sign]
+        own = [edit for edit in removals if signs[edit] == sign]
         if own:
-            parts.append(f"scores of the last layer {word} under {join_words([each.condition for each in own])}")
+            parts.append(f"scores of the last layer {word} under {join_words(own)}")
         if not own or not sign:
             continue
-        for each in own:
-            alike = [control.condition for control in against if _change(control, each).sign != sign]
-            if alike:
-                parts.append(f"under {each.condition} not clearly more than under {join_words(alike)}")
-            elif against:
-                parts.append(
-                    f"under {each.condition} clearly more than under {join_words([control.condition for control in against])}"
-                )
-        if not against:
+        for edit in own if controls else []:
+            alike = [control for control in controls if _change(scores, control, edit).sign != sign]
+            parts.append(f"under {edit} {'not ' * bool(alike)}clearly more than under {join_words(alike or controls)}")
+        if not controls:
             parts.append("which an edit of this size may do by itself")
     return parts
 
 
-def _changes(base: _Found, each: _Found) -> pd.DataFrame:
-    """Score minus the base's score: tasks by layers."""
-    one, two = (found.scores.pivot(index="task", columns="layer", values="value") for found in (base, each))
-    return (two - one).dropna()
-
-
-def _change(base: _Found, each: _Found, layer: int | None = None) -> Interval:
+def _change(scores: Scores, base: str, edit: str, layer: int | None = None) -> Interval:
     """The mean change over tasks at a layer, the last by default, with Student's interval where there are enough tasks."""
-    change = _changes(base, each)
-    values = change[change.columns.max() if layer is None else layer].to_numpy()
-    return student_interval(values, _FEWEST_TASKS)
+    change = (scores[edit] - scores[base]).dropna()
+    return student_interval(change[change.columns.max() if layer is None else layer].to_numpy(), _FEWEST_TASKS)
 
 
-def _score_sentence(base: _Found, each: _Found) -> str:
+def _score_sentence(scores: Scores, edit: str) -> str:
     """The best layer's and the last layer's mean score, before and after, and where the change is largest."""
-    one, two = base.mean_scores(), each.mean_scores()
+    one, two = scores[NONE].mean(), scores[edit].mean()
     best, now = int(one.idxmax()), int(two.idxmax())  # type: ignore[call-overload]
     last = int(one.index.max())
-    change = _changes(base, each)
+    change = (scores[edit] - scores[NONE]).dropna()
     worst = int(change.mean().abs().idxmax())  # type: ignore[call-overload]
     return (
         f"Scores, mean of {len(change)} tasks: best {one[best]:.1f} at layer {best} → {two[now]:.1f} at layer {now}; "
-        f"last layer {one[last]:.1f} → {two[last]:.1f}, {_change(base, each)} points over tasks; "
-        f"most at layer {worst}, {_change(base, each, worst)}."
+        f"last layer {one[last]:.1f} → {two[last]:.1f}, {_change(scores, NONE, edit)} points over tasks; "
+        f"most at layer {worst}, {_change(scores, NONE, edit, worst)}."
     )
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import pandas as pd
 
-from layerscope.core.statistics import Interval
 from layerscope.progress import Progress
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import SINKS, mean_of
 from layerscope.studies.shared.figures import Figure, draw_ordered
 from layerscope.studies.shared.models import CURVES, Request, canonical, read_specs, token_fingerprint
-from layerscope.studies.shared.profiles import Profiles, Valleys, by_layer, deeper, invariance
-from layerscope.studies.shared.words import in_short, sentence
+from layerscope.studies.shared.profiles import Profiles, by_layer, deeper, invariance
+from layerscope.studies.shared.words import in_short
+
+_DEEPENS = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}
 
 
 class Scale(Study):
@@ -49,13 +50,7 @@ class Scale(Study):
         families = {str(run.manifest["model"]["family"]) for run in runs.values()}
         if len(families) > 1:
             warnings.insert(0, f"these are not sizes of one family ({', '.join(sorted(families))}): more than size differs.")
-        (smallest, one), *_, (largest, other) = runs.items()
-        means = {}
-        for sink in SINKS:
-            small, large = (by_layer(run, "prompt_entropy", sink, runs.texts).mean(1) for run in (one, other))
-            means[sink] = mean_of(large - small, request.seed)
-        sentences = [*_verdict(runs.valleys, sizes, means, request.seed), *invariance(one, other, (smallest, largest))]
-        return Result(table, sentences, runs.conventions, warnings)
+        return Result(table, verdict(runs, sizes), runs.conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, a color per size."""
@@ -64,25 +59,27 @@ class Scale(Study):
         return draw_ordered(table, labels, [f"{label}\n{sizes[label] / 1e6:.3g} M" for label in labels], "model", manifest)
 
 
-def _verdict(valleys: list[Valleys], sizes: dict[str, int], means: dict[str, Interval], seed: int) -> list[str]:
-    first, last = valleys[0], valleys[-1]
-    out: list[str] = []
-    does_by_sink: list[str] = []
-    for sink, words in (("keep", ""), ("drop", "Without the sink token: ")):
-        one, other = (v.kept if sink == "keep" else v.dropped for v in (first, last))
-        change = deeper(one, other, seed)
-        does = {1: "deepens", -1: "gets shallower", 0: "does not clearly change"}[change.sign]
-        where = f"from {first.label} ({sizes[first.label] / 1e6:.3g} M) to {last.label} ({sizes[last.label] / 1e6:.3g} M)"
-        does_by_sink.append(does)
-        out.append(sentence(f"{words}the deepest dip of prompt entropy {does} {where}: {change} nats."))
+def verdict(runs: Profiles, sizes: dict[str, int]) -> list[str]:
+    """What the dip does from the smallest size to the largest, with the sink token and without it."""
+    (smallest, one), *_, (largest, other) = runs.items()
+    valleys = runs.valleys
+    kept, dropped = deeper(valleys[0], valleys[-1], runs.seed)
+    where = f"from {smallest} ({sizes[smallest] / 1e6:.3g} M) to {largest} ({sizes[largest] / 1e6:.3g} M)"
+    text = f"The deepest dip of prompt entropy {_DEEPENS[kept.sign]} {where}: {kept} nats"
+    out = [f"{text}; without the sink token it {_DEEPENS[dropped.sign]}, {dropped}."]
     if len(valleys) > 2:
-        steps = [f"{a.label} → {b.label} {deeper(a.kept, b.kept, seed)}" for a, b in pairwise(valleys)]
+        steps = [f"{a.label} → {b.label} {deeper(a, b, runs.seed)[0]}" for a, b in pairwise(valleys)]
         out.append(f"Step by step: {', '.join(steps)}.")
     out += [valley.sentence() for valley in valleys]
-    out.append(f"Mean over layers, {last.label} minus {first.label}: {means['keep']}; without the sink token {means['drop']}.")
-    with_sink, without_sink = does_by_sink
-    tail = "the same holds without the sink token" if with_sink == without_sink else f"without the sink token it {without_sink}"
-    return [in_short(f"with size, the deepest dip of prompt entropy {with_sink}; {tail}"), *out]
+    means = []
+    for sink in SINKS:
+        small, large = (by_layer(run, "prompt_entropy", sink, runs.texts).mean(1) for run in (one, other))
+        means.append(mean_of(large - small, runs.seed))
+    out.append(f"Mean over layers, {largest} minus {smallest}: {means[0]}; without the sink token {means[1]}.")
+    same = f"without the sink token it {_DEEPENS[dropped.sign]}"
+    tail = "the same holds without the sink token" if kept.sign == dropped.sign else same
+    answer = f"with size, the deepest dip of prompt entropy {_DEEPENS[kept.sign]}; {tail}"
+    return [in_short(answer), *out, *invariance(one, other, (smallest, largest))]
 
 
 STUDY = Scale()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,20 @@ def mean_table(measured: Iterable[tuple[Mapping[str, Any], np.ndarray]], seed: i
     settings, values = zip(*measured, strict=True)
     rows = [{**setting, **mean.columns} for setting, mean in zip(settings, means_of(values, seed), strict=True)]
     return pd.DataFrame(rows).reindex(columns=columns)
+
+
+def layer_table(
+    values: Mapping[tuple[Any, ...], np.ndarray],
+    names: Sequence[str],
+    places: Sequence[Mapping[str, Any]],
+    seed: int,
+    columns: list[str],
+    **common: Any,
+) -> pd.DataFrame:
+    """A row per setting (its values are called `names`) and place, from values (prompts, places) by setting."""
+    settings = [({**common, **dict(zip(names, key, strict=True))}, array) for key, array in values.items()]
+    each = [({**setting, **place}, array[:, j]) for setting, array in settings for j, place in enumerate(places)]
+    return mean_table(each, seed, columns)
 
 
 def middle_half(layers: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from layerscope.core.valley import find_valley
 from layerscope.metrics import metrics
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.studies.shared.curves import SINKS, VALUES, mean_of, whole_layer
+from layerscope.studies.shared.curves import SINKS, VALUES, layer_table, mean_of, means_of, whole_layer
 from layerscope.studies.shared.models import Request, Spec, profile_of
 
 VALLEY = "called one where it is at least 5 % of its shoulder deep and clear of noise over prompts"
@@ -55,7 +56,6 @@ class Dip:
     """
 
     place: int
-    value: float
     shoulder: float
     depth: Interval
     falls: np.ndarray
@@ -71,13 +71,13 @@ def dip_of(values: np.ndarray, seed: int) -> Dip:
     whole = np.isfinite(values).all(axis=1)
     falls = np.full(len(values), np.nan)
     if not whole.any() or values.shape[1] < 3:
-        return Dip(0, math.nan, math.nan, Interval(math.nan, n=int(whole.sum())), falls)
+        return Dip(0, math.nan, Interval(math.nan, n=int(whole.sum())), falls)
     found = find_valley(values[whole].mean(axis=0), samples=values[whole])
     assert found is not None, "the curve has three points or more, all known"
     falls[whole] = values[whole, found.shoulder_place] - values[whole, found.place]
     depth = mean_of(falls, seed)
     sure = found.clear and depth.low > 0  # a verdict needs an interval: one prompt has none
-    return Dip(found.place, found.value, found.shoulder, depth, falls, sure)
+    return Dip(found.place, found.shoulder, depth, falls, sure)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class Valleys:
     layers: int
     kept: Dip
     dropped: Dip
+
+    @property
+    def by_sink(self) -> dict[str, Dip]:
+        """Both dips."""
+        return {"keep": self.kept, "drop": self.dropped}
 
     @classmethod
     def of(cls, run: Profile, label: str, seed: int, texts: int) -> Valleys:
@@ -109,15 +114,15 @@ class Valleys:
     def rows(self, **more: object) -> list[dict[str, object]]:
         """Rows of a table: the depth of the dip, at its layer."""
         out = []
-        for sink, dip in (("keep", self.kept), ("drop", self.dropped)):
+        for sink, dip in self.by_sink.items():
             place = {"model": self.label, **whole_layer(dip.place, self.layers)}
             out.append({**more, **place, "metric": "valley_depth", "normalization": "raw", "sink": sink, **dip.depth.columns})
         return out
 
 
-def deeper(one: Dip, other: Dip, seed: int) -> Interval:
-    """How much deeper the other dip is, prompt by prompt; both over the same prompts."""
-    return mean_of(other.falls - one.falls, seed)
+def deeper(one: Valleys, other: Valleys, seed: int) -> list[Interval]:
+    """How much deeper the other dip is, prompt by prompt over the same prompts: with the sink token, and without it."""
+    return means_of((other.by_sink[sink].falls - one.by_sink[sink].falls for sink in SINKS), seed)
 
 
 def profile_rows(run: Profile, label: str, **more: object) -> pd.DataFrame:
@@ -126,6 +131,42 @@ def profile_rows(run: Profile, label: str, **more: object) -> pd.DataFrame:
     wanted = (table["normalization"] == "raw") | ((table["metric"] == "prompt_entropy") & (table["normalization"] == "logN"))
     rows = table[wanted].assign(model=label, **more)  # type: ignore[arg-type]
     return rows[[*more, *VALUES]]
+
+
+# metric, normalization: what has a value per prompt
+PAIRED = (("prompt_entropy", "raw"), ("prompt_entropy", "logN"), ("curvature", "raw"))
+
+
+@dataclass
+class Differences:
+    """One model minus a base: (prompts, layers of the base) by metric, normalization and sink."""
+
+    base: str
+    other: str
+    blocks: int  # of the base
+    values: dict[tuple[str, str, str], np.ndarray]
+    seed: int
+
+    def overall(self, metric: str, normalization: str = "raw") -> list[Interval]:
+        """The mean over layers, of each prompt first, with the sink token and without it."""
+        return means_of((self.values[metric, normalization, sink].mean(axis=1) for sink in SINKS), self.seed)
+
+    def table(self, **more: object) -> pd.DataFrame:
+        """One row per layer of the base."""
+        places = [whole_layer(layer, self.blocks) for layer in range(self.blocks + 1)]
+        common, columns = {**more, "model": self.other}, [*more, *VALUES]
+        return layer_table(self.values, ("metric", "normalization", "sink"), places, self.seed, columns, **common)
+
+
+def _values(run: Profile, metric: str, normalization: str, sink: str, texts: int) -> np.ndarray:
+    """(texts, layers); `logN` divides by the log of each prompt's number of tokens, where that is above 0."""
+    values = by_layer(run, metric, sink, texts)
+    if normalization == "raw":
+        return values
+    tokens = run.prompts.drop_duplicates("prompt").set_index("prompt")["tokens"].reindex(range(texts)).to_numpy(dtype=float)
+    tokens = tokens - (1 if sink == "drop" else 0)
+    by = np.where(tokens > 1, np.log(np.where(tokens > 1, tokens, 2.0)), np.nan)
+    return values / by[:, None]
 
 
 class Profiles(dict[str, Profile]):
@@ -158,6 +199,16 @@ class Profiles(dict[str, Profile]):
         first = next(iter(self.values()))
         models = {label: run.manifest["model"] for label, run in self.items()}
         return {"models": models, "metrics": first.manifest["conventions"]["metrics"], "valley": VALLEY}
+
+    def minus(self, base: str, other: str, paired: Iterable[tuple[str, str]] = PAIRED) -> Differences:
+        """Other minus base at the base's layers, prompt by prompt."""
+        blocks = [int(self[label].manifest["model"]["n_blocks"]) for label in (base, other)]
+        want, have = (np.arange(count + 1) / count for count in blocks)
+        values = {}
+        for (metric, normalization), sink in product(paired, SINKS):
+            one, two = (_values(self[label], metric, normalization, sink, self.texts) for label in (base, other))
+            values[metric, normalization, sink] = at_depths(two, have, want) - one
+        return Differences(base, other, blocks[0], values, self.seed)
 
     @property
     def warnings(self) -> list[str]:

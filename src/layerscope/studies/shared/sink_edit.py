@@ -42,7 +42,6 @@ class SinkActivation:
     ratios: tuple[float, ...]  # mean sink ratio by layer
     times: tuple[float, ...]  # of each feature: its entry over the text's median entry
     first: float  # share of texts whose largest token at that layer is the first one
-    again: bool = False
 
     @property
     def ratio(self) -> float:
@@ -58,7 +57,6 @@ class SinkActivation:
             "ratio": round(self.ratio, 2),
             "first_token": round(self.first, 3),
             "least": self.least,
-            "edited_again_later": self.again,
         }
 
 
@@ -107,7 +105,6 @@ def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], opti
         tuple(float(value) for value in curve),
         tuple(float(typical[i]) for i in carriers),
         float(first[layer].mean()),
-        bool(options["again"]),
     )
 
 
@@ -150,14 +147,10 @@ class SinkEdit:
         self._lock.acquire()  # other threads' passes wait until the model is as it was
         self._handles.append(self.model.module.register_forward_pre_hook(self._begin, with_kwargs=True))
         blocks = self.model.anatomy.blocks
-        # what these two write is massive itself, and stays: once is enough
-        again = self.sink.again and self.edit not in ("matched", "moved")
-        last = self.model.n_blocks if again else self.sink.layer
-        for layer in range(self.sink.layer, last + 1):
-            if layer == 0:
-                self._handles.append(blocks[0].register_forward_pre_hook(self._before, with_kwargs=True))
-            else:
-                self._handles.append(blocks[layer - 1].register_forward_hook(self._after))
+        if self.sink.layer == 0:
+            self._handles.append(blocks[0].register_forward_pre_hook(self._before, with_kwargs=True))
+        else:
+            self._handles.append(blocks[self.sink.layer - 1].register_forward_hook(self._after))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

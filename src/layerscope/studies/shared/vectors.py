@@ -20,35 +20,41 @@ _PENALTIES = (0.001, 0.01, 0.1, 1.0)  # of the mean squared length of centered v
 
 
 def vectors_of(
-    request: Request, model: LoadedModel, texts: Sequence[str], name: str, bar: Progress, entropy: bool = False
+    request: Request, model: LoadedModel, texts: Sequence[str], name: str, bar: Progress, *more: str
 ) -> dict[str, np.ndarray]:
-    """Mean-pooled `vectors` (layers, texts, D) and, if asked for, each text's prompt `entropy` (layers, texts).
+    """`vectors` of texts, and what else is asked for (see `reduce_prompts`), from the work folder if they are there."""
 
-    From the study's work folder if they are there under `name`. A text without a token has NaN.
+    def measure() -> dict[str, np.ndarray]:
+        ids = model.tokenize(list(texts), most_tokens(request, model)).ids
+        return reduce_prompts(model, ids, request.final_norm, bar, "vectors", *more)
+
+    return kept_arrays(request.work / f"{name}.npz", measure, bar, len(texts))
+
+
+def reduce_prompts(
+    model: LoadedModel, prompts: Sequence[Sequence[int] | np.ndarray], final_norm: str, bar: Progress, *fields: str
+) -> dict[str, np.ndarray]:
+    """Fields of token ids at every layer: mean-pooled `vectors` (layers, prompts, D), and prompt entropies (layers, prompts).
+
+    The entropies are `keep` (of all tokens) and `drop` (without the sink token). A prompt without a token has NaN.
     """
-    file = request.work / f"{name}.npz"
-    return kept_arrays(file, lambda: _vectors(request, model, texts, bar, entropy), bar, len(texts))
-
-
-def _vectors(request: Request, model: LoadedModel, texts: Sequence[str], bar: Progress, entropy: bool) -> dict[str, np.ndarray]:
     sites = expand_sites(None, model.anatomy)
-    ids = model.tokenize(list(texts), most_tokens(request, model)).ids
-    usable = [i for i, row in enumerate(ids) if len(row)]
-    out = {"vectors": np.full((len(sites), len(texts), model.width), np.nan, dtype=np.float32)}
-    if entropy:
-        out["entropy"] = np.full((len(sites), len(texts)), np.nan)
-    norm = request.final_norm
-    with Reducer(model.anatomy, sites, norm, Options(), entropy=entropy, curvature=False) as reducer:  # type: ignore[arg-type]
+    usable = [i for i, row in enumerate(prompts) if len(row)]
+    size, entropy = (len(sites), len(prompts)), {*fields} != {"vectors"}
+    out = {name: np.full(size, np.nan) for name in fields if name != "vectors"}
+    if "vectors" in fields:
+        out["vectors"] = np.full((*size, model.width), np.nan, dtype=np.float32)
+    with Reducer(model.anatomy, sites, final_norm, Options(), entropy=entropy, curvature=False) as reducer:  # type: ignore[arg-type]
 
         def keep(numbers: list[int], batch: Batch) -> None:
             reduced = reducer.run(batch, model.run, token_level=entropy)
-            places = [usable[i] for i in numbers]
-            out["vectors"][:, places] = reduced.pooled
-            if entropy:
-                out["entropy"][:, places] = reduced.tokens["entropy_keep"]
+            for name, values in out.items():
+                values[:, [usable[i] for i in numbers]] = (
+                    reduced.pooled if name == "vectors" else reduced.tokens[f"entropy_{name}"]
+                )
             bar.advance(len(numbers))
 
-        BatchRunner(model).run([np.asarray(ids[i]) for i in usable], keep)
+        BatchRunner(model).run([np.asarray(prompts[i]) for i in usable], keep)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import Interval
@@ -32,16 +32,28 @@ def join_words(words: Iterable[str]) -> str:
     return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}" if given else ""
 
 
-def clear_layers(each: Sequence[Interval], up: str, down: str) -> tuple[str, int, int]:
-    """Where changes by layer are clearly up and down, in words ("" where nowhere), at how many layers, and the largest one.
+def where_clear(each: Sequence[Interval], up: str, down: str) -> str:
+    """Words that say at which layers a change is clear, and at which it is largest.
 
-    >>> clear_layers([Interval(0.1, -1, 1), Interval(2, 1, 3), Interval(-1, -2, -0.5)], "higher", "lower")
-    ('higher at layer 1 and lower at layer 2', 2, 1)
+    >>> where_clear([Interval(0.1, -1, 1), Interval(2, 1, 3), Interval(-1, -2, -0.5)], "higher", "lower")
+    'clearly higher at layer 1 and lower at layer 2 of 2; most at layer 1, +2.00 (+1.00 to +3.00).'
     """
     signs = {sign: [layer for layer, mean in enumerate(each) if mean.sign == sign] for sign in (1, -1)}
     where = " and ".join(f"{word} at {name_layers(signs[sign])}" for sign, word in ((1, up), (-1, down)) if signs[sign])
+    if not where:
+        return "at no single layer is the change clear."
     sizes = [abs(mean.value) if mean.value == mean.value else -1.0 for mean in each]
-    return where, len(signs[1]) + len(signs[-1]), sizes.index(max(sizes))
+    most = sizes.index(max(sizes))
+    return f"clearly {where} of {len(each) - 1}; most at layer {most}, {each[most]}."
+
+
+def unlike(kept: Interval, dropped: Interval, words: Mapping[int, str]) -> str:
+    """What a number does without the sink token, where that is not what it does with it; `words` are by sign.
+
+    >>> unlike(Interval(1, 0.5, 2), Interval(-1, -2, -0.5), MOVES)
+    ' (falls without the sink token)'
+    """
+    return "" if kept.sign == dropped.sign else f" ({words[dropped.sign]} without the sink token)"
 
 
 def sentence(text: str) -> str:
