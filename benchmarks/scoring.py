@@ -160,7 +160,7 @@ def vectors_of(model: LoadedModel, texts: list[str], readouts: list[Readout], la
 def context_of(model: LoadedModel, readouts: list[Readout], run: Path, store: Path) -> ScoringContext:
     """What the scoring workers of an evaluation are given."""
     names = dict.fromkeys(readout.template for readout in readouts)
-    spaces = tuple((n, json.dumps(space_description(model, get_template(n), MAX_LENGTH)), "float32") for n in names)
+    spaces = tuple((n, json.dumps(space_description(model.identity, get_template(n), MAX_LENGTH)), "float32") for n in names)
     return ScoringContext(str(run), str(store), model.name, None, model.width, spaces)
 
 

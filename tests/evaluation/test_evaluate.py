@@ -233,7 +233,6 @@ def test_manifest(whole: Whole) -> None:
     manifest = whole.run.manifest
     assert manifest["status"] == "complete"
     assert manifest["failed"] == []
-    assert manifest["screened"] is None
     assert manifest["counts"]["truncated"] == {"plain": 0, "echo": 0, "one-word": 0}
     assert manifest["conventions"]["max_length"] == 128  # what the model takes, not the 256 asked for
     assert manifest["conventions"]["readouts"] == READOUTS

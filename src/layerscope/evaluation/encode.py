@@ -86,13 +86,8 @@ def _shorten(model: LoadedModel, texts: Sequence[str], room: int) -> tuple[list[
     return shortened, cut
 
 
-def space_description(model: LoadedModel, template: Template, max_length: int) -> dict[str, Any]:
-    """What tells these vectors from all others, apart from site and kind."""
-    return described_vectors(model.identity, template, max_length)
-
-
-def described_vectors(identity: Mapping[str, Any], template: Template, max_length: int) -> dict[str, Any]:
-    """The same from a model's identity, as manifests have it."""
+def space_description(identity: Mapping[str, Any], template: Template, max_length: int) -> dict[str, Any]:
+    """What tells the vectors of a model, given by its identity, from all others, apart from site and kind."""
     return {
         "model": {**model_key(identity), "revision": identity.get("revision")},  # code of a model's own comes with the commit
         "template": template.pattern,
@@ -102,7 +97,7 @@ def described_vectors(identity: Mapping[str, Any], template: Template, max_lengt
 
 def open_space(store: EmbeddingStore, model: LoadedModel, template: Template, max_length: int, dtype: str = "float32") -> Space:
     """The part of a store that holds this model's vectors under this template, length and precision."""
-    return store.space(space_description(model, template, max_length), dtype=dtype)
+    return store.space(space_description(model.identity, template, max_length), dtype=dtype)
 
 
 class TextEncoder:

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from layerscope.core.templates import get_template
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, encode_by_workers, open_space, space_description
-from layerscope.evaluation.plan import EvaluationPlan, Screening, failures, needs_screening, screening_plan, warnings
+from layerscope.evaluation.plan import EvaluationPlan, failures, warnings
 from layerscope.evaluation.run import Evaluation, gain_table, score_table
 from layerscope.evaluation.scoring import (
     ScoreJob,
@@ -40,12 +40,12 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.store.embeddings import DEFAULT_BUDGET, DTYPES, EmbeddingStore, Space, text_key
-from layerscope.store.folder import Session, config_key
+from layerscope.store.folder import Session, is_complete
 
 DEFAULT_MAX_LENGTH = 256
 
 # What a run's folder holds besides its tables and its manifest.
-_OWNED = ("results", "texts", "mteb", "screen")
+_OWNED = ("results", "texts", "mteb")
 
 
 def evaluate(
@@ -137,24 +137,20 @@ class EvaluationJob:
         files = {spec.name: task_files(spec) for spec in self.plan.specs}
 
         def finished(manifest: dict[str, Any]) -> bool:
-            """Nothing is left to do: no task failed, no data changed, no readout was left out for lack of room."""
-            if manifest.get("status") != "complete" or manifest.get("failed") or manifest.get("task_files") != files:
-                return False
-            screened = manifest.get("screened")
-            return screened is None or (self.store.budget is not None and self.store.budget <= screened["budget"])
+            """Nothing is left to do: no task failed, no data changed."""
+            return is_complete(manifest) and not manifest.get("failed") and manifest.get("task_files") == files
 
         settings: dict[str, Any] = {"overwrite": overwrite, "owned": _OWNED, "finished": finished, "task_files": files}
         return run_in(folder, Evaluation, self.plan.config, self._run, **settings)
 
     def _run(self, session: Session) -> Evaluation:
-        folder, clock = session.folder, time.perf_counter()
-        texts, facts, failed = collect(self.plan.specs, folder.path, self.bar)
-        screening = self._screen(session, texts, {task: fact["items"] for task, fact in facts.items()})
-        plan = self.plan if screening is None else screening.applied_to(self.plan)
+        plan, folder, clock = self.plan, session.folder, time.perf_counter()
+        texts, facts, failed = collect(plan.specs, folder.path, self.bar)
+        plan.check_room(texts, self.store.budget)
         collected = time.perf_counter()
-        counts, spaces = self._encode(plan, texts)
+        counts, spaces = self._encode(texts)
         encoded = time.perf_counter()
-        context = self._context(plan, folder)
+        context = self._context(folder)
         jobs = [
             ScoreJob(spec, readout, site.name, site.layer)
             for spec in plan.specs
@@ -175,40 +171,19 @@ class EvaluationJob:
             counts=counts,
             undefined=[f"{r['task']}: {r['reason']}" for r in results if r["status"] == "undefined"],
             failed=failed + failures(results),
-            screened=None if screening is None else screening.as_dict(),
-            warnings=warnings(plan, screening, counts, facts),
+            warnings=warnings(plan, counts, facts),
             environment=environment(device=str(plan.model.device), threads=torch.get_num_threads()),
             seconds={"collect": collected - clock, "encode": encoded - collected, "score": time.perf_counter() - encoded},
             engine=self.engine.facts(),
         )
         return Evaluation(scores, gains, manifest)
 
-    def _screen(self, session: Session, texts: dict[str, list[str]], items: dict[str, int]) -> Screening | None:
-        """Where the store cannot hold all readouts: score them on a part of each task, and keep the best.
-
-        The decision is noted in the manifest as soon as it is made, so that a resumed run goes on with the same readouts.
-        """
-        budget = self.store.budget
-        if budget is None or not needs_screening(self.plan, texts, budget):
-            return None
-        screening = Screening.from_manifest(session.earlier, budget)
-        if screening is None:
-            part = screening_plan(self.plan, texts, items, budget)
-            folder = RunFolder(session.folder.path / "screen")
-            another = (folder.manifest() or {}).get("key") != config_key(part.config)  # for another budget
-            # the part must fit: it is not screened again
-            job = replace(self, plan=part, store=EmbeddingStore(self.store.root, None))
-            run = job.run_in(folder, overwrite=another)
-            screening = Screening.choose(self.plan, part, run.scores, run.manifest["counts"]["texts"], texts, budget)
-        session.note(screened=screening.as_dict())
-        return screening
-
-    def _encode(self, plan: EvaluationPlan, texts: dict[str, list[str]]) -> tuple[dict[str, Any], list[Space]]:
+    def _encode(self, texts: dict[str, list[str]]) -> tuple[dict[str, Any], list[Space]]:
         """One pass per template over the texts that are not in the store yet.
 
         Also returns the spaces: what nobody holds may be pruned by another process before it is scored.
         """
-        every = list(dict.fromkeys(text for some in texts.values() for text in some))
+        plan, every = self.plan, list(dict.fromkeys(text for some in texts.values() for text in some))
         passes = []
         for name, readouts in plan.by_template().items():
             template = get_template(name)
@@ -231,10 +206,10 @@ class EvaluationJob:
         }
         return counts, [encode.space for encode, _ in passes]
 
-    def _context(self, plan: EvaluationPlan, folder: RunFolder) -> ScoringContext:
-        model = plan.model
+    def _context(self, folder: RunFolder) -> ScoringContext:
+        plan, model = self.plan, self.plan.model
         spaces = tuple(
-            (name, json.dumps(space_description(model, get_template(name), plan.max_length)), plan.store_dtype)
+            (name, json.dumps(space_description(model.identity, get_template(name), plan.max_length)), plan.store_dtype)
             for name in plan.by_template()
         )
         revision = model.identity.get("revision")

@@ -21,7 +21,7 @@ from layerscope.core.readout import DEFAULT_READOUT, Readout
 from layerscope.core.templates import get_template
 from layerscope.data.corpus import Corpus, load_corpus
 from layerscope.errors import DataError, LayerscopeError, UnknownNameError
-from layerscope.evaluation.encode import described_vectors, readout_vectors
+from layerscope.evaluation.encode import readout_vectors, space_description
 from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.evaluation.tasks.facts import used_splits
 from layerscope.evaluation.tasks.resolve import resolve_tasks
@@ -104,7 +104,7 @@ def stored_metrics(
     how, conventions = Readout.parse(readout), evaluation.manifest["conventions"]
     if readout not in conventions["readouts"]:
         raise UnknownNameError("readout of this evaluation", readout, conventions["readouts"])
-    described = described_vectors(evaluation.manifest["model"], get_template(how.template), conventions["max_length"])
+    described = space_description(evaluation.manifest["model"], get_template(how.template), conventions["max_length"])
     root = Path(store) if store else cache_dir() / "embeddings"
     space = EmbeddingStore(root, None).space(described, dtype=conventions["store_dtype"])
     measures = {name: known[name](options) for name in chosen}

@@ -49,13 +49,6 @@ def test_offline_lists_every_missing_task_at_once(made_up: Path) -> None:
     assert "STS12:" not in text
 
 
-def test_missing_tasks_can_be_skipped(made_up: Path) -> None:
-    specs, missing = resolve_tasks("paper", data_dir=made_up, offline=True, skip_missing=True)
-    assert {spec.name for spec in specs} == {path.name for path in made_up.iterdir()} - {"MyRanking"}
-    assert len(specs) + len(missing) == 32
-    assert "BIOSSES" in missing
-
-
 def test_unknown_names_get_the_nearest(made_up: Path) -> None:
     for given, near in [("STS-Benchmark", "STSBenchmark"), ("SmsSpm", "SmsSpam"), ("myranking", "MyRanking"), ("papr", "paper")]:
         with pytest.raises(UnknownNameError) as caught:

@@ -16,7 +16,7 @@ from typing import Any
 from layerscope.data.readers import json_objects
 from layerscope.data.rows import as_label
 from layerscope.errors import DataError
-from layerscope.evaluation.tasks.info import LAYOUT_TYPES, TaskInfo
+from layerscope.evaluation.tasks.info import LAYOUT_TYPES, TaskInfo, text_task
 
 SUFFIXES = (".jsonl.gz", ".jsonl")
 
@@ -104,7 +104,7 @@ def own_task_info(name: str, folder: Path) -> TaskInfo | None:
         raise DataError(
             f"{file.path} has the columns {', '.join(sorted(columns)) or 'none'}, which match no known layout. Valid: {layouts}."
         )
-    return TaskInfo(name, task_type, train_split="train" if task_type == "Classification" else None)
+    return text_task(name, task_type)
 
 
 _ALIASES = {"sent1": "sentence1", "sent2": "sentence2"}

@@ -10,71 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from layerscope.errors import DataError, MissingExtraError
-
-TaskType = Literal["Classification", "Clustering", "PairClassification", "Reranking", "STS"]
 
 MONOLINGUAL = ("default",)
 """The one subset of a task whose dataset has no languages to choose from."""
 
 
 @dataclass(frozen=True)
-class PaperTask:
-    """One task: its type and what of it is scored."""
-
-    name: str
-    task_type: TaskType
-    subsets: tuple[str, ...] = MONOLINGUAL
-    splits: tuple[str, ...] = ("test",)
-
-
-_TASKS = (
-    # `en-ext` is English as well: more, synthetic, counterfactuals. MTEB's English benchmark uses `en`.
-    PaperTask("AmazonCounterfactualClassification", "Classification", ("en",)),
-    PaperTask("AmazonReviewsClassification", "Classification", ("en",)),
-    PaperTask("Banking77Classification", "Classification"),
-    PaperTask("EmotionClassification", "Classification"),
-    PaperTask("MTOPDomainClassification", "Classification", ("en",)),
-    PaperTask("MTOPIntentClassification", "Classification", ("en",)),
-    PaperTask("MassiveIntentClassification", "Classification", ("en",)),
-    PaperTask("MassiveScenarioClassification", "Classification", ("en",)),
-    PaperTask("ToxicConversationsClassification", "Classification"),
-    PaperTask("TweetSentimentExtractionClassification", "Classification"),
-    PaperTask("ArxivClusteringS2S", "Clustering"),
-    PaperTask("BiorxivClusteringS2S", "Clustering"),
-    PaperTask("MedrxivClusteringS2S", "Clustering"),
-    PaperTask("RedditClustering", "Clustering"),
-    PaperTask("StackExchangeClustering", "Clustering"),
-    PaperTask("TwentyNewsgroupsClustering", "Clustering"),
-    PaperTask("SprintDuplicateQuestions", "PairClassification"),
-    PaperTask("TwitterSemEval2015", "PairClassification"),
-    PaperTask("TwitterURLCorpus", "PairClassification"),
-    PaperTask("AskUbuntuDupQuestions", "Reranking"),
-    PaperTask("MindSmallReranking", "Reranking"),
-    PaperTask("SciDocsRR", "Reranking"),
-    PaperTask("StackOverflowDupQuestions", "Reranking"),
-    PaperTask("BIOSSES", "STS"),
-    PaperTask("SICK-R", "STS"),
-    PaperTask("STS12", "STS"),
-    PaperTask("STS13", "STS"),
-    PaperTask("STS14", "STS"),
-    PaperTask("STS15", "STS"),
-    PaperTask("STS16", "STS"),
-    PaperTask("STS17", "STS", ("en-en",)),
-    PaperTask("STSBenchmark", "STS"),
-)
-
-PAPER_TASKS: dict[str, PaperTask] = {task.name: task for task in _TASKS}
-
-LAYOUT_TYPES = ("Classification", "Clustering", "PairClassification", "Reranking", "STS")
-"""The task types whose data can be given as files."""
-
-
-@dataclass(frozen=True)
 class TaskInfo:
-    """What is scored of one task. `train_split` is None where nothing is trained."""
+    """One task: its type and what of it is scored. `train_split` is None where nothing is trained."""
 
     name: str
     task_type: str
@@ -86,6 +32,53 @@ class TaskInfo:
     def needed_splits(self) -> tuple[str, ...]:
         """Every split that must be there."""
         return (*((self.train_split,) if self.train_split else ()), *self.splits)
+
+
+def text_task(name: str, task_type: str, *subsets: str) -> TaskInfo:
+    """A task with a test split, and a training split where a classifier is trained."""
+    return TaskInfo(name, task_type, subsets or MONOLINGUAL, train_split="train" if task_type == "Classification" else None)
+
+
+_TASKS = (
+    # `en-ext` is English as well: more, synthetic, counterfactuals. MTEB's English benchmark uses `en`.
+    text_task("AmazonCounterfactualClassification", "Classification", "en"),
+    text_task("AmazonReviewsClassification", "Classification", "en"),
+    text_task("Banking77Classification", "Classification"),
+    text_task("EmotionClassification", "Classification"),
+    text_task("MTOPDomainClassification", "Classification", "en"),
+    text_task("MTOPIntentClassification", "Classification", "en"),
+    text_task("MassiveIntentClassification", "Classification", "en"),
+    text_task("MassiveScenarioClassification", "Classification", "en"),
+    text_task("ToxicConversationsClassification", "Classification"),
+    text_task("TweetSentimentExtractionClassification", "Classification"),
+    text_task("ArxivClusteringS2S", "Clustering"),
+    text_task("BiorxivClusteringS2S", "Clustering"),
+    text_task("MedrxivClusteringS2S", "Clustering"),
+    text_task("RedditClustering", "Clustering"),
+    text_task("StackExchangeClustering", "Clustering"),
+    text_task("TwentyNewsgroupsClustering", "Clustering"),
+    text_task("SprintDuplicateQuestions", "PairClassification"),
+    text_task("TwitterSemEval2015", "PairClassification"),
+    text_task("TwitterURLCorpus", "PairClassification"),
+    text_task("AskUbuntuDupQuestions", "Reranking"),
+    text_task("MindSmallReranking", "Reranking"),
+    text_task("SciDocsRR", "Reranking"),
+    text_task("StackOverflowDupQuestions", "Reranking"),
+    text_task("BIOSSES", "STS"),
+    text_task("SICK-R", "STS"),
+    text_task("STS12", "STS"),
+    text_task("STS13", "STS"),
+    text_task("STS14", "STS"),
+    text_task("STS15", "STS"),
+    text_task("STS16", "STS"),
+    text_task("STS17", "STS", "en-en"),
+    text_task("STSBenchmark", "STS"),
+)
+
+PAPER_TASKS: dict[str, TaskInfo] = {task.name: task for task in _TASKS}
+
+LAYOUT_TYPES = ("Classification", "Clustering", "PairClassification", "Reranking", "STS")
+"""The task types whose data can be given as files."""
 
 
 @cache
@@ -106,9 +99,7 @@ def is_mteb_task(name: str) -> bool:
 def task_info(name: str) -> TaskInfo:
     """What is scored of one of mteb's tasks."""
     if name in PAPER_TASKS:
-        task = PAPER_TASKS[name]
-        train = "train" if task.task_type == "Classification" else None
-        return TaskInfo(name, task.task_type, task.subsets, task.splits, train)
+        return PAPER_TASKS[name]
     cls = text_tasks()[name]
     metadata = cls.metadata
     parts = getattr(metadata, "tasks", None)

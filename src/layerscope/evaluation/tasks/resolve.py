@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, overload
 
 from layerscope.core.formatting import split_names
 from layerscope.errors import DataError, OfflineError, UnknownNameError, clean_name
@@ -21,30 +20,6 @@ SMALL = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions")
 """The preset `small`. Tasks that other packages add to the catalogue do not change it."""
 
 
-@overload
-def resolve_tasks(
-    names: Sequence[str] | str,
-    *,
-    data_dir: str | os.PathLike[str] | None = ...,
-    offline: bool = ...,
-    sample: int | None = ...,
-    seed: int = ...,
-    skip_missing: Literal[False] = ...,
-) -> list[TaskSpec]: ...
-
-
-@overload
-def resolve_tasks(
-    names: Sequence[str] | str,
-    *,
-    data_dir: str | os.PathLike[str] | None = ...,
-    offline: bool = ...,
-    sample: int | None = ...,
-    seed: int = ...,
-    skip_missing: Literal[True],
-) -> tuple[list[TaskSpec], list[str]]: ...
-
-
 def resolve_tasks(
     names: Sequence[str] | str,
     *,
@@ -52,14 +27,12 @@ def resolve_tasks(
     offline: bool = False,
     sample: int | None = None,
     seed: int = 0,
-    skip_missing: bool = False,
-) -> list[TaskSpec] | tuple[list[TaskSpec], list[str]]:
+) -> list[TaskSpec]:
     """The tasks that names stand for, each with the place its data come from.
 
     A name is `paper` (the paper's 32 tasks), `small` (quick tasks from the package index), a catalogued task, any of
     mteb's text tasks, or a folder in `data_dir`; several go in a list or between commas. Data in `data_dir` come
-    first, then the package index or the hub. With `offline`, a task whose data are not on this machine is an error
-    that names all such tasks; `skip_missing` leaves them out instead, and returns their names as a second value.
+    first, then the package index or the hub. With `offline`, tasks whose data are not on this machine are one error.
     """
     check_sample(sample)
     folder = None if data_dir is None else Path(data_dir).expanduser().absolute()
@@ -73,8 +46,6 @@ def resolve_tasks(
             specs.append(spec)
         else:
             missing[name] = looked
-    if skip_missing:
-        return specs, list(missing)
     if missing:
         lines = "".join(f"\n  {name}: {looked}" for name, looked in missing.items())
         raise OfflineError(

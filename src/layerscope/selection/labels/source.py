@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -160,11 +159,10 @@ class Opened:
     ) -> dict[str, Space] | None:
         """The spaces of the store by template, if they hold everything; nothing is made where they do not exist."""
         keys, sites = [text_key(text) for text in texts], [site_of(layer) for layer in layers]
-        described = cast(LoadedModel, SimpleNamespace(identity=self.identity))
         known = {info.key for info in store.spaces()} if store.root.exists() else set()
         spaces = {}
         for name, group in by_template(readouts).items():
-            description = space_description(described, get_template(name), self.max_length)
+            description = space_description(self.identity, get_template(name), self.max_length)
             space = store.space(description)
             if space.key not in known or not bool(space.has(keys, kinds_of(group), sites).all()):
                 return None
