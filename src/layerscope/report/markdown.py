@@ -7,15 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from layerscope.core.sites import layer_ranges
-from layerscope.core.statistics import Interval
 from layerscope.metrics import metric_title
 from layerscope.report.contents import Report
 from layerscope.report.headline import kind_of
 from layerscope.report.notices import convention_rows
-from layerscope.report.sections.profile import curve_of
-from layerscope.report.sources import Block, Curves, Scores
-from layerscope.report.text import curve_ends, number, sparkline
+from layerscope.report.sections.evaluation import scores_block
+from layerscope.report.sections.profile import curves_block
+from layerscope.report.sources import Block
+from layerscope.report.text import curve_ends, sparkline
 
 _MOST_ROWS = 60  # of a table of a study, probe or sweep
 
@@ -34,17 +33,12 @@ def markdown(report: Report) -> str:
     rows = [[row["name"], *row["values"]] for row in convention_rows(runs)]
     parts += _table(["", *(run.label for run in runs)], rows)
     for curves in report.curves:
-        parts += ["", f"## Metrics of {plain(curves.label)}", "", *_metrics(curves)]
+        parts += ["", f"## Metrics of {plain(curves.label)}", *_tables(curves_block(curves))]
     for score in report.scores:
-        parts += ["", f"## Scores of {plain(score.label)}", "", *_scores(score)]
+        parts += ["", f"## Scores of {plain(score.label)}", *_tables(scores_block(score))]
     for block in report.blocks:
-        parts += [
-            "",
-            f"## {plain(block.title)}",
-            "",
-            *(f"- {plain(text)}" for text in block.told(report.headline.lead)),
-            *_block(block),
-        ]
+        words = [f"- {plain(text)}" for text in block.told(report.headline.lead)]
+        parts += ["", f"## {plain(block.title)}", "", *words, *_charts(block), *_tables(block)]
     for pair in report.correlations:
         score = report.scores[pair.scores]
         own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]
@@ -79,46 +73,24 @@ def markdown(report: Report) -> str:
     return "\n".join([*parts, "", f"Made by layerscope on {report.made}.", ""])
 
 
-def _metrics(curves: Curves) -> list[str]:
-    rows = []
-    for name in dict.fromkeys(curves.table["metric"]):
-        for sink in ("keep", "drop"):
-            curve = curve_of(curves, name, sink).dropna(subset=["value"])
-            if curve.empty:
-                continue
-            values = curve["value"].to_numpy()
-            ends = curve_ends(curve["layer"], values)
-            rows.append([metric_title(name, sink), sparkline(values), *ends, number(float(values[-1]))])
-    return _table(["metric", "first → last layer", "lowest", "highest", "last"], rows)
-
-
-def _scores(score: Scores) -> list[str]:
-    rows = []
-    for readout in score.readouts:
-        scored = score.table[score.table["readout"] == readout].dropna(subset=["score"])
-        for task, group in scored.groupby("task", sort=False):
-            top = group.iloc[int(group["score"].argmax())]
-            last = group.iloc[int(group["layer"].argmax())]
-            found = Interval.from_row(top, "gain").scaled(100)
-            gain = f"{found.value:+.1f}" if math.isfinite(found.value) else "–"
-            gain += found.ends() if found.low != found.high else ""
-            tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
-            rows.append([task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied])
-    return _table(["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"], rows)
-
-
-def _block(block: Block) -> list[str]:
-    """Its charts as sparklines, then its tables, long ones in part."""
+def _charts(block: Block) -> list[str]:
+    """Each chart as sparklines."""
     parts: list[str] = []
     for chart in block.charts:
         rows = [[line.name, sparkline(line.values), *curve_ends(line.layers, line.values)] for line in chart.lines]
-        parts += [
-            "",
-            *_table([f"{chart.title}, {chart.unit}".removesuffix(", "), "first → last layer", "lowest", "highest"], rows),
-        ]
+        head = [f"{chart.title}, {chart.unit}".removesuffix(", "), "first → last layer", "lowest", "highest"]
+        parts += ["", *_table(head, rows)]
+    return parts
+
+
+def _tables(block: Block) -> list[str]:
+    """Its tables, long ones in part; one without a title is what the section is about, and whole."""
+    parts: list[str] = []
     for title, table in block.tables.items():
-        parts += ["", f"### {plain(title)}", "", *_table(list(table.columns), table.head(_MOST_ROWS).to_numpy().tolist())]
-        parts += ["", f"The first {_MOST_ROWS} of {len(table)} rows."] if len(table) > _MOST_ROWS else []
+        most = _MOST_ROWS if title else len(table)
+        parts += ["", *([f"### {plain(title)}", ""] if title else [])]
+        parts += _table(list(table.columns), table.head(most).to_numpy().tolist())
+        parts += ["", f"The first {most} of {len(table)} rows."] if len(table) > most else []
     return parts
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import html
 import io
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,11 +18,10 @@ import pandas as pd
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
-from layerscope.metrics import metric_title, metrics
 from layerscope.report.drawing import new_figure
 from layerscope.report.panels import correlation_panels, draw_charts, plot_panels
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
-from layerscope.report.text import curve_ends, number
+from layerscope.report.text import number
 from layerscope.selection.choice import Choice, lines
 
 if TYPE_CHECKING:
@@ -38,29 +36,32 @@ _WORDS = 'style="max-width:60em;margin:.3em 0"'
 def result_html(run: Any) -> str:
     """A run of any kind that a report can show."""
     from layerscope.report.contents import read
+    from layerscope.report.sections.evaluation import scores_block
+    from layerscope.report.sections.profile import curves_block
 
     source = read(run)
     if isinstance(source, Choice):
         return choice_html(source)
     if isinstance(source, Curves):
-        return curves_html(source)
-    return scores_html(source) if isinstance(source, Scores) else block_html(source, _candidates(run))
+        return block_html(curves_block(source), together=True, most=40)
+    if isinstance(source, Scores):
+        return block_html(scores_block(source, every_readout=False), most=MOST_ROWS)
+    return block_html(source, candidate_charts(getattr(run, "choice", None), getattr(run, "table", None)))
 
 
-def block_html(block: Block, more: Sequence[Chart] = ()) -> str:
+def block_html(block: Block, more: Sequence[Chart] = (), together: bool = False, most: int = 18) -> str:
     """Words first, then charts or the block's own figure, then its tables."""
     parts = [f"<b>{text(block.title)}</b>", *map(_paragraph, [*block.lead, *block.words])]
-    parts.append(charts_html([*block.charts[:MOST_CHARTS], *more]))
+    parts.append(charts_html([*block.charts[:MOST_CHARTS], *more], together))
     if not block.charts:
         parts += [_png(figure) for figure in block.figures[:1]]
     shown = block.inline or ([] if block.charts or block.figures else list(block.tables)[:1])
-    parts += [table_html(_told_once(block.tables[name]), name, most=18) for name in shown if name in block.tables]
+    parts += [table_html(_told_once(block.tables[name]), name, most=most) for name in shown if name in block.tables]
     return _page(parts, block.warnings)
 
 
-def _candidates(run: Any) -> list[Chart]:
-    """Of an improvement: the judged scores of the chosen readout beside today's, by layer."""
-    choice, table = getattr(run, "choice", None), getattr(run, "table", None)
+def candidate_charts(choice: Choice | None, table: pd.DataFrame | None) -> list[Chart]:
+    """Where a choice was made among judged layers: the scores of the chosen readout beside today's, by layer."""
     if choice is None or table is None or not {"readout", "layer", "score"} <= set(table.columns):
         return []
     drawn = []
@@ -71,82 +72,18 @@ def _candidates(run: Any) -> list[Chart]:
     return [Chart("score by layer", [line for line in drawn if len(line.layers)])]
 
 
-def curves_html(curves: Curves) -> str:
-    """A profile: where the valley is, the main metrics as curves, the extremes of all of them."""
-    from layerscope.report.sections.profile import curve_of, default_metrics, describe_prompts
-
-    parts = [f"<b>{text(curves.model)}</b>, final_norm <b>{text(curves.final_norm)}</b>"]
-    if curves.run is not None:
-        m = curves.run.manifest
-        parts = [
-            f"<b>{text(curves.model)}</b> on {text(m['corpus']['name'])}: {text(describe_prompts(m))}, "
-            f"final_norm <b>{text(curves.final_norm)}</b>, {m['conventions']['views']} views"
-        ]
-    valley = curves.valley
-    if valley is not None:
-        parts.append(_paragraph(valley.sentence()))
-    charts = []
-    for name in default_metrics([curves])[:MOST_CHARTS]:
-        drawn = [
-            Line.of("sink kept" if sink == "keep" else "sink dropped", rows)
-            for sink in ("keep", "drop")
-            if len(rows := curve_of(curves, name, sink))
-        ]
-        charts.append(Chart(metric_title(name), drawn, metrics()[name].info.unit if name in metrics() else ""))
-    parts.append(charts_html(charts))
-    told = []
-    for name in curves.table["metric"].unique():
-        curve = curve_of(curves, name, "keep").dropna(subset=["value"])
-        if curve.empty:
-            told.append([metric_title(name), "undefined", "", "", ""])
-            continue
-        ends = [number(float(curve["value"].iloc[place])) for place in (0, -1)]
-        told.append([metric_title(name), *ends, *curve_ends(curve["layer"], curve["value"])])
-    parts.append(table_html(pd.DataFrame(told, columns=["metric", "first layer", "last", "lowest @", "highest @"]), most=40))
-    return _page(parts, curves.warnings)
-
-
-def scores_html(scores: Scores) -> str:
-    """An evaluation: mean score by layer of each readout, and each task's best."""
-    drawn = []
-    for readout in sorted(scores.readouts, key=lambda name: name != scores.reference)[:MOST_LINES]:
-        mean = 100 * scores.mean(readout)
-        drawn.append(Line(readout, [int(layer) for layer in mean.index], list(mean), blocks=scores.n_blocks))
-    title = scores.tasks[0] if len(scores.tasks) == 1 else f"mean over {scores.mean_says}"
-    parts = [f"<b>{text(scores.model)}</b>: {len(scores.tasks)} tasks × {len(scores.readouts)} readouts, every layer"]
-    parts.append(charts_html([Chart(title, drawn, "points")]))
-    rows = []
-    for task, of_task in scores.table.dropna(subset=["score"]).groupby("task", sort=False):
-        top = of_task.iloc[int(of_task["score"].argmax())]
-        last = of_task[of_task["layer"] == of_task["layer"].max()].set_index("readout")["score"]
-        ends = [100 * float(last.get(name, math.nan)) for name in (top["readout"], DEFAULT_READOUT)]
-        rows.append([task, 100 * top["score"], int(top["layer"]), top["readout"], *ends])
-    best = pd.DataFrame(rows, columns=["task", "best", "layer", "readout", "last layer", "today"])
-    parts.append(
-        table_html(best, "the best layer and readout of each task; the last layer under that readout, and as read today")
-    )
-    return _page(parts, scores.warnings)
-
-
 def choice_html(choice: Choice) -> str:
-    """A choice: the sentence, what it rests on, and its scores by layer where it was chosen with labels."""
-    table, charts = choice.table, []
-    if table is not None and len(table) and {"readout", "layer", "score"} <= set(table.columns):
-        rows = table[table["readout"] == choice.readout].sort_values("layer")
-        note = (choice.layer, f"layer {choice.layer}")
-        charts = [Chart("score by layer", [Line(str(choice.readout), list(rows["layer"]), list(rows["score"]), note=note)])]
+    """A choice: the sentence, its scores by layer where it was chosen with labels, and what it rests on."""
     facts = pd.DataFrame(lines(choice), columns=["", "what"])
-    return _page([f"<b>{text(choice.headline())}</b>", charts_html(charts), table_html(facts, most=40)])
+    charts = candidate_charts(choice, choice.table)
+    return block_html(Block("choice", choice.headline(), choice.model, [], charts, {"": facts}, inline=[""]), most=40)
 
 
 def correlations_html(found: Correlations) -> str:
     """Correlations: every metric with its interval, and what unrelated curves as smooth reach."""
     parts = [f"<b>{text(found.facts.get('model', 'Metrics'))}</b>: metrics against scores, one point per layer"]
-    parts.append(
-        _drawn(
-            lambda: plot_panels(correlation_panels(found), "metrics against scores"), "a bar per metric, its interval, and chance"
-        )
-    )
+    says = "a bar per metric, its interval, and chance"
+    parts.append(_drawn(lambda: plot_panels(correlation_panels(found), "metrics against scores"), says))
     table = found.layers[["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]]
     ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
     named = table.rename(columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "Holm p"})
@@ -156,10 +93,11 @@ def correlations_html(found: Correlations) -> str:
 
 def comparison_html(labels: Sequence[str], charts: Sequence[Chart], wide: pd.DataFrame, notes: Sequence[str]) -> str:
     """A comparison: a chart per series with a line per run."""
-    parts = [f"<b>{text(' · '.join(labels))}</b>", charts_html(charts[:MOST_CHARTS])]
     flat = wide.set_axis([" · ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in wide.columns], axis=1)
-    parts.append(table_html(flat.iloc[:, : 2 * MOST_LINES].reset_index()))
-    return _page(parts, notes)
+    tables = {"": flat.iloc[:, : 2 * MOST_LINES].reset_index()}
+    return block_html(
+        Block("comparison", " · ".join(labels), "", [], list(charts), tables, warnings=list(notes), inline=[""]), most=MOST_ROWS
+    )
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------------------------
@@ -211,16 +149,16 @@ def _png(figure: bytes, says: str = "figure") -> str:
     return f'<img style="max-width:100%" alt="{text(says)}" src="data:image/png;base64,{encoded}">'
 
 
-def charts_html(charts: Sequence[Chart]) -> str:
-    """Charts side by side, those with at least one value."""
+def charts_html(charts: Sequence[Chart], together: bool = False) -> str:
+    """Charts side by side, those with at least one value; `together` with one legend for all."""
     kept = [replace(chart, lines=chart.lines[:MOST_LINES]) for chart in charts]
     kept = [chart for chart in kept if any(np.isfinite(np.asarray(line.values, float)).any() for line in chart.lines)]
     if not kept:
         return ""
 
     def draw() -> Figure:
-        figure = new_figure(max(4.0, 2.8 * len(kept)), 2.6)
-        draw_charts(figure, kept)
+        figure = new_figure(max(4.0, 2.8 * len(kept)), 2.9 if together else 2.6)
+        draw_charts(figure, kept, columns=len(kept), together=together)
         return figure
 
     return _drawn(draw, "; ".join(f"{chart.title} by layer: {', '.join(line.name for line in chart.lines)}" for chart in kept))

@@ -11,14 +11,14 @@ import numpy as np
 
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.report.drawing import COLORS, escape_math, new_figure, panel_axes, style_axis
+from layerscope.report.drawing import COLORS, escape_math, line_style, logarithmic, new_figure, panel_axes, style_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from layerscope.atlas.reproduce.base import Panel
     from layerscope.correlation import Correlations
-    from layerscope.report.sources import Chart
+    from layerscope.report.sources import Chart, Line
 
 
 def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figure:
@@ -46,18 +46,58 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
     return figure
 
 
-def draw_charts(part: Any, charts: Sequence[Chart]) -> None:
-    """Charts side by side in a figure; a dot marks the layer that a line has a note on."""
-    axes = np.atleast_1d(part.subplots(1, len(charts)))
-    for axis, chart in zip(axes, charts, strict=True):
-        for line, color in zip(chart.lines, itertools.cycle(COLORS)):  # the colors go round
-            axis.plot(line.layers, line.values, color=color, linewidth=1.5, label=escape_math(line.name))
-            if line.low is not None and line.high is not None:
-                axis.fill_between(line.layers, line.low, line.high, color=color, alpha=0.15, linewidth=0)
-            if line.note is not None and line.note[0] in line.layers:
-                axis.plot(line.note[0], line.values[list(line.layers).index(line.note[0])], "o", color=color, markersize=5)
-        axis.legend(fontsize=7, frameon=False)
-        style_axis(axis, escape_math(chart.title), "layer", chart.unit)
+def draw_charts(
+    figure: Any, charts: Sequence[Chart], *, columns: int = 4, x: str = "layer", together: bool = False, **axes: Any
+) -> list[Any]:
+    """Charts in rows of `columns` in a figure or a part of one; returns their axes. `x` is layer or depth.
+
+    `together`: one legend below all of them, where they show the same runs.
+    """
+    from matplotlib.lines import Line2D
+
+    handles: dict[str, Any] = {}
+    drawn = panel_axes(figure, len(charts), min(columns, len(charts)), **axes)
+    for axis, chart in zip(drawn, charts, strict=True):
+        for line, next_color in zip(chart.lines, itertools.cycle(COLORS)):  # the colors go round
+            color = next_color if line.look is None else COLORS[line.look.color]
+            dash = _DROPPED if line.dropped else line_style("" if line.look is None else line.look.dash)
+            _draw_line(axis, line, color, dash, x)
+            handle = Line2D([], [], color="grey" if line.dropped else color, linestyle=dash, label=escape_math(line.name))
+            handles.setdefault(line.name, handle)
+        if chart.log:
+            logarithmic(axis)
+        if not together:
+            axis.legend(fontsize=7, frameon=False)
+        style_axis(axis, escape_math(chart.title), x, chart.unit)
+    if together and handles:
+        # as many beside each other as the figure has room for: a name of 40 letters takes about 3 inches
+        fitting = int(figure.bbox.width / figure.dpi / (0.075 * max(map(len, handles)) + 0.6))
+        ordered = sorted(handles.values(), key=lambda handle: handle.get_color() == "grey")
+        beside = max(1, min(4, len(ordered), fitting))
+        figure.legend(handles=ordered, loc="outside lower center", ncols=beside, frameon=False, fontsize=8)
+    return drawn
+
+
+_DROPPED = (0, (1, 1.5))
+
+
+def _draw_line(axis: Any, line: Line, color: str, dash: Any, x: str) -> None:
+    """A curve with its band, its note, a point at the best layer and rings at those tied with it."""
+    layers, values = np.asarray(line.layers), np.asarray(line.values, float)
+    at = layers / (line.blocks or max(1, layers.max())) if x == "depth" and len(layers) else layers
+    width = 1.2 if line.dropped else 1.6
+    axis.plot(at, values, color=color, linestyle=dash, linewidth=width, label=escape_math(line.name))
+    if line.low is not None and line.high is not None and not line.dropped:
+        axis.fill_between(at, np.asarray(line.low, float), np.asarray(line.high, float), color=color, alpha=0.16, linewidth=0)
+    layer, words = line.note or (None, "")
+    for place in np.flatnonzero((layers == layer) & np.isfinite(values))[:1]:
+        beside = {"xytext": (-6, 1), "ha": "right", "va": "bottom", "textcoords": "offset points"}
+        axis.annotate(escape_math(words), (at[place], values[place]), fontsize=7, color=color, **beside)
+    if len(line.tied):
+        tied, best = np.isin(layers, line.tied), int(np.nanargmax(values))
+        rings = {"markerfacecolor": "white", "markeredgecolor": color, "markeredgewidth": 1}
+        axis.plot(at[tied], values[tied], "o", markersize=4, **rings)
+        axis.plot([at[best]], [values[best]], "o", markersize=5, color=color)
 
 
 def _base(label: str) -> str:

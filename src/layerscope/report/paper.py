@@ -13,7 +13,7 @@ import numpy as np
 from layerscope.report.contents import Report
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, style_axis
 from layerscope.report.panels import draw_charts
-from layerscope.report.sections.evaluation import draw_heat, draw_readouts, heat_height
+from layerscope.report.sections.evaluation import draw_heat, heat_height, score_chart
 from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
 from layerscope.report.sources import Block
 
@@ -38,7 +38,7 @@ def panels(report: Report) -> list[PaperFigure]:
         out.append(PaperFigure(height, lambda part: draw_profiles(part, report.curves, names, columns=min(_COLUMNS, len(names)))))
     for score in report.scores:
         if len(score.readouts) > 1:
-            out.append(PaperFigure(3.4, lambda part, s=score: draw_readouts(part, s)))  # type: ignore[misc]
+            out.append(PaperFigure(3.4, lambda part, s=score: draw_charts(part, [score_chart(s)], together=True)))  # type: ignore[misc]
         out.append(PaperFigure(heat_height(score), lambda part, s=score: draw_heat(part, s, s.reference)))  # type: ignore[misc]
     for block in report.blocks:
         out.append(PaperFigure(_block_height(block), lambda part, b=block: _draw_block(part, b)))  # type: ignore[misc]

@@ -15,6 +15,7 @@ from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import plain_columns
 from layerscope.profiling.run import EntropyValley, entropy_valley
+from layerscope.report.drawing import Style
 from layerscope.selection.choice import Choice
 
 
@@ -84,7 +85,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve over layers; `note` is a few words beside one of its layers."""
+    """One curve over layers; `note` is a few words beside one of its layers, `tied` are layers not told from the best.
+
+    In figures `look` is how it is drawn (a color of its own if None); `dropped` is a curve beside another of the same look.
+    """
 
     name: str
     layers: Sequence[int]
@@ -93,6 +97,9 @@ class Line:
     high: Sequence[float] | None = None
     blocks: int | None = None  # of the model; None: the last layer's number
     note: tuple[int, str] | None = None
+    tied: Sequence[int] = ()
+    look: Style | None = None
+    dropped: bool = False
 
     @classmethod
     def of(cls, name: str, rows: pd.DataFrame, value: str = "value", scale: float = 1, **more: Any) -> Self:
@@ -109,6 +116,7 @@ class Chart:
     lines: list[Line]
     unit: str = ""
     says: str = ""
+    log: bool = False
 
 
 @dataclass

@@ -14,8 +14,8 @@ from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, style_axis
-from layerscope.report.sources import Scores, Section, weights_text
+from layerscope.report.drawing import escape_math
+from layerscope.report.sources import Block, Chart, Line, Scores, Section, weights_text
 from layerscope.report.text import break_at_slashes, sparkline
 from layerscope.selection.choice import readout_word
 from layerscope.terminal import Console, headed_table, print_notes
@@ -115,26 +115,33 @@ def draw_heat(figure: Any, score: Scores, readout: str) -> None:
     bar.ax.tick_params(labelsize=7)
 
 
-def draw_readouts(figure: Any, score: Scores) -> None:
-    """Mean score by layer, one line per readout."""
-    axis = figure.subplots()
-    for place, readout in enumerate(score.readouts):
+def score_chart(score: Scores) -> Chart:
+    """Mean score by layer, one line per readout, the reference first."""
+    lines = []
+    for readout in sorted(score.readouts, key=lambda name: name != score.reference):
         mean = 100 * score.mean(readout)
-        color, marker = COLORS[place % len(COLORS)], list(PLOT_MARKERS.values())[place % len(PLOT_MARKERS)]
-        every = max(1, len(mean) // 8)
-        axis.plot(
-            mean.index,
-            mean.to_numpy(),
-            color=color,
-            marker=marker,
-            markersize=4,
-            markevery=every,
-            linewidth=1.5,
-            label=escape_math(readout),
-        )
-    what = escape_math(score.tasks[0]) if len(score.tasks) == 1 else f"mean over {score.mean_says}"
-    axis.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    style_axis(axis, f"{escape_math(score.label)}: {what}", "layer", "main score × 100")
+        lines.append(Line(readout, [int(layer) for layer in mean.index], list(mean), blocks=score.n_blocks))
+    what = score.tasks[0] if len(score.tasks) == 1 else f"mean over {score.mean_says}"
+    return Chart(f"{score.label or score.model}: {what}", lines, "main score × 100")
+
+
+def scores_block(score: Scores, every_readout: bool = True) -> Block:
+    """An evaluation where it is shown alone: the mean by layer, and each task's best layer, under its best readout or all."""
+    best: dict[Any, list[list[Any]]] = {}
+    for readout in score.readouts:
+        scored = score.table[score.table["readout"] == readout].dropna(subset=["score"])
+        for task, group in scored.groupby("task", sort=False):
+            top, last = group.iloc[int(group["score"].argmax())], group.iloc[int(group["layer"].argmax())]
+            found = Interval.from_row(top, "gain").scaled(100)
+            gain = f"{found.value:+.1f}" if math.isfinite(found.value) else "–"
+            gain += found.ends() if found.low != found.high else ""
+            tied = ", ".join(layer_ranges([int(k) for k in group.loc[group["tied"], "layer"]]))
+            row = [task, readout, f"{100 * last['score']:.2f}", f"{100 * top['score']:.2f}", int(top["layer"]), gain, tied]
+            best.setdefault((task, readout) if every_readout else task, []).append(row)
+    rows = [max(some, key=lambda row: float(row[3])) for some in best.values()]
+    table = pd.DataFrame(rows, columns=["task", "readout", "last", "best", "layer", "gain over last [95 %]", "tied"])
+    title = f"{score.model}: {len(score.tasks)} tasks × {len(score.readouts)} readouts, every layer"
+    return Block("evaluation", title, score.model, [], [score_chart(score)], {"": table}, warnings=score.warnings, inline=[""])
 
 
 _NARROW = 24  # characters that a terminal of 80 leaves for a readout beside the numbers

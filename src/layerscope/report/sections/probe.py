@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.report.drawing import COLORS, escape_math, fill_band, line_style, new_figure, panel_axes, style_axis, styles
+from layerscope.report.drawing import escape_math, new_figure, styles
+from layerscope.report.panels import draw_charts
 from layerscope.report.sources import Block, Chart, Line, Section
 from layerscope.report.text import sparkline
 from layerscope.terminal import Console, headed_table, print_notes
@@ -80,35 +81,23 @@ def plot_probes(
     runs: Sequence[ProbeRun], *, metric: str = "top1", x: str = "depth", labels: Sequence[str] | None = None
 ) -> Figure:
     """One panel per probe, one line per run with its 95 % band; a filled point at the best layer, rings at those tied with it."""
-    probes = list(dict.fromkeys(probe for run in runs for probe in run.probes))
-    columns = len(probes) if len(probes) < 4 else 2
-    figure = new_figure(3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(probes) // columns) + 0.8)
-    axes = panel_axes(figure, len(probes), columns, sharey=True)
     names = [run.name for run in runs] if labels is None else list(labels)
     looks = styles([(run.manifest["model"]["family"], name) for run, name in zip(runs, names, strict=True)])
-    for axis, probe in zip(axes, probes, strict=True):
+    charts = []
+    for probe in dict.fromkeys(probe for run in runs for probe in run.probes):
+        lines = []
         for run, look, name in zip(runs, looks, names, strict=True):
             if probe in run.probes:
-                _line(axis, run, probe, metric, x, COLORS[look.color], line_style(look.dash), name)
-        style_axis(axis, _PROBES.get(probe, f"{probe} probe"), x)
-    for axis in axes[::columns]:
-        axis.set_ylabel(_TITLES[metric], fontsize=8)
+                curve = run.curve(probe, metric)
+                tied = curve.loc[curve["tied_best"], "layer"].tolist()
+                lines.append(Line.of(name, curve, blocks=run.manifest["model"]["n_blocks"], look=look, tied=tied))
+        charts.append(Chart(_PROBES.get(probe, f"{probe} probe"), lines, _TITLES[metric]))
+    columns = len(charts) if len(charts) < 4 else 2
+    figure = new_figure(3.4 * columns + 0.4 + 0.8 * (columns == 2), 2.7 * -(-len(charts) // columns) + 0.8)
+    axes = draw_charts(figure, charts, columns=columns, x=x, together=True, sharey=True)
     _crop(axes[0], runs, metric)
-    handles, shown = axes[0].get_legend_handles_labels()
-    figure.legend(handles, shown, loc="outside lower center", ncols=min(4, len(shown)), frameon=False, fontsize=8)
     figure.suptitle(escape_math(_title(runs)), fontsize=9)
     return figure
-
-
-def _line(axis: Any, run: ProbeRun, probe: str, metric: str, x: str, color: str, dash: Any, name: str) -> None:
-    curve = run.curve(probe, metric)
-    where = curve[x]
-    fill_band(axis, curve, color, x, 0.15)
-    axis.plot(where, curve["value"], color=color, linestyle=dash, linewidth=1.6, label=escape_math(name))
-    tied = curve[curve["tied_best"]]
-    axis.plot(tied[x], tied["value"], "o", markersize=4, markerfacecolor="white", markeredgecolor=color, markeredgewidth=1)
-    best = int(curve["value"].argmax())
-    axis.plot([where.iloc[best]], [curve["value"].iloc[best]], "o", markersize=5, color=color)
 
 
 def _crop(axis: Any, runs: Sequence[ProbeRun], metric: str) -> None:

@@ -18,19 +18,9 @@ from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.metrics import get_metric, main_metrics, metric_title, metrics, on_log_scale, shown_series
 from layerscope.profiling.run import entropy_valley
-from layerscope.report.drawing import (
-    COLORS,
-    Style,
-    escape_math,
-    fill_band,
-    line_style,
-    logarithmic,
-    new_figure,
-    panel_axes,
-    style_axis,
-    styles,
-)
-from layerscope.report.sources import Curves, Section, weights_text
+from layerscope.report.drawing import escape_math, new_figure, styles
+from layerscope.report.panels import draw_charts
+from layerscope.report.sources import Block, Chart, Curves, Line, Section, weights_text
 from layerscope.report.text import curve_ends, number, sparkline
 from layerscope.terminal import Console, headed_table, print_notes
 
@@ -80,9 +70,6 @@ def _lengths(c: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
     return {"longest text": f"{c['max_length']} tokens", "cut texts": f"{counts['truncated']} of {counts['prompts']}"}
 
 
-_DROPPED = (0, (1, 1.5))
-
-
 def plot_profiles(
     runs: Sequence[Profile | Curves], metrics: Sequence[str] | None = None, *, x: str = "depth", columns: int = 4
 ) -> Figure:
@@ -102,17 +89,25 @@ def profile_height(panels: int, columns: int) -> float:
 
 def draw_profiles(figure: Any, curves: Sequence[Curves], names: Sequence[str], *, x: str = "depth", columns: int = 4) -> None:
     """Draw the panels into a figure or a part of one."""
-    looks = styles([(run.family, run.model) for run in curves])
-    for axis, name in zip(panel_axes(figure, len(names), columns), names, strict=True):
-        _panel(axis, curves, looks, name, x)
-    handles = _legend(curves, looks)
-    # as many beside each other as the figure has room for: a name of 40 letters takes about 3 inches
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    fitting = int(figure.bbox.width / figure.dpi / (0.075 * longest + 0.6))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=max(1, min(4, len(handles), fitting)), frameon=False, fontsize=8
-    )
+    draw_charts(figure, profile_charts(curves, names), columns=columns, x=x, together=True)
     figure.suptitle(_title(curves, names), fontsize=9)
+
+
+def profile_charts(curves: Sequence[Curves], names: Sequence[str]) -> list[Chart]:
+    """A chart per metric, with a line per run and one without the sink token beside it."""
+    charts, known = [], metrics()
+    looks = styles([(run.family, run.model) for run in curves])
+    for name in names:
+        lines = []
+        for run, look in zip(curves, looks, strict=True):
+            kept, dropped = (curve_of(run, name, sink) for sink in ("keep", "drop"))
+            valley = run.valley if name == "prompt_entropy" else None
+            note = (valley.layer, f"layer {valley.layer}{': the sink' if valley.is_sink else ''}") if valley else None
+            label = f"{run.label or run.model} ({run.n_blocks} blocks), final_norm={run.final_norm}"
+            lines += [Line.of(label, kept, blocks=run.n_blocks, look=look, note=note)] if len(kept) else []
+            lines += [Line.of("sink dropped", dropped, blocks=run.n_blocks, look=look, dropped=True)] if len(dropped) else []
+        charts.append(Chart(metric_title(name), lines, known[name].info.unit if name in known else "", log=on_log_scale(name)))
+    return charts
 
 
 def default_metrics(curves: Sequence[Curves]) -> list[str]:
@@ -143,50 +138,6 @@ def curve_of(run: Curves, metric: str, sink: str) -> pd.DataFrame:
     return layers if (layers["site"] != "embed").any() else rows
 
 
-def _panel(axis: Any, runs: Sequence[Curves], looks: Sequence[Style], name: str, x: str) -> None:
-    for look, run in zip(looks, runs, strict=True):
-        color = COLORS[look.color]
-        for sink in ("keep", "drop"):
-            curve = curve_of(run, name, sink)
-            if curve.empty:
-                continue
-            dash = line_style(look.dash) if sink == "keep" else _DROPPED
-            axis.plot(curve[x], curve["value"], color=color, linestyle=dash, linewidth=1.6 if sink == "keep" else 1.2)
-            if sink == "keep":
-                fill_band(axis, curve, color, x)
-        valley = run.valley if name == "prompt_entropy" else None
-        if valley is not None:
-            axis.annotate(
-                f"layer {valley.layer}" + (": the sink" if valley.is_sink else ""),
-                (valley.layer / run.n_blocks if x == "depth" else valley.layer, valley.value),
-                xytext=(-6, 1),
-                ha="right",
-                textcoords="offset points",
-                fontsize=7,
-                color=color,
-                va="bottom",
-            )
-    if on_log_scale(name):
-        logarithmic(axis)
-    style_axis(axis, metric_title(name), x, metrics()[name].info.unit if name in metrics() else "")
-
-
-def _legend(runs: Sequence[Curves], looks: Sequence[Style]) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=COLORS[look.color], linestyle=line_style(look.dash), label=_label(run))
-        for look, run in zip(looks, runs, strict=True)
-    ]
-    if any((run.table["sink"] == "drop").any() for run in runs):
-        handles.append(Line2D([], [], color="grey", linestyle=_DROPPED, label="sink token dropped"))
-    return handles
-
-
-def _label(run: Curves) -> str:
-    return f"{escape_math(run.label or run.model)} ({run.n_blocks} blocks), final_norm={run.final_norm}"
-
-
 def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
     known = metrics()
     views = any(name in known and known[name].info.level == "views" for name in names)
@@ -199,6 +150,28 @@ def _title(runs: Sequence[Curves], names: Sequence[str]) -> str:
         parts += ["95 % bands"] if run.table[INTERVAL[0]].notna().any() else []
         facts.append(escape_math(", ".join(parts)))
     return "\n".join(dict.fromkeys(facts))
+
+
+def curves_block(curves: Curves) -> Block:
+    """A profile where it is shown alone: where the valley is, the main metrics as curves, the ends of all of them."""
+    title = f"{curves.model}, final_norm {curves.final_norm}"
+    if curves.run is not None:
+        m = curves.run.manifest
+        about = f"on {m['corpus']['name']}: {describe_prompts(m)}, final_norm {curves.final_norm}"
+        title = f"{curves.model} {about}, {m['conventions']['views']} views"
+    rows = []
+    for name in dict.fromkeys(curves.table["metric"]):
+        for sink in ("keep", "drop"):
+            curve = curve_of(curves, name, sink).dropna(subset=["value"])
+            if len(curve):
+                ends = curve_ends(curve["layer"], curve["value"])
+                rows.append([metric_title(name, sink), sparkline(curve["value"]), *ends, number(float(curve["value"].iloc[-1]))])
+            elif sink == "keep":
+                rows.append([metric_title(name), "undefined", "", "", ""])
+    table = pd.DataFrame(rows, columns=["metric", "first → last layer", "lowest", "highest", "last"])
+    words = [curves.valley.sentence()] if curves.valley is not None else []
+    charts = profile_charts([curves], default_metrics([curves]))
+    return Block("profile", title, curves.model, words, charts, {"": table}, warnings=curves.warnings, inline=[""])
 
 
 def print_run(run: Profile, console: Console | None = None) -> None:
