@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layerscope.data import Corpus
 from layerscope.errors import DataError, ModelError
-from layerscope.models import LoadedModel, inputs
-from layerscope.models.inputs import tokenize_block, tokenizer_explained
+from layerscope.models import LoadedModel, inputs, loaded
+from layerscope.models.inputs import ReadSettings, tokenizer_explained
+from layerscope.models.loaded import is_plain
 from tests.tiny import tiny_model
 
 TEXTS = [f"Text {i} has {'some more ' * (i % 7)}words." for i in range(50)]
 
 
 def same_tokens(model: LoadedModel, texts: list[str], limit: int) -> None:
-    wanted, read = model.tokenize(texts, limit), tokenize_block(model, texts, limit)
-    assert read.tokens.dtype == np.int32
-    assert read.lengths.tolist() == [len(ids) for ids in wanted.ids]
-    assert read.truncated.tolist() == wanted.truncated
-    assert read.tokens.tolist() == [token for ids in wanted.ids for token in ids]
+    read, few = model.tokenize(texts, limit), [model.tokenize([text], limit) for text in texts]
+    assert read.ids == [one.ids[0] for one in few]
+    assert read.truncated == [one.truncated[0] for one in few]
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "bert"])
@@ -31,21 +31,21 @@ def test_the_core_gives_the_models_tokens(family: str, limit: int) -> None:
     model = tiny_model(family)
     odd = ["", " ", "naïve — 漢字 🙂", "</s> [MASK] <pad>", "x" * 500]
     same_tokens(model, odd + TEXTS, limit)
-    same_tokens(model, odd, limit)
-    assert inputs._core(model, TEXTS, limit) is not None
+    assert is_plain(model._tokenizer)
 
 
 def test_what_python_does_waits_until_it_may() -> None:
     model, may = tiny_model("gpt_neox"), threading.Event()
+    reader = model.open_items(Corpus.of(TEXTS), ReadSettings(max_length=12))
     with ThreadPoolExecutor(1) as thread:
-        reading = thread.submit(tokenize_block, model, TEXTS, 12, may)
+        reading = thread.submit(reader.survey, np.arange(len(TEXTS)), may)
         with pytest.raises(TimeoutError):
             reading.result(timeout=0.3)
         may.set()
         assert reading.result(timeout=60).lengths.tolist() == [len(ids) for ids in model.tokenize(TEXTS, 12).ids]
 
 
-def test_a_tokenizer_with_ways_of_its_own_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_with_ways_of_its_own_is_asked_itself() -> None:
     model = tiny_model("gpt_neox")
 
     class Shouting(type(model._tokenizer)):  # type: ignore[misc]
@@ -53,16 +53,19 @@ def test_a_tokenizer_with_ways_of_its_own_is_asked_itself(monkeypatch: pytest.Mo
             return super()._encode_plus([t.upper() for t in text], *given, **named)
 
     model._tokenizer.__class__ = Shouting
-    assert inputs._core(model, TEXTS, 24) is None
+    assert not is_plain(model._tokenizer)
     same_tokens(model, TEXTS, 24)
 
 
 def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt_neox")
-    tokenize = model.tokenize
-    monkeypatch.setattr(inputs, "_is_plain", lambda *_: True)
-    model.tokenize = lambda texts, limit=None: tokenize([t[::-1] for t in texts], limit)  # type: ignore[method-assign]
-    assert inputs._core(model, TEXTS, 24) is None
+
+    class Reversing(type(model._tokenizer)):  # type: ignore[misc]
+        def _encode_plus(self, text: Any, *given: Any, **named: Any) -> Any:
+            return super()._encode_plus([t[::-1] for t in text], *given, **named)
+
+    model._tokenizer.__class__ = Reversing
+    monkeypatch.setattr(loaded, "is_plain", lambda _: True)
     same_tokens(model, TEXTS, 24)
 
 
@@ -70,17 +73,17 @@ def test_a_core_that_gives_other_tokens_is_not_used(monkeypatch: pytest.MonkeyPa
 def test_a_text_is_cut_by_characters_before_it_is_tokenized(texts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("bert")
     words = [" ".join(f"word{(i * k) % 17}" for k in range(400)) for i in range(texts)]
-    whole = tokenize_block(model, words, 12)
+    whole = model.tokenize(words, 12)
     monkeypatch.setattr(inputs, "_CHARACTERS_AT_LEAST", 40)
     monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 2)
     assert max(map(len, inputs.cut_by_characters(words, 12)[0])) == 64 < len(words[0])
-    block = tokenize_block(model, words, 12)
-    assert np.array_equal(block.tokens, whole.tokens)
-    assert block.truncated.all()
+    block = model.tokenize(words, 12)
+    assert block.ids == whole.ids
+    assert all(block.truncated)
     # a head with too few tokens is no head: the text is tokenized whole
     monkeypatch.setattr(inputs, "_CHARACTERS_AT_LEAST", 5)
     monkeypatch.setattr(inputs, "_CHARACTERS_PER_TOKEN", 0)
-    assert np.array_equal(tokenize_block(model, words, 12).tokens, whole.tokens)
+    assert model.tokenize(words, 12).ids == whole.ids
 
 
 def test_a_limit_below_the_special_tokens_is_refused() -> None:

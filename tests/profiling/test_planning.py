@@ -130,13 +130,13 @@ def test_many_tokens_are_not_kept(model: LoadedModel, monkeypatch: pytest.Monkey
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each text goes through the tokenizer, but for the few that are tried."""
     seen: Counter[str] = Counter()
-    read = inputs.tokenize_block
+    survey = TextReader.survey
 
-    def note(model: LoadedModel, texts: list[str], *given: Any) -> Any:
-        seen.update(texts)
-        return read(model, texts, *given)
+    def note(reader: TextReader, numbers: np.ndarray, *given: Any) -> Any:
+        seen.update(reader.texts[i] for i in numbers.tolist())
+        return survey(reader, numbers, *given)
 
-    monkeypatch.setattr(inputs, "tokenize_block", note)
+    monkeypatch.setattr(TextReader, "survey", note)
     return seen
 
 

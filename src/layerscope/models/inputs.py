@@ -27,10 +27,6 @@ _MOST_TOKENS = 2_000_000  # 8 MB: more are made again when they are needed
 _MOST_FOR_GPU = 16  # times as many: it would wait for that, and its host has the memory
 _FEWEST_IN_POOL = 2000  # views: fewer are made before the processes are up
 _TRIED = 4  # texts whose tokens are compared before a faster way is taken
-_FEWEST_FAST = 32  # texts: of fewer, nothing is gained
-# what a tokenizer may do beside its core: one that has its own of these is asked itself
-_AROUND_THE_CORE = ("__call__", "_call_one", "_encode_plus", "_batch_encode_plus", "set_truncation_and_padding")
-
 
 _CHARACTERS_PER_TOKEN, _CHARACTERS_AT_LEAST = 200, 20_000
 
@@ -203,12 +199,14 @@ class TextReader(ItemReader):
         truncated = np.zeros(len(numbers), dtype=bool)
         rows: list[np.ndarray] | None = []
         for start in range(0, len(numbers), _CHUNK):
-            some = [self.texts[i] for i in numbers[start : start + _CHUNK].tolist()]
-            block = tokenize_block(self.model, some, self.max_length, proceed)
-            lengths[start : start + _CHUNK] = block.lengths
-            truncated[start : start + _CHUNK] = block.truncated
+            made = self.model.tokenize([self.texts[i] for i in numbers[start : start + _CHUNK].tolist()], self.max_length)
+            if proceed is not None:  # making lists of ids holds up other threads
+                proceed.wait()
+            part = slice(start, start + _CHUNK)
+            lengths[part], truncated[part] = [len(ids) for ids in made.ids], made.truncated
             if rows is not None:
-                rows.append(block.tokens)
+                count = int(lengths[part].sum())
+                rows.append(np.fromiter(chain.from_iterable(made.ids), dtype=np.int32, count=count))
                 rows = rows if lengths.sum() <= self.most_kept else None
         size = int(lengths.sum())
         if rows is None:
@@ -282,15 +280,6 @@ class TextReader(ItemReader):
         return [f"max_length {self._asked} is more than the model's context: {self.model.max_length} was used."]
 
 
-@dataclass(frozen=True)
-class TokenBlock:
-    """Token ids of some texts, one after the other (int32), how many each has, and which texts were cut."""
-
-    tokens: np.ndarray
-    lengths: np.ndarray
-    truncated: np.ndarray
-
-
 @contextmanager
 def tokenizer_explained(name: str) -> Iterator[None]:
     """One clear error where a tokenizer's files do not fit together: it fails on some texts only, such as those of new words."""
@@ -305,58 +294,6 @@ def tokenizer_explained(name: str) -> Iterator[None]:
         raise ModelError(
             f"the tokenizer of {name} cannot tokenize a text ({reason}). Its files are incomplete or damaged: fetch them again."
         ) from error
-
-
-def tokenize_block(model: ReadableModel, texts: Sequence[str], limit: int | None, proceed: Event | None = None) -> TokenBlock:
-    """What `model.tokenize` gives, without an object of Python's per token and without offsets, which nobody reads.
-
-    A thread that tokenizes while others work holds them up only with what Python does: before that it waits for `proceed`.
-    """
-    texts = list(texts)
-    core = _core(model, texts, limit) if len(texts) >= _FEWEST_FAST and limit is not None else None
-    if core is None:
-        made = model.tokenize(texts, limit)
-        ids, cut = made.ids, made.truncated
-    else:
-        heads, long = cut_by_characters(texts, limit)
-        with tokenizer_explained(model.name):
-            encodings = core.encode_batch_fast(heads)
-            for i in (i for i in long if not encodings[i].overflowing):
-                encodings[i] = core.encode_batch_fast([texts[i]])[0]
-        if proceed is not None:
-            proceed.wait()
-        ids, cut = [encoding.ids for encoding in encodings], [bool(encoding.overflowing) for encoding in encodings]
-    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum()))
-    return TokenBlock(tokens, lengths, np.array(cut, dtype=bool))
-
-
-def _core(model: ReadableModel, texts: Sequence[str], limit: int | None) -> Any:
-    """The core of a model's tokenizer, set to cut at `limit`; None where it is not known to give the same tokens."""
-    tokenizer = getattr(model, "_tokenizer", None)
-    core = getattr(tokenizer, "backend_tokenizer", None)
-    if core is None or not hasattr(core, "encode_batch_fast") or not _is_plain(model, tokenizer):
-        return None
-    some = list(texts[:_TRIED])
-    made = model.tokenize(some, limit)  # this also sets the core's truncation, which stays
-    tried = core.encode_batch_fast(some)
-    same = [e.ids for e in tried] == made.ids and [bool(e.overflowing) for e in tried] == made.truncated
-    return core if same else None
-
-
-def _is_plain(model: ReadableModel, tokenizer: Any) -> bool:
-    """Whether nothing around a tokenizer's core changes what it is given or what it gives."""
-    from transformers import PreTrainedTokenizerFast as Plain
-
-    def own(thing: Any, kind: type, name: str) -> bool:
-        return getattr(type(thing), name, None) is not getattr(kind, name, None) or name in vars(thing)
-
-    if getattr(type(model).tokenize, "__module__", "") != _LOADED or "tokenize" in vars(model):
-        return False
-    return getattr(tokenizer, "is_fast", False) and not any(own(tokenizer, Plain, name) for name in _AROUND_THE_CORE)
-
-
-_LOADED = "layerscope.models.loaded"  # where the `tokenize` of a model that has none of its own is written
 
 
 def serialized_tokenizer(model: ReadableModel, texts: list[str], limit: int | None) -> str | None:

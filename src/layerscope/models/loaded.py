@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,12 @@ from layerscope.models.inputs import ItemReader, ReadSettings, TextReader, cut_b
 
 FileState = tuple[int, int, int]
 
+_IDS_ALONE = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+_TRIED = 4  # texts whose tokens are compared before a faster way is taken
+_FEWEST_FAST = 32  # texts: of fewer, nothing is gained
+# what a tokenizer may do beside its core: one that has its own of these is asked itself
+_AROUND_THE_CORE = ("__call__", "_call_one", "_encode_plus", "_batch_encode_plus", "set_truncation_and_padding")
+
 
 def file_state(path: Path) -> FileState | None:
     """A file's size, modification time and inode; None where it is gone."""
@@ -36,10 +42,29 @@ def file_state(path: Path) -> FileState | None:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids of several texts, and which texts were cut to fit."""
+    """Several texts as a tokenizer encodes them: the token ids of each, and which texts were cut to fit.
 
-    ids: list[list[int]]
-    truncated: list[bool]
+    Lists are made when they are asked for: the encoding itself does not hold up other threads, what Python does with it would.
+    """
+
+    encodings: Sequence[Any] = ()
+
+    @cached_property
+    def ids(self) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids for encoding in self.encodings]
+
+    @cached_property
+    def truncated(self) -> list[bool]:
+        """Which texts were cut: a tokenizer keeps what it cut off."""
+        return [bool(encoding.overflowing) for encoding in self.encodings]
+
+
+class Encoded(NamedTuple):
+    """One text as a slow tokenizer encodes it."""
+
+    ids: list[int]
+    overflowing: bool
 
 
 @dataclass
@@ -216,7 +241,7 @@ class LoadedModel:
         if isinstance(texts, str):
             raise DataError("tokenize takes a list of texts, and was given one string. Wrap it in a list.")
         if not texts:
-            return Tokens([], [])
+            return Tokens()
         limit = max_length if max_length is not None else self.max_length
         if self._tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer; pass one to wrap(module, tokenizer).")
@@ -225,21 +250,27 @@ class LoadedModel:
         self._refuse_too_short(limit)
         heads, long = cut_by_characters(texts, limit)
         with lock_of(self._tokenizer), tokenizer_explained(self.name):
-            tokens = self._tokenize(heads, limit)
-            for i in (i for i in long if not tokens.truncated[i]):
-                whole = self._tokenize([texts[i]], limit)
-                tokens.ids[i], tokens.truncated[i] = whole.ids[0], whole.truncated[0]
-        return tokens
+            encodings = self._encode(heads, limit)
+            for i in (i for i in long if not encodings[i].overflowing):
+                encodings[i] = self._encode([texts[i]], limit)[0]
+        return Tokens(encodings)
 
-    def _tokenize(self, texts: list[str], limit: int | None) -> Tokens:
-        if limit is None or not getattr(self._tokenizer, "is_fast", False):
-            return self._tokenize_whole(texts, limit)
-        batch = self._tokenizer(
-            texts, truncation=True, max_length=limit, return_attention_mask=False, return_token_type_ids=False
-        )
-        # A fast tokenizer keeps what it cut off, so one pass also tells which texts were cut.
-        cut = [bool(encoding.overflowing) for encoding in batch.encodings]
-        return Tokens([list(ids) for ids in batch["input_ids"]], cut)
+    def _encode(self, texts: list[str], limit: int | None) -> list[Any]:
+        tokenizer = self._tokenizer
+        if not getattr(tokenizer, "is_fast", False):
+            return self._encode_slowly(texts, limit)
+        cut = {} if limit is None else {"truncation": True, "max_length": limit}
+
+        def ask(some: list[str]) -> list[Any]:
+            return list(tokenizer(some, **cut, **_IDS_ALONE).encodings)
+
+        if limit is None or len(texts) < _FEWEST_FAST or not is_plain(tokenizer):
+            return ask(texts)
+        # Its core alone leaves out offsets, which nobody reads. To ask for some also sets the core's truncation, which stays.
+        core, some = tokenizer.backend_tokenizer, texts[:_TRIED]
+        wanted, tried = (Tokens(found) for found in (ask(some), core.encode_batch_fast(some)))
+        same = tried.ids == wanted.ids and tried.truncated == wanted.truncated
+        return core.encode_batch_fast(texts) if same else ask(texts)
 
     def _refuse_too_short(self, limit: int | None) -> None:
         """A tokenizer whose special tokens alone are more than the limit would not cut at all."""
@@ -257,20 +288,29 @@ class LoadedModel:
         """Token ids, uncut, and for each token the characters it came from (special tokens: none, as (0, 0))."""
         if not getattr(self._tokenizer, "is_fast", False):
             raise ModelError(f"{self.name} has no fast tokenizer, which templates need to tell a text's tokens from the rest.")
-        options = {"return_offsets_mapping": True, "return_attention_mask": False, "return_token_type_ids": False}
         with lock_of(self._tokenizer), tokenizer_explained(self.name):
-            batch = self._tokenizer(list(texts), verbose=False, **options)
-        offsets = [[(int(a), int(b)) for a, b in row] for row in batch["offset_mapping"]]
-        return [list(ids) for ids in batch["input_ids"]], offsets
+            encodings = self._encode(list(texts), None)
+        return Tokens(encodings).ids, [[(int(a), int(b)) for a, b in encoding.offsets] for encoding in encodings]
 
-    def _tokenize_whole(self, texts: list[str], limit: int | None) -> Tokens:
+    def _encode_slowly(self, texts: list[str], limit: int | None) -> list[Any]:
         """The way for slow tokenizers: everything first, then again for what was too long."""
-        options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-        ids = [list(x) for x in self._tokenizer(texts, **options)["input_ids"]]
-        cut = [limit is not None and len(x) > limit for x in ids]
-        for i in (i for i, long in enumerate(cut) if long):
-            ids[i] = list(self._tokenizer(texts[i], truncation=True, max_length=limit, **options)["input_ids"])
-        return Tokens(ids, cut)
+        encoded = [Encoded(list(ids), limit is not None and len(ids) > limit) for ids in self._slow_ids(texts)]
+        for i in (i for i, one in enumerate(encoded) if one.overflowing):
+            encoded[i] = Encoded(list(self._slow_ids(texts[i], truncation=True, max_length=limit)), True)
+        return encoded
+
+    def _slow_ids(self, texts: Any, **cut: Any) -> Any:
+        return self._tokenizer(texts, **cut, **_IDS_ALONE)["input_ids"]
+
+
+def is_plain(tokenizer: Any) -> bool:
+    """Whether nothing around a fast tokenizer's core changes what it is given or what it gives."""
+    from transformers import PreTrainedTokenizerFast as Plain
+
+    def own(name: str) -> bool:
+        return getattr(type(tokenizer), name, None) is not getattr(Plain, name, None) or name in vars(tokenizer)
+
+    return hasattr(tokenizer.backend_tokenizer, "encode_batch_fast") and not any(own(name) for name in _AROUND_THE_CORE)
 
 
 def width_of(module: nn.Module) -> int:
