@@ -21,7 +21,7 @@ _SIZES: dict[str, Any] = {
     "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH,
 }  # fmt: skip
 _PLAIN = {**_SIZES, "intermediate_size": 48}
-_AIM: dict[str, Any] = {"image_size": SIDE, "patch_size": PATCH, "width": WIDTH, "blocks": BLOCKS, "heads": 4}
+_AIM: dict[str, Any] = {"img_size": SIDE, "patch_size": PATCH, "embed_dim": WIDTH, "num_blocks": BLOCKS, "num_heads": 4}
 
 
 def _make(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:

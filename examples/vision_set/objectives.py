@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from layerscope.models.architectures.aim import AimConfig, AimModel, sine_positions
-from layerscope.models.architectures.files import write_model
 
 
 @dataclass(frozen=True)
@@ -124,12 +123,12 @@ class Autoregressive(Objective):
     def __init__(self, size: Size) -> None:
         super().__init__()
         config = AimConfig(
-            image_size=size.image,
+            img_size=size.image,
             patch_size=size.patch,
-            width=size.width,
-            blocks=size.blocks,
-            heads=size.heads,
-            channels=1,
+            embed_dim=size.width,
+            num_blocks=size.blocks,
+            num_heads=size.heads,
+            num_channels=1,
             attention="prefix",
         )
         self.trunk = AimModel(config)
@@ -146,7 +145,7 @@ class Autoregressive(Objective):
         """In the layout of the published AIMs, to be read with every patch seeing every other, as they are."""
         trunk = self.trunk.half()
         trunk.config.attention = "bidirectional"  # type: ignore[union-attr]
-        write_model(trunk, folder)  # type: ignore[arg-type]
+        trunk.save_pretrained(folder)  # type: ignore[operator]
 
 
 OBJECTIVES: dict[str, type[Objective]] = {"supervised": Supervised, "mae": Masked, "ar": Autoregressive}
@@ -160,13 +159,13 @@ class AimPixelHead(nn.Module):
 
     def __init__(self, config: AimConfig, depth: int = 2) -> None:
         super().__init__()
-        width, hidden = config.width, int(config.mlp_ratio * config.width)
+        width, hidden = config.embed_dim, int(config.mlp_ratio * config.embed_dim)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, config.channels * config.patch_size**2)
+        self.out = nn.Linear(width, config.num_channels * config.patch_size**2)
 
     def forward(self, states: Tensor) -> Tensor:
         """(B, N, D) to (B, N, pixels of a patch); row i is about patch i + 1."""

@@ -111,7 +111,7 @@ def test_loss_is_over_the_patches_after_the_prefix() -> None:
 def test_the_pixel_head_learns() -> None:
     """A few steps on one batch: the head and the trunk get gradients, and the error falls."""
     torch.manual_seed(0)
-    config = AimConfig(image_size=16, patch_size=4, width=24, blocks=2, heads=3, attention="prefix")
+    config = AimConfig(img_size=16, patch_size=4, embed_dim=24, num_blocks=2, num_heads=3, attention="prefix")
     model, head = AimModel(config), objectives.AimPixelHead(config)
     pixels, prefix = torch.randn(4, 3, 16, 16).cumsum(-1), torch.tensor([1, 2, 4, 8])
     targets = objectives.patch_targets(pixels, 4)

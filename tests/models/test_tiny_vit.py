@@ -110,7 +110,7 @@ def test_taken_out_of_the_published_weights(tmp_path: Path, monkeypatch: pytest.
     with torch.inference_mode():
         assert torch.equal(model.module(pixels).last_hidden_state, module(pixels).last_hidden_state)
     (tmp_path / "folder" / "config.json").write_text('{"model_type": "tiny_vit_stage", "image_size": 64}')
-    with pytest.raises(ModelError, match="does not hold the TinyViT"):
+    with pytest.raises(ModelError, match=r"could not be loaded|lacks"):
         load(tmp_path / "folder")
 
 

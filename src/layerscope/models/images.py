@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from threading import Event
 from typing import Any, Literal, get_args
 
@@ -20,15 +21,14 @@ from layerscope.core.sites import Site
 from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
 from layerscope.data.items import Items
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError, require
-from layerscope.models.architectures import own_architecture
-from layerscope.models.architectures.aim import ATTENTIONS, AttentionMode
+from layerscope.models.architectures import ATTENTIONS
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import quiet
-from layerscope.models.source import Source, read_config
+from layerscope.models.source import Source
 from layerscope.spectra import placed
 
 TokensRead = Literal["patches", "all"]
@@ -233,92 +233,36 @@ class ImageReader(ItemReader):
         self._model.reader.close()
 
 
-def image_family(folder: Path) -> str | None:
-    """The family of the image model in a folder, "generic" for an image model without one, or None for a text model."""
-    config = read_config(folder)
-    own = own_architecture(config)
-    if own is not None:
-        return own
-    model_type = config.get("model_type")
-    for name, family in families().items():
-        if family.modality == "image" and model_type in (*family.model_types, *family.containers):
-            return name
-    return "generic" if _reads_pixels(model_type) else None
-
-
-def items_kind(source: Source) -> str:
-    """The kind of items that the model of a source reads, without loading it."""
-    return "texts" if source.gguf is not None or image_family(source.path) is None else "images"
-
-
-def _reads_pixels(model_type: Any) -> bool:
-    """Whether transformers' base model of a type takes pixels and nothing else."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, MODEL_MAPPING_NAMES
-
-    return model_type in MODEL_MAPPING_NAMES and model_type in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
-
-
 def read_image_model(
     source: Source, family: str, options: dict[str, Any], attention: str | None = None
 ) -> tuple[nn.Module, Any, str]:
     """The image model in a source's folder, its processor, and where that comes from."""
-    if family in ("aim", "tiny_vit"):
-        module: nn.Module = _read_own(source, family, options, attention)
-    else:
-        module = _read_transformers(source, family, options)
-    processor, where = read_processor(source.path, getattr(module, "config", None), bool(options.get("trust_remote_code")))
-    return module, processor, where
-
-
-def _read_own(source: Source, family: str, options: dict[str, Any], attention: str | None) -> nn.Module:
-    """An architecture of `models/architectures`."""
-    from layerscope.models.architectures.aim import read_aim
-    from layerscope.models.architectures.tiny_vit import read_tiny_vit
-
-    if "device_map" in options:
-        raise ModelError(f"device_map is for models that transformers loads; {family} is loaded onto one device.")
-    if source.pickled:
-        raise ModelError(
-            f"{source.name} holds no safetensors; the published AIM models on the hub do (apple/aim-600M and so on)."
-        )
-    dtype = None if options["dtype"] == "auto" else options["dtype"]
-    if family == "tiny_vit":
-        return read_tiny_vit(source.path, source.weights, dtype)
-    wanted, prefix = _attention(attention)
-    return read_aim(source.path, source.weights, dtype=dtype, attention=wanted, prefix=prefix)
-
-
-def _attention(text: str | None) -> tuple[AttentionMode | None, int | None]:
-    """`causal`, `bidirectional` or `prefix:N`."""
-    if text is None:
-        return None, None
-    kind, _, count = text.partition(":")
-    found = next((name for name in ATTENTIONS if name == kind), None)
-    if found is None or (found == "prefix") != count.isdigit():
-        raise ModelError(f"attention must be bidirectional, causal or prefix:N (N patches), not {text!r}.")
-    return found, int(count) if count else None
-
-
-def _read_transformers(source: Source, family: str, options: dict[str, Any]) -> nn.Module:
     import transformers
 
     loads = families()[family].loads
-    known: Any = getattr(transformers, loads) if loads else transformers.AutoModel
+    known: Any = transformers.AutoModel if loads is None else resolve_name(loads if ":" in loads else f"transformers:{loads}")
     given = dict(options)
-    if loads:
-        given.pop("trust_remote_code", None)
-    module, _ = read_pretrained(source, known, given, r"^(vision_model\.)?(pooler|head)\.", inner="vision_config")
+    trusted = bool(given.pop("trust_remote_code", None) if loads else given.get("trust_remote_code"))
+    own = loads is not None and ":" in loads
+    module, _ = read_pretrained(source, known, given, r"^(vision_model\.)?(pooler|head)\.", inner="vision_config", whole=own)
     # What pools the last layer is not read, and is often not in the checkpoint.
     for part in ("pooler", "head"):
         if isinstance(getattr(module, part, None), nn.Module):
-            _remove(module, part)
-    return module
+            setattr(module, part, None)
+            if hasattr(module, "use_head"):  # what asks for it
+                module.use_head = False
+    if attention is not None:
+        module.config.set_attention(*_attention(attention))
+    processor, where = read_processor(source.path, getattr(module, "config", None), trusted)
+    return module, processor, where
 
 
-def _remove(module: Any, part: str) -> None:
-    setattr(module, part, None)
-    if hasattr(module, "use_head"):  # what asks for it
-        module.use_head = False
+def _attention(text: str) -> tuple[str, int | None]:
+    """`causal`, `bidirectional` or `prefix:N`."""
+    kind, _, count = text.partition(":")
+    if kind not in ATTENTIONS or (kind == "prefix") != count.isdigit():
+        raise ModelError(f"attention must be bidirectional, causal or prefix:N (N patches), not {text!r}.")
+    return kind, int(count) if count else None
 
 
 def describe_images(model: ImageModel, where: str) -> dict[str, Any]:

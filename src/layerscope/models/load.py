@@ -13,15 +13,15 @@ from layerscope.errors import ModelError, require
 from layerscope.models import adapters as adapting
 from layerscope.models import modules
 from layerscope.models.catalogue import require_gguf
-from layerscope.models.families import families, family_for
+from layerscope.models.families import declared_family, families, family_for
 from layerscope.models.fingerprint import files_sha256, module_sha256, settings_sha256
-from layerscope.models.images import ImageModel, default_processor, describe_images, image_family, items_kind, read_image_model
+from layerscope.models.images import ImageModel, default_processor, describe_images, read_image_model
 from layerscope.models.loaded import LoadedModel, file_state
 from layerscope.models.modules import inner_tokenizer, unwrap
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import pick_device, pick_dtype, without_advice
-from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model, sound_family
-from layerscope.models.source import Source, resolve
+from layerscope.models.sounds import SoundModel, default_extractor, read_sound_model
+from layerscope.models.source import Source, read_config, resolve
 from layerscope.spectra import faster
 
 
@@ -73,12 +73,12 @@ def load(
         options["device_map"] = device_map
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    images = None if source.gguf is not None else image_family(source.path)
-    if attention is not None and images != "aim":
+    kind, known = _reads(source)
+    if attention is not None and known != "aim":
         raise ModelError(f"attention={attention!r} is a choice that AIM offers; {source.name} is read as it was trained.")
-    if images is not None:
-        module, tokenizer, where = read_image_model(source, images, options, attention)
-    elif source.gguf is None and sound_family(source.path) is not None:
+    if kind == "images":
+        module, tokenizer, where = read_image_model(source, known, options, attention)
+    elif kind == "sounds":
         module, tokenizer = read_sound_model(source, options)
     else:
         module, tokenizer = _read(source, options, trust_remote_code)
@@ -91,7 +91,7 @@ def load(
     if bidirectional:
         make_bidirectional(module)
     model = _assemble(module, tokenizer, source.name, family)
-    if images is not None:
+    if kind == "images":
         model.identity["processor_from"] = where
     model.identity.update(
         source=source.kind,
@@ -138,8 +138,20 @@ def kind_read_by(model: Any, offline: bool = False, model_options: Mapping[str, 
         return model.kind
     if not isinstance(model, (str, Path)):
         return "texts"
-    source = find_source(model, offline, model_options or {})
-    return "sounds" if source.gguf is None and sound_family(source.path) is not None else items_kind(source)
+    return _reads(find_source(model, offline, model_options or {}))[0]
+
+
+def _reads(source: Source) -> tuple[str, str]:
+    """The kind of items that the model of a source reads, and its family, without loading it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, MODEL_MAPPING_NAMES
+
+    config = {} if source.gguf is not None else read_config(source.path)
+    known, model_type = declared_family(config), config.get("model_type")
+    if known is not None:
+        return {"text": "texts", "image": "images", "sound": "sounds"}[known.modality], known.name
+    # one without a family reads images where transformers' base model of its type takes pixels and nothing else
+    pixels = model_type in MODEL_MAPPING_NAMES and model_type in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    return "images" if pixels else "texts", "generic"
 
 
 def find_source(model: str | Path, offline: bool, model_options: Mapping[str, Any]) -> Source:

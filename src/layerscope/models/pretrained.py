@@ -19,10 +19,12 @@ def read_pretrained(
     unread: str,
     beside: Callable[[], Any] = lambda: None,
     inner: str = "text_config",
+    whole: bool = False,
 ) -> tuple[Any, Any]:
     """The model of transformers' class `known` in a source's files, and what `beside` reads there, such as a tokenizer.
 
     Weights that match `unread` may be missing: they pool the last layer, or are for training. `inner` is as for `check_sizes`.
+    With `whole`, every weight in the files must have a place.
     """
     if source.gguf is None and not source.pickled:
         check_sizes(source.path, read_config(source.path), source.weights, inner)
@@ -42,5 +44,11 @@ def read_pretrained(
         raise ModelError(
             f"the checkpoint of {source.name} lacks {len(missing)} weights of {type(module).__name__} (e.g. {missing[0]}), which "
             "would be left random. The files are incomplete or belong to another architecture."
+        )
+    extra = sorted(info.get("unexpected_keys", ())) if whole else []
+    if extra:
+        raise ModelError(
+            f"{len(extra)} weights in {source.path} have no place in the {type(module).__name__} that its config.json describes "
+            f"(e.g. {extra[0]}). The files do not belong together."
         )
     return module, other

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -17,12 +16,11 @@ from layerscope.capture.batches import Batch
 from layerscope.data.items import Items
 from layerscope.data.sounds import RATE
 from layerscope.errors import DataError, LayerscopeError, ModelError
-from layerscope.models.families import families
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
 from layerscope.models.loaded import LoadedModel, Tokens
 from layerscope.models.modules import unwrap
 from layerscope.models.pretrained import read_pretrained
-from layerscope.models.source import Source, read_config
+from layerscope.models.source import Source
 
 _NOISE = 0.1  # of a sound's own level: 20 dB below it
 
@@ -149,13 +147,6 @@ class SoundReader(ItemReader):
 
     def facts(self, part: Part) -> dict[str, Any]:
         return {**super().facts(part), "tokens": "frames"}
-
-
-def sound_family(folder: Path) -> str | None:
-    """The family of the speech model in a folder, or None for a model of another kind."""
-    model_type = read_config(folder).get("model_type")
-    known = families().items()
-    return next((name for name, family in known if family.modality == "sound" and model_type in family.model_types), None)
 
 
 def read_sound_model(source: Source, options: dict[str, Any]) -> tuple[nn.Module, Any]:

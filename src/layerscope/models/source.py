@@ -14,8 +14,8 @@ from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import exists, is_plain_name, read_json
 from layerscope.data.hub import fetch_published, hub_explained, limit_hub_waits, pin, pinned_revision
 from layerscope.errors import ModelError, OfflineError, UnknownNameError, one_line
-from layerscope.models.architectures import own_architecture
 from layerscope.models.catalogue import catalogue, check_zoo
+from layerscope.models.families import declared_family
 from layerscope.models.fingerprint import files_sha256
 from layerscope.models.sealed import damaged
 from layerscope.packages import file_sha256
@@ -219,7 +219,8 @@ def _check_remote_code(path: Path, config: dict[str, Any], trusted: bool) -> Non
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     model_type = config.get("model_type")
-    if model_type in CONFIG_MAPPING or trusted or own_architecture(config) is not None:
+    known = declared_family(config)
+    if model_type in CONFIG_MAPPING or trusted or (known is not None and ":" in (known.loads or "")):
         return
     if config.get("auto_map"):
         raise ModelError(

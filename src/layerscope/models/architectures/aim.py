@@ -8,105 +8,86 @@ Module names are those of the published safetensors, so that the weights load by
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from layerscope.errors import ModelError, UnknownNameError
-from layerscope.models.architectures.files import StatesOutput
-
-AttentionMode = Literal["bidirectional", "prefix", "causal"]
-ATTENTIONS: tuple[AttentionMode, ...] = get_args(AttentionMode)
-
-MODEL_TYPE = "aim"
-
-# Our name, and the names that published configurations use for it.
-_PUBLISHED = {
-    "image_size": ("img_size", "image_size"),
-    "patch_size": ("patch_size",),
-    "width": ("embed_dim",),
-    "blocks": ("num_blocks",),
-    "heads": ("num_heads",),
-    "channels": ("num_channels",),
-    "mlp_ratio": ("mlp_ratio",),
-}
-_NEEDED = ("embed_dim", "num_blocks", "num_heads", "patch_size")
+from layerscope.models.architectures import ATTENTIONS
 
 
-@dataclass
-class AimConfig:
-    """The sizes of an AIM and which patches see which.
+class AimConfig(PretrainedConfig):
+    """The sizes of an AIM, under the names of the published configurations, and which patches see which.
 
     `attention`: `bidirectional`, every patch sees every patch, which is how the published models are read downstream (the
     whole image is the prefix); `causal`, a patch sees itself and those before it in raster order; `prefix`, the first `prefix`
     patches see each other and the rest is causal, as in pretraining.
 
-    >>> AimConfig(image_size=28, patch_size=7, width=32, blocks=2, heads=4).patches
+    >>> AimConfig(img_size=28, patch_size=7, embed_dim=32, num_blocks=2, num_heads=4).patches
     16
     """
 
-    image_size: int = 224
-    patch_size: int = 14
-    width: int = 1536
-    blocks: int = 24
-    heads: int = 12
-    channels: int = 3
-    mlp_ratio: float = 4.0
-    attention: AttentionMode = "bidirectional"
-    prefix: int | None = None
+    model_type = "aim"
+    attribute_map: ClassVar[dict[str, str]] = {
+        "image_size": "img_size",
+        "hidden_size": "embed_dim",
+        "num_hidden_layers": "num_blocks",
+    }
 
-    def __post_init__(self) -> None:
-        if self.attention not in ATTENTIONS:
-            raise UnknownNameError("attention", str(self.attention), ATTENTIONS)
-        if self.image_size % self.patch_size:
-            raise ModelError(f"an image of {self.image_size} pixels cannot be cut into patches of {self.patch_size}.")
-        if self.width % self.heads or self.width % 4:
-            raise ModelError(f"the width {self.width} must be divisible by 4 and by the number of heads, {self.heads}.")
-        if self.prefix is not None and not 0 <= self.prefix <= self.patches:
-            raise ModelError(f"a prefix of {self.prefix} patches does not fit into an image of {self.patches}.")
+    def __init__(
+        self,
+        img_size: int | list[int] = 224,
+        patch_size: int = 14,
+        embed_dim: int = 1536,
+        num_blocks: int = 24,
+        num_heads: int = 12,
+        num_channels: int = 3,
+        mlp_ratio: float = 4.0,
+        attention: str = "bidirectional",
+        prefix: int | None = None,
+        **more: Any,
+    ) -> None:
+        self.img_size = img_size[0] if isinstance(img_size, list) else img_size
+        self.patch_size = patch_size
+        self.embed_dim, self.num_blocks, self.num_heads = embed_dim, num_blocks, num_heads
+        self.num_channels, self.mlp_ratio = num_channels, mlp_ratio
+        if self.img_size % patch_size:
+            raise ModelError(f"an image of {img_size} pixels cannot be cut into patches of {patch_size}.")
+        if embed_dim % num_heads or embed_dim % 4:
+            raise ModelError(f"the width {embed_dim} must be divisible by 4 and by the number of heads, {num_heads}.")
+        self.set_attention(attention, prefix)
+        super().__init__(**more)
+
+    def set_attention(self, attention: str, prefix: int | None = None) -> None:
+        """Say which patches see which."""
+        if attention not in ATTENTIONS:
+            raise UnknownNameError("attention", str(attention), ATTENTIONS)
+        if prefix is not None and not 0 <= prefix <= self.patches:
+            raise ModelError(f"a prefix of {prefix} patches does not fit into an image of {self.patches}.")
+        self.attention, self.prefix = attention, prefix
 
     @property
     def patches(self) -> int:
         """Patches of an image of the size the model was trained on."""
-        return (self.image_size // self.patch_size) ** 2
-
-    # The names under which the rest of the package, and transformers' models, keep these.
-    model_type: ClassVar[str] = MODEL_TYPE
-    hidden_size = property(lambda self: self.width)
-    num_hidden_layers = property(lambda self: self.blocks)
-    num_channels = property(lambda self: self.channels)
+        return (self.img_size // self.patch_size) ** 2
 
     def to_dict(self) -> dict[str, Any]:
-        """As published: the keys of Apple's config.json, and beside them what ours adds."""
-        facts: dict[str, Any] = {names[0]: getattr(self, name) for name, names in _PUBLISHED.items()}
-        return {**facts, "model_type": MODEL_TYPE, "attention": self.attention, "prefix": self.prefix}
+        """What is published, and which patches see which: the rest of what transformers keeps says nothing about an AIM."""
+        names = ("img_size", "patch_size", "embed_dim", "num_blocks", "num_heads", "num_channels", "mlp_ratio")
+        facts = {name: getattr(self, name) for name in names}
+        return {**facts, "model_type": self.model_type, "attention": self.attention, "prefix": self.prefix}
+
+    to_diff_dict = to_dict
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any], attention: AttentionMode | None = None, prefix: int | None = None) -> AimConfig:
-        """From a published config.json; a model that does not say is bidirectional."""
-        inner = facts["config"] if isinstance(facts.get("config"), Mapping) else facts
-        given: dict[str, Any] = {}
-        for name, keys in _PUBLISHED.items():
-            value = next((inner[key] for key in keys if key in inner), None)
-            if value is not None:
-                given[name] = value[0] if isinstance(value, list) else value
-        given["attention"] = attention or inner.get("attention", "bidirectional")
-        given["prefix"] = prefix if prefix is not None else inner.get("prefix")
-        return cls(**given)
-
-
-def is_aim(facts: Mapping[str, Any]) -> bool:
-    """Whether a config.json describes an AIM: ours says so, Apple's has no model type and is told by its keys."""
-    inner = facts["config"] if isinstance(facts.get("config"), Mapping) else facts
-    if inner.get("model_type") is not None:
-        return inner["model_type"] == MODEL_TYPE
-    return all(key in inner for key in _NEEDED)
+    def from_dict(cls, config_dict: dict[str, Any], **more: Any) -> Any:
+        """From a config.json; some have the sizes one level down."""
+        inner = config_dict.get("config")
+        return super().from_dict(dict(inner) if isinstance(inner, dict) else config_dict, **more)
 
 
 _EPS = 1e-6
@@ -146,8 +127,8 @@ class Patches(nn.Module):
     def __init__(self, config: AimConfig) -> None:
         super().__init__()
         size = config.patch_size
-        self.proj = nn.Conv2d(config.channels, config.width, kernel_size=size, stride=size)
-        self.norm = nn.LayerNorm(config.width, eps=_EPS)
+        self.proj = nn.Conv2d(config.num_channels, config.embed_dim, kernel_size=size, stride=size)
+        self.norm = nn.LayerNorm(config.embed_dim, eps=_EPS)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """(B, C, H, W) to (B, rows, columns, D)."""
@@ -173,9 +154,9 @@ class Attention(nn.Module):
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.proj = nn.Linear(config.width, config.width, bias=False)
+        self.heads = config.num_heads
+        self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=False)
+        self.proj = nn.Linear(config.embed_dim, config.embed_dim, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """`mask` None: everyone sees everyone."""
@@ -190,9 +171,9 @@ class Mlp(nn.Module):
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__()
-        hidden = int(config.mlp_ratio * config.width)
-        self.fc1 = nn.Linear(config.width, hidden, bias=False)
-        self.fc2 = nn.Linear(hidden, config.width, bias=False)
+        hidden = int(config.mlp_ratio * config.embed_dim)
+        self.fc1 = nn.Linear(config.embed_dim, hidden, bias=False)
+        self.fc2 = nn.Linear(hidden, config.embed_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(functional.gelu(self.fc1(x)))
@@ -203,9 +184,9 @@ class AimBlock(nn.Module):
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__()
-        self.norm_1 = nn.LayerNorm(config.width, eps=_EPS)
+        self.norm_1 = nn.LayerNorm(config.embed_dim, eps=_EPS)
         self.attn = Attention(config)
-        self.norm_2 = nn.LayerNorm(config.width, eps=_EPS)
+        self.norm_2 = nn.LayerNorm(config.embed_dim, eps=_EPS)
         self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -218,8 +199,8 @@ class Trunk(nn.Module):
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(AimBlock(config) for _ in range(config.blocks))
-        self.post_trunk_norm = nn.LayerNorm(config.width, eps=_EPS)
+        self.blocks = nn.ModuleList(AimBlock(config) for _ in range(config.num_blocks))
+        self.post_trunk_norm = nn.LayerNorm(config.embed_dim, eps=_EPS)
 
     def forward(self, x: Tensor, mask: Tensor | None, keep: list[Tensor] | None = None) -> Tensor:
         """The normed state after the last block; `keep` collects the state after each block."""
@@ -230,30 +211,32 @@ class Trunk(nn.Module):
         return self.post_trunk_norm(x)
 
 
-class AimModel(nn.Module):
+class AimModel(PreTrainedModel):
     """The image model without its head.
 
-    >>> model = AimModel(AimConfig(image_size=28, patch_size=7, width=32, blocks=2, heads=4))
+    >>> model = AimModel(AimConfig(img_size=28, patch_size=7, embed_dim=32, num_blocks=2, num_heads=4))
     >>> model(torch.zeros(1, 3, 28, 28)).last_hidden_state.shape
     torch.Size([1, 16, 32])
     """
 
+    config_class = AimConfig
     main_input_name = "pixel_values"
+    _supports_sdpa = True
+    # the published classifier, which pools the average of six layers: not part of the trunk
+    _keys_to_ignore_on_load_unexpected = (r"^head\.",)
 
     def __init__(self, config: AimConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.preprocessor = Preprocessor(config)
         self.trunk = Trunk(config)
-        self.reset_parameters()
+        self.post_init()
 
-    def reset_parameters(self) -> None:
+    def _init_weights(self, module: nn.Module) -> None:
         """Random weights: Xavier for every matrix, the patch projection taken as a matrix too."""
-        for part in self.modules():
-            if isinstance(part, nn.Linear | nn.Conv2d):
-                nn.init.xavier_uniform_(part.weight.view(part.weight.shape[0], -1))
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.xavier_uniform_(module.weight.view(module.weight.shape[0], -1))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
     def mask(self, patches: int, prefix: Tensor | int | None, device: torch.device) -> Tensor | None:
         """Who sees whom, as the configuration says; `prefix` overrides the configuration's, one for all or one per image."""
@@ -265,52 +248,9 @@ class AimModel(nn.Module):
 
     def forward(
         self, pixel_values: Tensor, prefix: Tensor | int | None = None, output_hidden_states: bool = False
-    ) -> StatesOutput:
-        """States of the patches of some images (B, C, H, W)."""
+    ) -> BaseModelOutput:
+        """States of the patches of some images (B, C, H, W); `hidden_states` are those before the final norm."""
         x = self.preprocessor(pixel_values)
         states = [x] if output_hidden_states else None
         last = self.trunk(x, self.mask(x.shape[1], prefix, x.device), states)
-        return StatesOutput(last, tuple(states) if states is not None else None)
-
-
-_HEADS = ("head.",)  # the published classifier, which pools the average of six layers: not part of the trunk
-
-
-def read_aim(
-    folder: Path,
-    weights: Sequence[Path] | None = None,
-    *,
-    dtype: torch.dtype | None = None,
-    attention: AttentionMode | None = None,
-    prefix: int | None = None,
-) -> AimModel:
-    """The model in a folder with config.json and safetensors, as published or as `write_model` leaves it.
-
-    `dtype` None keeps that of the files. Every weight of the trunk must be there; a classifier's are left out.
-    """
-    from safetensors.torch import load_file
-
-    facts = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = AimConfig.from_dict(facts, attention, prefix)
-    files = sorted(folder.glob("*.safetensors")) if weights is None else list(weights)
-    state = {key: value for file in files for key, value in load_file(file).items() if not key.startswith(_HEADS)}
-    with torch.device("meta"):
-        model = AimModel(config)
-    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    shapes = {key: tuple(value.shape) for key, value in state.items()}
-    if wanted != shapes:
-        raise ModelError(f"{folder} does not hold the AIM that its config.json describes: {_difference(wanted, shapes)}.")
-    if dtype is not None:
-        state = {key: value.to(dtype) for key, value in state.items()}
-    model.load_state_dict(state, assign=True)
-    return model
-
-
-def _difference(wanted: dict[str, tuple[int, ...]], given: dict[str, tuple[int, ...]]) -> str:
-    missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    if missing:
-        return f"{len(missing)} weights are missing, such as {missing[0]}"
-    if extra:
-        return f"{len(extra)} weights have no place in it, such as {extra[0]}"
-    key = next(key for key in sorted(wanted) if wanted[key] != given[key])
-    return f"{key} is {given[key]}, not {wanted[key]}"
+        return BaseModelOutput(last_hidden_state=last, hidden_states=tuple(states) if states is not None else None)

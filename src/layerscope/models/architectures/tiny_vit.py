@@ -8,50 +8,49 @@ which the model is taken.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from layerscope.data.images.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
-from layerscope.errors import ModelError
-from layerscope.models.architectures.files import StatesOutput, write_model
-
-MODEL_TYPE = "tiny_vit_stage"
 
 
-@dataclass
-class TinyVitConfig:
+class TinyVitConfig(PretrainedConfig):
     """The sizes of a TinyViT with five million parameters, and the image size it is read at."""
 
-    image_size: int = 224
-    num_channels: int = 3
-    widths: tuple[int, int, int] = (64, 128, 160)
-    depths: tuple[int, int, int] = (2, 2, 6)
-    heads: tuple[int, int, int] = (2, 4, 5)  # the first stage has no attention
-    windows: tuple[int, int, int] = (7, 7, 14)
-    mlp_ratio: int = 4
+    model_type = "tiny_vit_stage"
+    patch_size = 16  # pixels, along one side, that a token stands for
+
+    def __init__(
+        self,
+        image_size: int = 224,
+        num_channels: int = 3,
+        widths: tuple[int, int, int] = (64, 128, 160),
+        depths: tuple[int, int, int] = (2, 2, 6),
+        heads: tuple[int, int, int] = (2, 4, 5),  # the first stage has no attention
+        windows: tuple[int, int, int] = (7, 7, 14),
+        mlp_ratio: int = 4,
+        **more: Any,
+    ) -> None:
+        self.image_size, self.num_channels, self.mlp_ratio = image_size, num_channels, mlp_ratio
+        self.widths, self.depths, self.heads, self.windows = widths, depths, heads, windows
+        super().__init__(**more)
 
     # of the third stage, under the names of transformers' models
-    model_type: ClassVar[str] = MODEL_TYPE
-    patch_size: ClassVar[int] = 16  # pixels, along one side, that a token stands for
     hidden_size = property(lambda self: self.widths[2])
     num_hidden_layers = property(lambda self: self.depths[2])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"model_type": MODEL_TYPE, **asdict(self)}
+        """The sizes alone."""
+        names = ("image_size", "num_channels", "widths", "depths", "heads", "windows", "mlp_ratio")
+        return {"model_type": self.model_type, **{name: getattr(self, name) for name in names}}
 
-    @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> TinyVitConfig:
-        """The opposite of `to_dict`."""
-        given: dict[str, Any] = {field.name: facts[field.name] for field in fields(cls) if field.name in facts}
-        listed: dict[str, Any] = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-        return cls(**{**given, **listed})
+    to_diff_dict = to_dict
 
 
 class ConvNorm(nn.Sequential):
@@ -114,10 +113,6 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.attention_biases = nn.Parameter(torch.zeros(heads, window * window))
-        place = torch.arange(window * window)
-        down, across = place // window, place % window
-        apart = (down[:, None] - down[None]).abs() * window + (across[:, None] - across[None]).abs()
-        self.register_buffer("apart", apart, persistent=False)
 
     def forward(self, x: Tensor, side: tuple[int, int]) -> Tensor:
         """(B, H · W, C); the map is filled up with zeros to whole windows."""
@@ -136,7 +131,10 @@ class WindowAttention(nn.Module):
         count, tokens, width = x.shape
         # each head's query, key and value lie side by side
         q, k, v = self.qkv(self.norm(x)).view(count, tokens, self.heads, 3, -1).permute(3, 0, 2, 1, 4)
-        bias = self.attention_biases[:, self.apart]  # type: ignore[index]
+        place = torch.arange(tokens, device=x.device)
+        down, across = place // self.window, place % self.window
+        apart = (down[:, None] - down[None]).abs() * self.window + (across[:, None] - across[None]).abs()
+        bias = self.attention_biases[:, apart]
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
         return self.proj(mixed.transpose(1, 2).reshape(count, tokens, width))
 
@@ -180,14 +178,15 @@ class Stage(nn.Module):
         self.downsample = downsample
 
 
-class TinyVitModel(nn.Module):
+class TinyVitModel(PreTrainedModel):
     """Pixels to the states of the third stage, in raster order."""
 
+    config_class = TinyVitConfig
     main_input_name = "pixel_values"
+    _supports_sdpa = True
 
     def __init__(self, config: TinyVitConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         widths, ratio = config.widths, config.mlp_ratio
 
         def attention(stage: int) -> list[nn.Module]:
@@ -198,8 +197,9 @@ class TinyVitModel(nn.Module):
         first = Stage([ConvBlock(widths[0], ratio) for _ in range(config.depths[0])], Merge(widths[0], widths[1]))
         second = Stage(attention(1), Merge(widths[1], widths[2]))
         self.layers = nn.ModuleList([first, second, Stage(attention(2), None)])
+        self.post_init()
 
-    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> StatesOutput:
+    def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> BaseModelOutput:
         """States of the third stage of some images (B, C, H, W); sides must be multiples of 16."""
         stages: Any = self.layers
         first, second, third = stages
@@ -215,7 +215,7 @@ class TinyVitModel(nn.Module):
         for block in third.blocks:
             x = block(x, side)
             states.append(x)
-        return StatesOutput(x, tuple(states) if output_hidden_states else None)
+        return BaseModelOutput(last_hidden_state=x, hidden_states=tuple(states) if output_hidden_states else None)
 
 
 def _tokens(grid: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -228,24 +228,8 @@ _PREFIX = "image_encoder."
 def convert_mobile_sam(file: Path, into: Path) -> None:
     """Write the image encoder of MobileSAM's published weights, up to the third stage, as a folder."""
     weights = torch.load(file, map_location="cpu", weights_only=True)
-    config = TinyVitConfig()
-    wanted = TinyVitModel(config).state_dict()
-    state = {key: weights[f"{_PREFIX}{key}"] for key in wanted if f"{_PREFIX}{key}" in weights}
-    model = TinyVitModel(config)
-    model.load_state_dict(state)
-    write_model(model, into)
-    height = config.image_size
-    PixelPreparation((height, height), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear").save_pretrained(into)
-
-
-def read_tiny_vit(folder: Path, weights: Sequence[Path], dtype: torch.dtype | None = None) -> TinyVitModel:
-    """The model in such a folder."""
-    from safetensors.torch import load_file
-
-    model = TinyVitModel(TinyVitConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-    state = {key: value for file in weights for key, value in load_file(file).items()}
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise ModelError(f"{folder} does not hold the TinyViT that its config.json describes: {error}") from error
-    return model if dtype is None else model.to(dtype)
+    model = TinyVitModel(TinyVitConfig())
+    model.load_state_dict({key: weights[f"{_PREFIX}{key}"] for key in model.state_dict() if f"{_PREFIX}{key}" in weights})
+    model.save_pretrained(into)
+    side = model.config.image_size
+    PixelPreparation((side, side), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear").save_pretrained(into)

@@ -6,12 +6,16 @@ names a `Family`, or a module with `FAMILIES`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import nn
 
 from layerscope.core.plugins import Registry
+from layerscope.models.architectures import model_type_of
 from layerscope.models.families.base import Family
 
-__all__ = ["REGISTRY", "Family", "families", "family_for"]
+__all__ = ["REGISTRY", "Family", "declared_family", "families", "family_for"]
 
 REGISTRY: Registry[Family] = Registry(
     "model family",
@@ -27,6 +31,12 @@ REGISTRY: Registry[Family] = Registry(
 def families() -> dict[str, Family]:
     """Every family by name."""
     return REGISTRY.all()
+
+
+def declared_family(config: Mapping[str, Any]) -> Family | None:
+    """The family that declares the model type of a config.json."""
+    model_type = model_type_of(config)
+    return next((family for family in families().values() if model_type in (*family.model_types, *family.containers)), None)
 
 
 def family_for(module: nn.Module, name: str | None = None) -> Family:

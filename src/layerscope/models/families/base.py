@@ -24,7 +24,7 @@ class Family:
     Of an image model: `class_token` and `registers` (which may depend on the config) stand before the patches;
     `class_norm_only` says that the model itself applies the final norm to the class token alone, and so does `applied`;
     `hf_norms_last` as in `Anatomy`; `loads` names transformers' class of the image part, for model types that also hold a text
-    part (`containers`); `notes` is what a reader must know, in words.
+    part (`containers`), or as `module:class` one that transformers does not have; `notes` is what a reader must know, in words.
     """
 
     name: str

@@ -134,6 +134,7 @@ AIM = replace(
     taps=pre_norm_taps("norm_1", "attn", "norm_2", "mlp"),
     bidirectional=False,
     class_token=False,
+    loads="layerscope.models.architectures.aim:AimModel",
 )
 
 
@@ -168,6 +169,7 @@ TINY_VIT = Family(
     bidirectional=True,
     modality="image",
     hf_norms_last=False,
+    loads="layerscope.models.architectures.tiny_vit:TinyVitModel",
     notes="layers are the blocks of the third stage; attention sees a window of 14 × 14 tokens",
 )
 
