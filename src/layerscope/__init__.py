@@ -80,49 +80,36 @@ __all__ = [
     "write_report",
 ]
 
-# Where each public name lives. A name without a home of its own is a module of the package.
+# Where the public names live. One that is not here is a module of the package.
 _HOMES = {
-    "AnyRun": "layerscope.core.runs",
-    "Choice": "layerscope.selection",
-    "Comparison": "layerscope.report.comparing",
-    "Corpus": "layerscope.data",
-    "Correlations": "layerscope.correlation",
-    "DataOptions": "layerscope.core.options",
-    "EngineOptions": "layerscope.core.options",
-    "Evaluation": "layerscope.evaluation.run",
-    "Exported": "layerscope.exporting",
-    "ImageSet": "layerscope.data.images",
-    "Improved": "layerscope.improving",
-    "LayerscopeError": "layerscope.errors",
-    "LoadedModel": "layerscope.models",
-    "ModelOptions": "layerscope.core.options",
-    "ProbeRun": "layerscope.probing",
-    "Profile": "layerscope.profiling.run",
-    "StudyRun": "layerscope.studies.run",
-    "Sweep": "layerscope.sweeps.run",
-    "compare": "layerscope.report.comparing",
-    "correlate": "layerscope.correlation",
-    "evaluate": "layerscope.evaluation.job",
-    "export": "layerscope.exporting",
-    "improve": "layerscope.improving",
-    "load": "layerscope.models",
-    "load_corpus": "layerscope.data",
-    "load_images": "layerscope.data.images",
-    "load_run": "layerscope.core.runs",
-    "probe": "layerscope.probing",
-    "profile": "layerscope.profiling.job",
-    "select": "layerscope.selection",
-    "select_with_labels": "layerscope.selection.labels",
-    "study": "layerscope.studies.run",
-    "sweep": "layerscope.sweeps",
-    "wrap": "layerscope.models",
-    "write_report": "layerscope.report",
+    "core.options": ("DataOptions", "EngineOptions", "ModelOptions"),
+    "core.runs": ("AnyRun", "load_run"),
+    "correlation": ("Correlations", "correlate"),
+    "data": ("Corpus", "load_corpus"),
+    "data.images": ("ImageSet", "load_images"),
+    "errors": ("LayerscopeError",),
+    "evaluation.job": ("evaluate",),
+    "evaluation.run": ("Evaluation",),
+    "exporting": ("Exported", "export"),
+    "improving": ("Improved", "improve"),
+    "models": ("LoadedModel", "load", "wrap"),
+    "probing": ("ProbeRun", "probe"),
+    "profiling.job": ("profile",),
+    "profiling.run": ("Profile",),
+    "report": ("write_report",),
+    "report.comparing": ("Comparison", "compare"),
+    "selection": ("Choice", "select"),
+    "selection.labels": ("select_with_labels",),
+    "studies.run": ("StudyRun", "study"),
+    "sweeps": ("sweep",),
+    "sweeps.run": ("Sweep",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is not None:
+        return getattr(importlib.import_module(f"layerscope.{home}"), name)
     if name in __all__:
         return importlib.import_module(f"layerscope.{name}")
     raise AttributeError(f"module 'layerscope' has no attribute {name!r}. Public names: {', '.join(__all__)}.")

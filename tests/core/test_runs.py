@@ -97,17 +97,6 @@ def test_the_wrong_kind_is_named(tmp_path: Path) -> None:
         layerscope.Evaluation.load(tmp_path)
 
 
-def test_a_sweep_of_an_earlier_version_has_no_manifest(tmp_path: Path) -> None:
-    jobs = [{"job": "a", "kind": "profile", "status": "failed", "reason": "no memory"}]
-    (tmp_path / "jobs.json").write_text(json.dumps({"layerscope": "0.1.0", "jobs": jobs}))
-    with pytest.raises(RunFolderError, match=r"the sweep run in .* is not finished"):
-        load_run(tmp_path)
-    pd.DataFrame({"job": ["a"]}).to_parquet(tmp_path / "sweep.parquet")
-    run = load_run(tmp_path)
-    assert run.kind == "sweep"
-    assert run.summary()["failed"] == [{"job": "a", "reason": "no memory"}]
-
-
 class Note:
     """A kind of run from outside the package."""
 

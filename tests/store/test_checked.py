@@ -112,9 +112,7 @@ def test_arrays_of_any_shape_come_back(tmp_path: Path) -> None:
 
 def test_what_earlier_versions_wrote_is_read(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ARRAY)
-    np.save(tmp_path / "f.npy", np.asfortranarray(ARRAY[0]))
     assert np.array_equal(checked.read_array(tmp_path / "a.npy"), ARRAY)
-    assert np.array_equal(checked.read_array(tmp_path / "f.npy"), ARRAY[0])
     assert CheckedArray.open(tmp_path / "a.npy").sums is None
     (tmp_path / "a.json").write_text('{"score": 1}')
     assert checked.read_checked_json(tmp_path / "a.json") == {"score": 1}

@@ -76,7 +76,7 @@ def test_the_same_sweep_again_encodes_nothing(done: Sweep, wanted: dict[str, Any
     assert listed.jobs["status"].tolist() == ["complete"] * 4 + ["waiting"] * 2
 
 
-def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep, tmp_path: Path) -> None:
+def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep) -> None:
     again = layerscope.load_run(done.path)
     assert isinstance(again, Sweep)
     assert (again.kind, again.name) == ("sweep", "sweep")
@@ -85,11 +85,6 @@ def test_a_sweep_is_a_run_that_can_be_opened(done: Sweep, tmp_path: Path) -> Non
     assert again.failed == done.failed
     assert again.summary()["jobs"][0]["job"] == NAMES[0]
     assert set(again.tables()) == {"sweep", "jobs"}
-    old = tmp_path / "old"  # as earlier versions wrote it
-    old.mkdir()
-    (old / "jobs.json").write_text(json.dumps({"layerscope": "0.1", "jobs": again.summary()["jobs"]}), encoding="utf-8")
-    (old / "sweep.parquet").write_bytes((done.path / "sweep.parquet").read_bytes())
-    assert layerscope.load_run(old).tables()["sweep"].equals(done.table)
     with pytest.raises(RunFolderError, match="not 'sweep'"):
         Sweep.load(done.path / NAMES[0])
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 MARKER = "layerscope.json"  # of an export or a converted model, written last: where it is, the folder is complete
-_SWEEP_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
 
 
 @runtime_checkable
@@ -85,57 +84,34 @@ run_kinds: Registry[RunKind] = Registry(
     hint="A newer version of layerscope may have written this run.",
 )
 
-_REPORT = "layerscope.report"
-for _kind in (
-    RunKind(
+_SECTIONS = "layerscope.report.sections"
+_IMPROVED = "layerscope.improving.terminal"
+_NOTEBOOK = "layerscope.report.notebook"
+for _name, _target, _views in (
+    (
         "profile",
         "layerscope.profiling.run:Profile",
         {
-            "plot": f"{_REPORT}.sections.profile:plot_profiles",
-            "html": f"{_REPORT}.notebook:result_html",
-            "print": f"{_REPORT}.sections.profile:print_run",
-            "live": f"{_REPORT}.live:LivePage",
+            "plot": f"{_SECTIONS}.profile:plot_profiles",
+            "print": f"{_SECTIONS}.profile:print_run",
+            "live": "layerscope.report.live:LivePage",
         },
     ),
-    RunKind(
-        "evaluation",
-        "layerscope.evaluation.run:Evaluation",
-        {"print": f"{_REPORT}.sections.evaluation:print_evaluation", "html": f"{_REPORT}.notebook:result_html"},
-    ),
-    RunKind(
+    ("evaluation", "layerscope.evaluation.run:Evaluation", {"print": f"{_SECTIONS}.evaluation:print_evaluation"}),
+    (
         "probe",
         "layerscope.probing.run:ProbeRun",
-        {
-            "plot": f"{_REPORT}.sections.probe:plot_probes",
-            "print": f"{_REPORT}.sections.probe:print_probes",
-            "html": f"{_REPORT}.notebook:result_html",
-        },
+        {"plot": f"{_SECTIONS}.probe:plot_probes", "print": f"{_SECTIONS}.probe:print_probes"},
     ),
-    RunKind(
-        "study",
-        "layerscope.studies.run:StudyRun",
-        {"print": "layerscope.studies.terminal:print_study", "html": f"{_REPORT}.notebook:result_html"},
-    ),
-    RunKind(
-        "improve",
-        "layerscope.improving.result:Improved",
-        {
-            "print": "layerscope.improving.terminal:print_improved",
-            "text": "layerscope.improving.terminal:as_text",
-            "html": f"{_REPORT}.notebook:result_html",
-        },
-    ),
-    RunKind(
-        "sweep",
-        "layerscope.sweeps.run:Sweep",
-        {"print": "layerscope.sweeps.terminal:print_sweep", "html": f"{_REPORT}.notebook:result_html"},
-    ),
+    ("study", "layerscope.studies.run:StudyRun", {"print": "layerscope.studies.terminal:print_study"}),
+    ("improve", "layerscope.improving.result:Improved", {"print": f"{_IMPROVED}:print_improved", "text": f"{_IMPROVED}:as_text"}),
+    ("sweep", "layerscope.sweeps.run:Sweep", {"print": "layerscope.sweeps.terminal:print_sweep"}),
 ):
-    run_kinds.add(_kind)
+    run_kinds.add(RunKind(_name, _target, {"html": f"{_NOTEBOOK}:result_html", **_views}))
 _MORE_VIEWS = {  # of what is not a run in a folder
-    ("training", "plot"): f"{_REPORT}.watch:plot_watch",
-    ("choice", "html"): f"{_REPORT}.notebook:choice_html",
-    ("correlation", "html"): f"{_REPORT}.notebook:correlations_html",
+    ("training", "plot"): "layerscope.report.watch:plot_watch",
+    ("choice", "html"): f"{_NOTEBOOK}:choice_html",
+    ("correlation", "html"): f"{_NOTEBOOK}:correlations_html",
 }
 
 
@@ -207,7 +183,7 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
     file = folder / MANIFEST
     try:
         if not file.exists():
-            return _sweep_without_manifest(folder)
+            return None
         found = read_json(file, error=RunFolderError)
         if matches_checksum(found) is False:
             raise RunFolderError("its content does not match its checksum: it was damaged or edited")
@@ -256,25 +232,6 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
                 "Run its command again with overwrite=True, or restore the folder."
             )
     return manifest
-
-
-def _sweep_without_manifest(folder: Path) -> dict[str, Any] | None:
-    file = folder / _SWEEP_STATE
-    if not file.exists():
-        return None
-    state = read_json(file, error=RunFolderError)
-    jobs = state.get("jobs")
-    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
-        return None
-    waiting = any(job.get("status") == "waiting" for job in jobs)
-    finished = (folder / "sweep.parquet").exists() and not waiting
-    return {
-        "kind": "sweep",
-        "status": "complete" if finished else "running",
-        "name": folder.resolve().name,
-        "layerscope": state.get("layerscope"),
-        "warnings": [],
-    }
 
 
 def _no_run(folder: Path) -> str:

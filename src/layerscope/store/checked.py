@@ -123,7 +123,6 @@ class CheckedArray:
     dtype: np.dtype[Any]
     offset: int
     sums: tuple[int, ...] | None
-    fortran: bool = False  # as earlier versions may have written some
 
     @classmethod
     def open(cls, path: Path) -> CheckedArray:
@@ -134,18 +133,16 @@ class CheckedArray:
                 read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
                 shape, fortran, dtype = read(stream, max_header_size=_MOST_HEADER)
                 offset = stream.tell()
-                if dtype.hasobject:
-                    raise ValueError("it holds Python objects, which are never read")
+                if dtype.hasobject or fortran:
+                    raise ValueError("it holds Python objects, or columns in the place of rows: layerscope writes neither")
                 sums = _read_trailer(stream, offset, math.prod(shape) * dtype.itemsize)
         except Exception as error:  # of many kinds, from a header that can say anything
             _refuse_circumstances(path, error)
             raise DamagedFileError(path, str(error) or type(error).__name__) from error
-        return cls(path, tuple(shape), dtype, offset, sums, fortran)
+        return cls(path, tuple(shape), dtype, offset, sums)
 
     def read(self) -> np.ndarray:
         """All of it, checked."""
-        if self.fortran:
-            return self._from_disk(0, self.shape[::-1]).T
         array = self._from_disk(0, self.shape)
         if self.sums is not None:
             for i, part in enumerate([array] if len(self.sums) == 1 else array):
@@ -154,8 +151,6 @@ class CheckedArray:
 
     def read_part(self, i: int, check: bool = True) -> np.ndarray:
         """One item of the first axis, checked unless `check` says that it was before."""
-        if self.fortran:
-            return self.read()[i]
         part = self._from_disk(i, self.shape[1:])
         if check and self.sums is not None:
             if len(self.sums) == self.shape[0]:

@@ -16,7 +16,6 @@ from layerscope.command import Command, make_manifest
 from layerscope.core.formatting import format_duration
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.runs import finished_manifest, folder_name
-from layerscope.core.untrusted import read_json
 from layerscope.data import Corpus
 from layerscope.data.hub import Pins, hub_offline, pinned
 from layerscope.engines import Engine
@@ -28,7 +27,6 @@ from layerscope.store import RunFolder, StoredRun, atomic
 from layerscope.sweeps.plan import SweepPlan, read_plan
 from layerscope.sweeps.steps import COLUMNS, PlannedCorpus, Step, profile_config
 
-_OLD_STATE = "jobs.json"  # sweeps of earlier versions have this file and no manifest
 _MARK = ".sweep"
 
 
@@ -48,8 +46,6 @@ class Sweep(StoredRun):
     def load(cls, path: str | Path) -> Sweep:
         """Read the folder of a sweep or a recipe."""
         manifest = finished_manifest(path, cls.kind)
-        if "jobs" not in manifest:  # an earlier version wrote them to a file of their own
-            manifest["jobs"] = read_json(Path(path) / _OLD_STATE, error=RunFolderError).get("jobs", [])
         return cls(Path(path), pd.DataFrame(manifest["jobs"]), **cls.read(RunFolder(path)), manifest=manifest)
 
     @property
