@@ -152,7 +152,7 @@ def test_a_damaged_run_in_a_report(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     manifest = {"kind": "profile", "status": "complete", "model": [], "conventions": 3}
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
-    assert_refused(cli("report", tmp_path / "run"), "holds no profile table")
+    assert_refused(cli("report", tmp_path / "run"), "its manifest does not say model.name")
 
 
 def test_what_a_terminal_obeys_does_not_reach_it() -> None:

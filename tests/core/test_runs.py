@@ -63,7 +63,9 @@ def test_every_kind_and_every_view_is_where_the_registry_says() -> None:
         ({"kind": "profil", "status": "complete"}, "unknown kind of run 'profil'. Did you mean 'profile'"),
         ("{", "cannot be read"),
         ("[]", "not a JSON object"),
-        ({"kind": "profile", "status": "complete"}, "holds no profile table"),
+        ({"kind": "profile", "status": "complete"}, "does not say model.name"),
+        ({**synthetic_run().manifest, "conventions": []}, "does not say conventions.final_norm"),
+        (synthetic_run().manifest, "holds no profile table"),
     ],
 )
 def test_what_cannot_be_opened_says_why(tmp_path: Path, manifest: Any, said: str) -> None:

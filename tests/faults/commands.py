@@ -107,8 +107,7 @@ class Commands:
 
         settings = {"metrics": ["prompt_entropy", "dataset_entropy"], "max_length": 24}
         plan = {"models": [str(self.folder)], "corpora": [str(self.home / "texts.txt")], "profile": settings}
-        facts = {str(self.folder): {"parameters": 1000, "blocks": 3, "width": 32}}
-        done = sweep({**plan, "facts": facts}, out=out / "run", progress=False)
+        done = sweep(plan, out=out / "run", progress=False)
         for step in done.failed:  # as its own command would have said it
             raise LayerscopeError(str(step["reason"]))
 

@@ -2,32 +2,30 @@
 
     python -m tests.faults.fuzz plan 1250 0      # a kind of input, how many, the seed
 
-`CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a command does. A case ends in a
-result or in a `LayerscopeError`; any other error is a defect.
+`CASES` names every kind of input. Each makes a mutated input in a folder and uses it the way a command does, and two of them run
+the command line itself (`LAYERSCOPE_DEBUG=1`). A case ends in a result or in a `LayerscopeError`; any other error is a defect,
+also one that the command line would call "unexpected", and so is a minute without an answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import yaml
 
 from layerscope.core.runs import load_run
 from layerscope.data import load_corpus
@@ -37,208 +35,58 @@ from layerscope.models import load
 from layerscope.selection.choice import Choice
 from layerscope.selection.labels.read import read_labels
 from layerscope.sweeps.plan import read_plan
+from tests.faults.inputs import (
+    ROWS,
+    Scene,
+    bomb,
+    distort,
+    images_file,
+    labels_file,
+    make_scene,
+    model_folder,
+    mutate,
+    plan_file,
+    run_folder,
+    task_folder,
+    texts_file,
+)  # fmt: skip
 
-ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, -(10**30), 0.5, 1e308, "", "x", "\x1b[31mred\x1b[0m", "a\nb", "\0",
-    "é" * 300,
-    "../../etc/passwd", "/dev/zero", "nan", "1e999", [], {}, [[]], [None], {"a": None}, {"": ""}, ["x"] * 50, float("nan"),
-    float("inf"), "🙂", "\u202eabc", {"type": {}}, [{"a": [1, {"b": []}]}],
-]  # fmt: skip
-SNIPPETS = [
-    b"\xff\xfe", b"\x00", b"[" * 2000, b"{" * 500, b'{"a":' * 1500, b"9" * 5000, b"NaN", b"Infinity", b"\xed\xa0\x80", b"\xc3",
-    b"'", b'"', b"\\", b"\\u0000", b"\\ud800", b"\r", b"\n\n\n", b"- - - - - ", b"&a [*a, *a]",
-    b"!!python/object/apply:os.system ['x']",
-    b"\x1b[2J", b",,,,", b"\t", b"null", b"1e400", b"-0", b"\xef\xbb\xbf", b": :", b"? ", b"%YAML 9.9\n", b"PAR1", b"PK\x03\x04",
-]  # fmt: skip
-
-
-def mutate(raw: bytes, rng: np.random.Generator) -> bytes:
-    """Bytes, changed in one to three places."""
-    data = bytearray(raw)
-    for _ in range(int(rng.integers(1, 4))):
-        at = int(rng.integers(len(data) + 1))
-        end = min(len(data), at + int(rng.integers(1, 40)))
-        way = int(rng.integers(8))
-        if way == 0 and data:
-            data[min(at, len(data) - 1)] ^= 1 << int(rng.integers(8))
-        elif way == 1:
-            del data[at:end]
-        elif way == 2:
-            data[at:at] = data[at:end] * int(rng.integers(1, 30))
-        elif way in (3, 4):
-            data[at:at] = SNIPPETS[int(rng.integers(len(SNIPPETS)))]
-        elif way == 5:
-            del data[at:]
-        elif way == 6 and rng.random() < 0.2:
-            data = bytearray(bytes(data).decode("utf-8", "replace").encode("utf-16"))
-        else:
-            data[at:end] = rng.integers(0, 256, end - at, dtype=np.uint8).tobytes()
-    return bytes(data)
-
-
-def distort(value: Any, rng: np.random.Generator) -> Any:
-    """A structure with one to three of its values replaced, removed, renamed or nested deeply."""
-    value = copy.deepcopy(value)
-    for _ in range(int(rng.integers(1, 4))):
-        places = _places(value)
-        if not places:
-            return _odd(rng)
-        holder, key = places[int(rng.integers(len(places)))]
-        way = int(rng.integers(6))
-        if way == 0:
-            del holder[key]
-        elif way == 1 and isinstance(holder, dict):
-            holder[str(_odd(rng))[:40]] = holder.pop(key)
-        elif way == 2:
-            deep: Any = "x"
-            for _ in range(int(rng.integers(5, 80))):
-                deep = [deep] if rng.random() < 0.5 else {"a": deep}
-            holder[key] = deep
-        else:
-            holder[key] = _odd(rng)
-    return value
-
-
-def _odd(rng: np.random.Generator) -> Any:
-    return copy.deepcopy(ODD[int(rng.integers(len(ODD)))])
-
-
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
-    for key in keys:
-        found.append((value, key))
-        found += _places(value[key])
-    return found
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What the cases start from: a tiny model's folder, and folders of finished runs."""
-
-    model: Path
-    runs: dict[str, Path]
-
-
+_LONGEST = 60  # seconds that one input may take
 Case = Callable[[Scene, Path, np.random.Generator], Any]
-
-
-# --- texts and labels ---
-
-_ROWS = [{"text": f"text {i}, with words", "label": i % 3, "score": i / 7} for i in range(9)]
-
-
-def _written(folder: Path, suffix: str) -> Path:
-    path, table = folder / f"data{suffix}", pd.DataFrame(_ROWS)
-    if suffix == ".parquet":
-        table.to_parquet(path)
-    elif suffix in (".csv", ".tsv"):
-        table.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
-    elif suffix == ".json":
-        path.write_text(json.dumps(_ROWS))
-    elif suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, _ROWS)))
-    else:
-        path.write_text("\n".join(row["text"] for row in _ROWS))
-    return path
 
 
 def corpus(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A file of texts."""
-    path = _written(folder, str(rng.choice([".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet"])))
-    path.write_bytes(mutate(path.read_bytes(), rng))
+    path = texts_file(folder, rng)
     return load_corpus(path, column="text" if rng.random() < 0.3 and path.suffix != ".txt" else None)
 
 
 def rows(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """Texts whose JSON is valid and whose values are odd."""
     path = folder / "data.jsonl"
-    path.write_text("\n".join(json.dumps(distort(row, rng)) for row in _ROWS), encoding="utf-8", errors="surrogatepass")
+    path.write_text("\n".join(json.dumps(distort(row, rng)) for row in ROWS), encoding="utf-8", errors="surrogatepass")
     return load_corpus(path)
 
 
 def labels(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A file of labeled examples."""
-    path = _written(folder, str(rng.choice([".csv", ".tsv", ".jsonl"])))
-    path.write_bytes(mutate(path.read_bytes(), rng))
-    return read_labels(path)
+    return read_labels(labels_file(folder, rng))
 
 
 def images(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A parquet file of images."""
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)).save(stream, "PNG")
-    odd = [0, -1, 10**9, 2**40, None, "x", "\x1b"]
-    table = {"image": [stream.getvalue(), mutate(stream.getvalue(), rng)], "label": [0, odd[int(rng.integers(len(odd)))]]}
-    if rng.random() < 0.5:
-        table["image"] = [
-            {"bytes": None, "path": str(ODD[int(rng.integers(len(ODD)))])},
-            {"bytes": stream.getvalue(), "path": "a"},
-        ]
-    path = folder / "images.parquet"
-    try:
-        pd.DataFrame(table).to_parquet(path)
-    except Exception:  # a table that cannot even be written
-        return None
-    if rng.random() < 0.3:
-        path.write_bytes(mutate(path.read_bytes(), rng))
-    return load_images(path)
-
-
-# --- sweeps ---
-
-_PLAN = {
-    "name": "a plan", "out": "runs", "defaults": {"limit": 20, "max_length": 32},
-    "models": ["smollm2-135m", {"name": "org/name", "revisions": ["main", 3]}],
-    "corpora": ["lee", {"data": "texts.txt", "limit": 5}],
-    "profile": {"metrics": ["prompt_entropy"], "views": 2}, "facts": {"org/name": {"parameters": 1000, "blocks": 3, "width": 8}},
-    "steps": [{"study": "alpha", "models": ["smollm2-135m"], "options": {}},
-              {"profile": {}, "models": ["minilm-l6"], "name": "b"}],
-}  # fmt: skip
+    path = images_file(folder, rng)
+    return None if path is None else load_images(path)
 
 
 def plan(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A sweep's file."""
-    path = folder / "plan.yaml"
-    if rng.random() < 0.5:
-        path.write_bytes(mutate(yaml.safe_dump(_PLAN).encode(), rng))
-    else:
-        path.write_text(yaml.safe_dump(distort(_PLAN, rng), allow_unicode=True), encoding="utf-8", errors="surrogatepass")
-    return read_plan(path)
-
-
-# --- models ---
+    return read_plan(plan_file(folder, rng))
 
 
 def model(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """A model's folder with one file changed, loaded and tried on a text."""
-    target = folder / "model"
-    shutil.copytree(scene.model, target)
-    (target / "modules.json").write_text(
-        '[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]'
-    )
-    name = str(rng.choice(["config.json"] * 4 + ["tokenizer.json", "tokenizer_config.json", "modules.json", "model.safetensors"]))
-    path = target / name
-    if name == "model.safetensors" or rng.random() < 0.3:
-        path.write_bytes(mutate(path.read_bytes(), rng))
-    else:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if name == "tokenizer.json":  # a vocabulary of its own is large: its other parts are what matters
-            vocabulary = content["model"].pop("vocab")
-            content = distort(content, rng)
-            if isinstance(content.get("model"), dict):
-                content["model"].setdefault("vocab", vocabulary)
-                if rng.random() < 0.2:
-                    content["model"]["vocab"] = {**vocabulary, "zz": int(rng.choice([2**31 - 1, 10**8, 300]))}
-        else:
-            content = distort(content, rng)
-        path.write_text(json.dumps(content), encoding="utf-8", errors="surrogatepass")
-    return load(target).tokenize(["a text"], 8)
-
-
-# --- runs ---
+    return load(model_folder(scene, folder, rng)).tokenize(["a text"], 8)
 
 
 def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
@@ -246,20 +94,7 @@ def run(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     from layerscope.report.contents import gather
     from layerscope.report.write import write
 
-    kind = str(rng.choice(sorted(scene.runs)))
-    target = folder / kind
-    shutil.copytree(scene.runs[kind], target)
-    files = sorted(path for path in target.rglob("*") if path.is_file() and path.suffix in (".json", ".parquet", ".npz", ".npy"))
-    path = target / "manifest.json" if rng.random() < 0.6 else files[int(rng.integers(len(files)))]
-    if path.name == "manifest.json" and rng.random() < 0.8:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content.pop("checksum")  # of an earlier version, or written by somebody else
-        content.pop("tables", None)
-        path.write_text(json.dumps(distort(content, rng)), encoding="utf-8", errors="surrogatepass")
-    elif rng.random() < 0.2:
-        path.unlink()
-    else:
-        path.write_bytes(mutate(path.read_bytes(), rng))
+    target = run_folder(scene, folder, rng)
     opened = load_run(target)
     opened.summary()
     opened.tables()
@@ -284,15 +119,7 @@ def task(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     """The data of a task of one's own."""
     from layerscope.evaluation.tasks import resolve_tasks
 
-    pairs = [{"sentence1": f"one {i}", "sentence2": f"two {i}", "score": i / 3} for i in range(8)]
-    classes = [{"text": f"text {i}", "label": i % 2} for i in range(8)]
-    rows, splits = (pairs, ("test",)) if rng.random() < 0.5 else (classes, ("train", "test"))
-    for split in splits:
-        lines = "\n".join(json.dumps(distort(row, rng) if rng.random() < 0.3 else row) for row in rows)
-        raw = lines.encode("utf-8", "surrogatepass")
-        (folder / "Own").mkdir(exist_ok=True)
-        (folder / "Own" / f"{split}.jsonl").write_bytes(mutate(raw, rng) if rng.random() < 0.6 else raw)
-    spec = resolve_tasks(["Own"], data_dir=folder)[0]
+    spec = resolve_tasks(["Own"], data_dir=task_folder(folder, rng))[0]
     return spec.facts(spec.load())
 
 
@@ -311,33 +138,73 @@ def manifest(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
     return str(opened.summary())
 
 
+def _lines(scene: Scene, what: str, path: Path, out: Path) -> list[list[str]]:
+    """The command lines that can be given an input of some kind."""
+    model, file, place = str(scene.model), str(path), str(out / "out")
+    short = ["--out", place, "--offline", "--max-length", "16"]
+    profiled = str(scene.runs["profile"])
+    return {
+        "model": [["profile", file, "--data", str(scene.model / "texts.txt"), "--metrics", "prompt_entropy", *short]],
+        "texts": [
+            ["profile", model, "--data", file, "--metrics", "prompt_entropy,dime", "--limit", "9", *short],
+            ["study", "sublayers", model, "--data", file, "--limit", "9", *short],
+        ],
+        "labels": [
+            ["select", model, "--labels", file, "--offline"],
+            ["probe", model, "--data", file, "--heads", "mean", *short],
+        ],
+        "images": [["profile", model, "--data", file, *short]],
+        "plan": [["sweep", file, "--out", place, "--offline", "--dry-run"]],
+        "tasks": [["evaluate", model, "--tasks", "Own", "--data-dir", file, *short]],
+        "run": [
+            ["report", file, "--out", f"{place}.html"], ["report", file, "--out", f"{place}.md"], ["verify", file],
+            ["verify", file, "--json"], ["select", file], ["select", file, "--json"], ["correlate", profiled, file],
+            ["correlate", file, str(scene.runs["evaluation"])], ["plot", file, "--out", f"{place}.svg"],
+            ["export", model, "--choice", file, "--out", place, "--offline"], ["atlas", "compare", file],
+            ["atlas", "export", file, "--out", place],
+        ],
+    }[what]  # fmt: skip
+
+
+def command(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """A command line on a mutated input of any kind."""
+    what = str(rng.choice(["model", "texts", "labels", "plan", "tasks", "run", "run", "run"]))
+    if what in ("model", "run"):
+        path = (model_folder if what == "model" else run_folder)(scene, folder, rng)
+    else:
+        path = {"texts": texts_file, "labels": labels_file, "plan": plan_file, "tasks": task_folder}[what](folder, rng)
+    return _command(scene, what, path, folder, rng)
+
+
+def bombs(scene: Scene, folder: Path, rng: np.random.Generator) -> Any:
+    """A command line on a small file that asks for a lot of memory."""
+    what, path = bomb(scene, folder, rng)
+    if what == "images":
+        return load_images(path, workers=0)
+    return _command(scene, what, path, folder, rng)
+
+
+def _command(scene: Scene, what: str, path: Path, folder: Path, rng: np.random.Generator) -> None:
+    from layerscope.cli.app import main
+
+    lines = _lines(scene, what, path, folder)
+    before, sys.argv = sys.argv, ["layerscope", *lines[int(rng.integers(len(lines)))]]
+    try:
+        main()
+    except SystemExit as leaving:
+        if leaving.code:
+            raise LayerscopeError(f"it ended with {leaving.code}") from None
+    finally:
+        sys.argv = before
+
+
 CASES: dict[str, Case] = {
     "corpus": corpus, "rows": rows, "labels": labels, "images": images, "plan": plan, "model": model, "run": run,
-    "choice": choice, "task": task, "manifest": manifest,
+    "choice": choice, "task": task, "manifest": manifest, "command": command, "bombs": bombs,
 }  # fmt: skip
 
 
 # --- running them ---
-
-
-def make_scene(home: Path) -> Scene:
-    """A tiny model's folder, and a finished run of each kind."""
-    from layerscope.store import RunFolder
-    from tests.report.synthetic import synthetic_evaluation, synthetic_probe, synthetic_run, synthetic_study
-    from tests.tiny import build_tiny, tiny_tokenizer
-
-    build_tiny("llama").save_pretrained(home / "model")
-    tiny_tokenizer().save_pretrained(home / "model")
-    runs = home / "runs"
-    synthetic_run().save(runs / "profile")
-    scores = synthetic_evaluation()
-    folder = RunFolder(runs / "evaluation")
-    folder.write_table("scores", scores.scores)
-    folder.write_table("gains", scores.gains)
-    folder.write_manifest({**scores.manifest, "kind": "evaluation", "status": "complete"})
-    synthetic_probe().save(runs / "probe")
-    synthetic_study(runs / "study")
-    return Scene(home / "model", {path.name: path for path in runs.iterdir()})
 
 
 def limit_memory(more: int = 4 * 2**30) -> None:
@@ -350,6 +217,10 @@ def limit_memory(more: int = 4 * 2**30) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"no answer after {_LONGEST} seconds")
+
+
 def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
     """So many mutated inputs of one kind; which of them ended neither in a result nor in a clear error."""
     import torch
@@ -357,8 +228,9 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     limit_memory()
     home = Path(tempfile.mkdtemp(prefix="layerscope-fuzz-"))
-    os.environ["LAYERSCOPE_CACHE"] = str(home / "cache")
+    os.environ.update(LAYERSCOPE_CACHE=str(home / "cache"), LAYERSCOPE_DEBUG="1", HF_HUB_OFFLINE="1")
     logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, _too_long)
     scene, clock = make_scene(home), time.monotonic()
     found: dict[str, Any] = {"input": name, "inputs": 0, "refused": 0, "defects": []}
     for number in range(count):
@@ -369,6 +241,7 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
         try:
             with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 warnings.simplefilter("ignore")
+                signal.alarm(_LONGEST)
                 CASES[name](scene, folder, rng)
         except LayerscopeError as error:
             found["refused"] += 1
@@ -379,6 +252,8 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
             own = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "/layerscope/" in f.filename), where)
             place = f"{Path(own.filename).name}:{own.lineno} … {Path(where.filename).name}:{where.lineno}"
             found["defects"].append(f"{name} {number}: {type(error).__name__}: {str(error)[:150]} ({place})")
+        finally:
+            signal.alarm(0)
         shutil.rmtree(folder)
     shutil.rmtree(home, ignore_errors=True)
     return {**found, "seconds": round(time.monotonic() - clock)}

@@ -10,6 +10,7 @@ plot itself although drawing lives several floors above it. Another package adds
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from layerscope.core.plugins import Registry
 from layerscope.core.untrusted import exists, matches_checksum, read_json
-from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError, clean_name, printable
+from layerscope.errors import LayerscopeError, RunFolderError, UnknownNameError, clean_name, one_line, printable
+from layerscope.version import VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,6 +175,20 @@ def explain_damage(what: str) -> Iterator[None]:
         ) from error
 
 
+class NewerVersionError(RunFolderError):
+    """What a newer version wrote: the same names may mean other things there."""
+
+
+def refuse_newer(facts: dict[str, Any], where: Path) -> None:
+    """Raise where a manifest, or the marker of an export, is of a later version than this."""
+    told, own = (re.match(r"(\d{1,6})\.(\d{1,6})", str(version)) for version in (facts.get("layerscope"), VERSION))
+    if told and own and tuple(map(int, told.groups())) > tuple(map(int, own.groups())):
+        raise NewerVersionError(
+            f"{where} was written by layerscope {one_line(str(facts['layerscope']))[:40]}, and this is {VERSION}. "
+            "Update layerscope to use it."
+        )
+
+
 def read_manifest(path: str | Path) -> dict[str, Any] | None:
     """The manifest of a folder, or None where there is none."""
     folder = Path(path)
@@ -187,6 +203,9 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
         found = read_json(file, error=RunFolderError)
         if matches_checksum(found) is False:
             raise RunFolderError("its content does not match its checksum: it was damaged or edited")
+        refuse_newer(found, folder)
+    except NewerVersionError:
+        raise
     except (RunFolderError, OSError) as error:
         raise RunFolderError(f"{file} cannot be read ({error}). Delete the folder or choose another one.") from error
     try:
@@ -199,6 +218,15 @@ def read_manifest(path: str | Path) -> dict[str, Any] | None:
 
 
 _MOST = {"n_blocks": 100_000, "width": 100_000_000}
+_MODEL = {"model.name": str, "model.n_blocks": int}
+# What every view takes for granted: a folder may be a stranger's, and be edited.
+_NEEDED: dict[str, dict[str, type]] = {
+    "profile": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
+    "evaluation": {**_MODEL, "conventions.readouts": list, "tasks": dict, "counts": dict, "warnings": list},
+    "probe": {**_MODEL, "conventions.final_norm": str, "counts": dict, "warnings": list},
+    "study": {"study": str, "conventions": dict, "verdict": list, "warnings": list},
+    "improve": {**_MODEL, "conventions": dict, "evidence": dict, "texts": dict, "warnings": list},
+}
 _SHOWN = ("name", "title", "label", "job", "model", "corpus", "study", "task", "classes", "site", "readout", "about")
 
 
@@ -229,6 +257,15 @@ def finished_manifest(path: str | Path, kind: str | None = None) -> dict[str, An
         if isinstance(value, (int, float)) and not 0 <= value <= most:
             raise RunFolderError(
                 f"the manifest of {path} says that its model has {name} {value:g}, which no model has: it is damaged. "
+                "Run its command again with overwrite=True, or restore the folder."
+            )
+    for name, sort in _NEEDED.get(actual, {}).items():
+        inner: Any = manifest
+        for part in name.split("."):
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if not isinstance(inner, sort):
+            raise RunFolderError(
+                f"the {actual} run in {path} is damaged (its manifest does not say {name}). "
                 "Run its command again with overwrite=True, or restore the folder."
             )
     return manifest

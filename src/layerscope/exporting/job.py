@@ -17,8 +17,9 @@ import numpy as np
 from layerscope.core.options import ModelOptions, take_options
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
-from layerscope.core.runs import MARKER, folder_name
+from layerscope.core.runs import MARKER, folder_name, refuse_newer
 from layerscope.core.templates import get_template
+from layerscope.core.untrusted import read_json
 from layerscope.data.corpus import refuse_missing
 from layerscope.errors import ExportError, UnknownNameError
 from layerscope.exporting.cutting import check_cuttable, write_cut
@@ -54,9 +55,10 @@ class Exported:
     def load(cls, path: str | Path) -> Exported:
         """Read an exported folder's facts."""
         file = Path(path) / MARKER
-        facts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        facts = read_json(file, error=ExportError) if file.is_file() else {}
         if facts.get("kind") != "export":
             raise ExportError(f"{path} holds no export of layerscope.")
+        refuse_newer(facts, Path(path))
         return cls(Path(path), facts)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from layerscope.core.runs import MARKER
+from layerscope.core.runs import MARKER, refuse_newer
 from layerscope.core.untrusted import CHECKSUM, matches_checksum, read_json, sha256_of
 from layerscope.errors import ExportError
 from layerscope.store import checked
@@ -40,6 +40,7 @@ def check_export(folder: Path, sha256: Callable[[Path], str] = sha256_of) -> lis
         return [Check(marker, DAMAGED, str(error))]
     if facts.get("kind") != "export":
         return []
+    refuse_newer(facts, folder)
     files = facts.get(FILES)
     if CHECKSUM not in facts or not isinstance(files, dict):
         return [Check(marker, UNKNOWN)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.core.runs import MANIFEST, read_manifest
+from layerscope.core.runs import MANIFEST, NewerVersionError, read_manifest
 from layerscope.core.untrusted import CHECKSUM, is_plain_name, read_json, sha256_of
 from layerscope.errors import RunFolderError
 from layerscope.store import checked
@@ -68,6 +68,8 @@ def check_tree(folder: Path) -> Iterator[Check]:
         run = file.parent
         try:
             manifest = read_manifest(run) or {}
+        except NewerVersionError:
+            raise
         except RunFolderError as error:
             yield Check(file, DAMAGED, str(error))
             continue
