@@ -96,7 +96,7 @@ def settings_of(name: str, texts: list[str], folder: Path) -> tuple[list[Any], d
         "extreme": ([model], {"data": texts[:3], "levels": [0, 1], "conditions": ["repetition"]}),
         "finetune": ([model], {"data": many, "steps": [0, 1], "seeds": [0, 1], "batch": 4, "metrics": "prompt_entropy"}),
         "intervene": ([model], {"data": texts[:4], "tasks": "none", "layer": 1, "least": 1.2, "edits": ["remove"]}),
-        "reasoning": ([model], {"data": texts[:4], "stride": 4, "groups": 1}),
+        "reasoning": ([model], {"data": texts[:4], "stride": 4}),
         "robustness": ([model], {"data": many[:12], "labels": "none", "kinds": ["typos"], "levels": [0.5]}),
         "scale": ([model, tiny_model("llama", seed=1)], {"data": texts[:4], "metrics": "prompt_entropy"}),
         "sublayers": ([model], {"data": texts[:4]}),

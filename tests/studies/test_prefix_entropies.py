@@ -12,17 +12,17 @@ from layerscope.studies import prefix_entropies as growing
 from layerscope.studies.prefix_entropies import entropies_of_prefixes, entropy_sum, prefix_entropies
 
 
-def direct(rows: np.ndarray, alpha: float = 1.0) -> float:
-    """S_α of prepared rows by numpy's singular values."""
+def direct(rows: np.ndarray) -> float:
+    """S_1 of prepared rows by numpy's singular values."""
     sigma = np.linalg.svd(rows, compute_uv=False) ** 2
     p = sigma / sigma.sum()
     p = p[p > 1e-300]
-    return float(-(p * np.log(p)).sum()) if alpha == 1 else float(np.log((p**alpha).sum()) / (1 - alpha))
+    return float(-(p * np.log(p)).sum())
 
 
-def prepared(x: np.ndarray, rows: str) -> np.ndarray:
-    out = x - x.mean(0) if rows.startswith("centered") else x
-    return out / np.linalg.norm(out, axis=1, keepdims=True) if rows.endswith("unit") else out
+def prepared(x: np.ndarray) -> np.ndarray:
+    out = x - x.mean(0)
+    return out / np.linalg.norm(out, axis=1, keepdims=True)
 
 
 def walk(n: int, d: int, kind: str, seed: int = 0) -> np.ndarray:
@@ -48,20 +48,17 @@ def test_the_sum_of_logarithms_is_x_log_x() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "sink", "late", "twins"])
-@pytest.mark.parametrize("rows", ["raw", "unit"])
-def test_fixed_rows_match_numpy(kind: str, rows: str) -> None:
+def test_rows_of_any_length_match_numpy(kind: str) -> None:
     x = walk(120, 40, kind)
-    found = entropies_of_prefixes(torch.from_numpy(x), range(1, 121), rows).numpy()  # type: ignore[arg-type]
-    wanted = np.array([direct(prepared(x, rows)[:n]) for n in range(1, 121)])
-    assert np.abs(found - wanted).max() < 1e-6
+    found = prefix_entropies(torch.from_numpy(x @ x.T)).numpy()
+    assert np.abs(found - [direct(x[:n]) for n in range(1, 121)]).max() < 1e-6
 
 
-@pytest.mark.parametrize("rows", ["centered", "centered-unit"])
-def test_rows_centered_on_the_whole_prompt_match_numpy(rows: str) -> None:
-    x = walk(90, 30, "sink")
-    found = entropies_of_prefixes(torch.from_numpy(x), range(1, 91), rows, "prompt").numpy()  # type: ignore[arg-type]
-    wanted = np.array([direct(prepared(x, rows)[:n]) for n in range(1, 91)])
-    assert np.abs(found - wanted).max() < 1e-6
+@pytest.mark.parametrize("kind", ["plain", "sink", "late", "twins"])
+def test_rows_centered_on_the_whole_prompt_match_numpy(kind: str) -> None:
+    x = walk(90, 30, kind)
+    found = entropies_of_prefixes(torch.from_numpy(x), range(1, 91), "prompt").numpy()
+    assert np.abs(found - [direct(prepared(x)[:n]) for n in range(1, 91)]).max() < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["plain", "sink", "late", "twins"])
@@ -75,7 +72,7 @@ def test_rows_centered_on_the_prefix_match_numpy(kind: str, n: int, d: int) -> N
         50,  # two equal tokens have no spectrum
         *range(155, n + 1, 3),
     ]
-    wanted = np.array([direct(prepared(x[:k], "centered-unit")) for k in checked])
+    wanted = np.array([direct(prepared(x[:k])) for k in checked])
     assert np.isnan(found[0])
     assert np.abs(found[np.array(checked) - 1] - wanted).max() < 1e-6
 
@@ -88,14 +85,12 @@ def test_the_series_is_used_and_not_only_the_solver(monkeypatch: pytest.MonkeyPa
     assert len([n for n in solved if n > growing._FIRST]) < 120  # of 240
 
 
-def test_stride_two_and_other_orders() -> None:
+def test_a_few_prefixes_and_every_other_one() -> None:
     x = walk(120, 40, "plain")
-    for alpha in (0.5, 2.0, 3.0):
-        found = entropies_of_prefixes(torch.from_numpy(x), range(2, 121, 2), "unit", alpha=alpha).numpy()
-        wanted = [direct(prepared(x, "unit")[:n], alpha) for n in range(2, 121, 2)]
-        assert np.abs(found - wanted).max() < 1e-9
-    few = entropies_of_prefixes(torch.from_numpy(x), [7, 30], "centered-unit", "prefix").numpy()
-    assert np.abs(few - [direct(prepared(x[:n], "centered-unit")) for n in (7, 30)]).max() < 1e-9
+    found = entropies_of_prefixes(torch.from_numpy(x), range(2, 121, 2), "prompt").numpy()
+    assert np.abs(found - [direct(prepared(x)[:n]) for n in range(2, 121, 2)]).max() < 1e-6
+    few = entropies_of_prefixes(torch.from_numpy(x), [7, 30], "prefix").numpy()
+    assert np.abs(few - [direct(prepared(x[:n])) for n in (7, 30)]).max() < 1e-9
 
 
 def test_known_answers() -> None:

@@ -13,7 +13,7 @@ Three ways, each exact or checked against the direct solution; `entropies_of_pre
   depend on θ is exact: tokens are added to the eigenvectors of the first a rows, and the moving mean is a change of rank two.
   What does is a Taylor series to second order. The first prefixes are solved one by one, and so are two of every range: where the
   two ways differ by more than `CLOSE`, the range is cut in half. Derivation: docs/decisions/prefix-entropies.md.
-- Everything else is computed anew for every prefix (`anew`).
+- A few prefixes are computed anew, each by itself (`anew`).
 """
 
 from __future__ import annotations
@@ -48,33 +48,25 @@ _DIRECTIONS = 6  # of θ along a range: a few hold almost all of it
 _TRACE = 0.995  # of the eigenvalues' sum is kept: what is left out moves the quadratic form by about that share
 
 
-def entropies_of_prefixes(
-    states: Tensor,
-    lengths: Sequence[int],
-    rows: RowPreparation = "centered-unit",
-    center: str = "prefix",
-    alpha: float = 1.0,
-) -> Tensor:
-    """S_α of the first n rows of `states` (N, D) for each n of `lengths`, float64; NaN where undefined.
+def entropies_of_prefixes(states: Tensor, lengths: Sequence[int], center: str = "prefix") -> Tensor:
+    """S_1 of the first n rows of `states` (N, D), centered and scaled to length 1, for each n of `lengths`; NaN where undefined.
 
-    Rows that are not centered, or centered on the whole prompt's mean, do not change as the prefix grows: `prefix_entropies`
-    gives all prefixes at once. Centered on the prefix's own mean and scaled to length 1 (the prompt entropy of a text cut to n
-    tokens), all rows change with every token: `growing_entropies` follows them. The rest is computed anew for every prefix.
+    Rows centered on the whole `prompt`'s mean do not change as the prefix grows: `prefix_entropies` gives all prefixes at once.
+    Centered on the `prefix`'s own mean (the prompt entropy of a text cut to n tokens), all rows change with every token:
+    `growing_entropies` follows them. A few prefixes are computed one by one.
     """
-    x = states.double()
-    fixed = center == "prompt" or not rows.startswith("centered")
-    index = torch.as_tensor(list(lengths), dtype=torch.long) - 1
-    if len(lengths) < _FEWEST or alpha not in (1, 2) or (not fixed and (rows, alpha) != ("centered-unit", 1.0)):
-        return anew(prepare_rows(x, rows) if fixed else x, lengths, "raw" if fixed else rows, alpha)
+    x, fixed = states.double(), center == "prompt"
     if fixed:
-        prepared = prepare_rows(x, rows)
-        return prefix_entropies(prepared @ prepared.mT, alpha)[index]
-    return growing_entropies(x)[index]
+        x = prepare_rows(x, "centered-unit")
+    if len(lengths) < _FEWEST:
+        return anew(x, lengths, "raw" if fixed else "centered-unit")
+    every = prefix_entropies(x @ x.mT) if fixed else growing_entropies(x)
+    return every[torch.as_tensor(list(lengths), dtype=torch.long) - 1]
 
 
-def anew(states: Tensor, lengths: Sequence[int], rows: RowPreparation, alpha: float = 1.0) -> Tensor:
+def anew(states: Tensor, lengths: Sequence[int], rows: RowPreparation) -> Tensor:
     """The direct way: each prefix's rows prepared, its smaller Gram matrix formed and its eigenvalues solved from scratch."""
-    values = [matrix_entropy(states[:n], alpha, rows) for n in lengths]
+    values = [matrix_entropy(states[:n], 1.0, rows) for n in lengths]
     return torch.stack(values) if values else torch.empty(0, dtype=torch.float64)
 
 
@@ -113,20 +105,16 @@ def entropy_sum(terms: int = 22) -> LogSum:
     return LogSum(poles, solved[1:], float(solved[0]), error)
 
 
-def prefix_entropies(gram: Tensor, alpha: float = 1.0) -> Tensor:
-    """S_α (α = 1 or 2) of the leading n×n blocks of a Gram matrix (N, N), for n = 1 … N, float64; NaN where a block is zero.
+def prefix_entropies(gram: Tensor) -> Tensor:
+    """S_1 of the leading n×n blocks of a Gram matrix (N, N), for n = 1 … N, float64; NaN where a block is zero.
 
     >>> [round(x, 6) for x in prefix_entropies(torch.eye(4)).exp().tolist()]
     [1.0, 2.0, 3.0, 4.0]
     """
-    if alpha not in (1, 2):
-        raise ValueError(f"prefixes are updated for alpha 1 and 2, not {alpha}")
     gram = gram.double()
     trace = gram.diagonal().cumsum(0)
     if gram.shape[0] == 0 or trace[-1] <= 0:
         return torch.full_like(trace, torch.nan)
-    if alpha == 2:
-        return torch.where(trace > 0, -(_squares(gram) / trace.square()).log(), torch.nan)
     scaled, share = gram / trace[-1], trace / trace[-1]
     entropy = share.log() - _sum_x_log_x(scaled, share) / share
     small = int((share < _SMALL).sum())
@@ -151,12 +139,6 @@ def _sum_x_log_x(scaled: Tensor, share: Tensor) -> Tensor:
             raise ValueError("the matrix has negative eigenvalues beyond rounding: it is not a Gram matrix")
         total += weight * (2 * factor.diagonal().log() - torch.log(torch.tensor(pole, dtype=torch.float64))).cumsum(0)
     return total
-
-
-def _squares(gram: Tensor) -> Tensor:
-    """‖G_n‖² of every leading block."""
-    lower = gram.tril().square()
-    return (2 * lower.sum(1) - lower.diagonal()).cumsum(0)
 
 
 def growing_entropies(states: Tensor) -> Tensor:

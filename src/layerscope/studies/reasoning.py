@@ -26,22 +26,21 @@ from torch import Tensor
 
 from layerscope.capture import Site, expand_sites
 from layerscope.core.columns import PLACE, VALUE, names
-from layerscope.core.statistics import INTERVAL, bootstrap_rows, percentile_interval
+from layerscope.core.statistics import INTERVAL, Interval, bootstrap_rows, percentile_interval
 from layerscope.errors import LayerscopeError
 from layerscope.metrics.intervals import RESAMPLES
-from layerscope.metrics.options import ROW_PREPARATIONS
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.report.drawing import escape_math
 from layerscope.store import checked
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.prefix_entropies import entropies_of_prefixes
 from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, place_of
-from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, head, label_axes, model_colors
+from layerscope.studies.shared.figures import DOTTED, Figure, band, grid, head, label_axes, legend, model_colors
 from layerscope.studies.shared.models import Request, Spec, folder_name, read_prompts, read_specs
-from layerscope.studies.shared.words import DIFFERS, THAN, in_short, join_words
+from layerscope.studies.shared.words import DIFFERS, THAN, in_short, join_words, unlike
 
 _FEWEST_TOKENS = 3  # a shorter prompt has no prefix worth the name
+THIRDS = [f"the {part} third of the layers" for part in ("first", "middle", "last")]
 COLUMNS = ["model", *names(PLACE), "position", "metric", "sink", *names(VALUE), "sd"]
 
 
@@ -54,11 +53,8 @@ class Reasoning(Study):
     models = (1, None)
     options = (
         Option("stride", 1, "measure every N tokens; the whole prompt is always measured", least=1),
-        Option("rows", "centered-unit", f"preparation of the token states: {', '.join(ROW_PREPARATIONS)}", ROW_PREPARATIONS),
         Option("center", "prompt", "mean to subtract: the whole prompt's, or the prefix's own (slower)", ("prompt", "prefix")),
-        Option("alpha", 1.0, "order of the entropy; 1 and 2 are fast, others are computed anew for each prefix", least=0),
         Option("generate", 0, "tokens that each model writes after every text, to be measured too; 0: the texts alone", least=0),
-        Option("groups", 3, "groups of layers in the figure and the verdict: 3 are the first, middle and last third", least=1),
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
@@ -67,9 +63,8 @@ class Reasoning(Study):
         options = request.options
         conventions = {
             "models": {m.label: m.identity for m in measured},
-            "rows": options["rows"],
-            "center": options["center"] if options["rows"].startswith("centered") else None,
-            "alpha": options["alpha"],
+            "rows": "centered-unit",
+            "center": options["center"],
             "entropy": "in nats, of the first n tokens, not divided by the log of n",
             "sink": "the token with the largest norm in the prompt, found per layer on states without the final norm",
             "trace": f"up to {options['generate']} tokens, greedy, by the model itself" if options["generate"] else None,
@@ -77,7 +72,7 @@ class Reasoning(Study):
         notes = [note for m in measured for note in m.warnings]
         if len({m.tokenizer for m in measured}) > 1:
             notes.append("the models cut texts into different tokens: position n is not the same place of a text in all of them.")
-        return Result(tabulate(measured, request.seed), verdict(measured, options["groups"], request.seed), conventions, notes)
+        return Result(tabulate(measured, request.seed), verdict(measured, request.seed), conventions, notes)
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """Of each model, the longest prefix that all of its prompts have."""
@@ -86,19 +81,17 @@ class Reasoning(Study):
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against position, a color per model, a column per group of layers."""
-        count = manifest["options"]["groups"]
         colors = model_colors(manifest, table)
-        figure, axes = grid(1, count, 3.4 * count + 0.4, 3.6, sharey=True)
-        table = table.assign(group=layer_groups(table["depth"].to_numpy(), count))
+        figure, axes = grid(1, len(THIRDS), 10.6, 3.6, sharey=True)
+        table = table.assign(third=third_of(table["depth"].to_numpy()))
         looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": DOTTED, "linewidth": 1.2, "alpha": 0.0}}
         for (g, axis), name, (sink, look) in product(enumerate(axes[0]), colors, looks.items()):
-            rows = table[(table["group"] == g) & (table["model"] == name) & (table["sink"] == sink)]
+            rows = table[(table["third"] == g) & (table["model"] == name) & (table["sink"] == sink)]
             # bands of single layers, averaged: layers of one prompt move together, so nothing is gained by averaging them
             curve = rows.groupby("position", as_index=False)[["value", *INTERVAL]].mean()
             band(axis, curve, colors[name], x="position", **look)
-        titles = [name.removeprefix("the ") for name in group_names(count)]
-        label_axes(axes, titles, ["prompt entropy of the prefix (nats)"], "tokens read")
-        _legend(axes[0, -1], colors)
+        label_axes(axes, [name.removeprefix("the ") for name in THIRDS], ["prompt entropy of the prefix (nats)"], "tokens read")
+        legend(axes[0, -1], {**colors, "sink token dropped": "grey"}, {"sink token dropped": DOTTED})
         return head(figure, manifest, size=8)
 
 
@@ -115,6 +108,23 @@ class MeasuredTraces:
     warnings: list[str] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)  # tokens of each text, before what the model wrote
     traces: list[int] = field(default_factory=list)  # tokens that it wrote
+
+    def curves(self, sink: str, third: int | None = None, positions: np.ndarray | None = None) -> np.ndarray:
+        """(prompts, positions): the mean over a third of the layers, or over all."""
+        which = third_of(np.array([site.depth for site in self.sites]))
+        values = self.values[sink][:, (which == third) | (third is None)]
+        return defined_mean(values if positions is None else values[:, :, np.isin(self.positions, positions)], axis=1)
+
+    def changes(self, sink: str, starts: Sequence[int], ends: Sequence[int], seed: int) -> str:
+        """What happens between two positions of each prompt, in each third of the layers."""
+        rows = np.arange(len(starts))
+        before, after = (np.searchsorted(self.positions, at, side="right") - 1 for at in (starts, ends))
+        there = (before >= 0) & (before < after)
+        parts = []
+        for third, name in enumerate(THIRDS):
+            curves = self.curves(sink, third)
+            parts.append(f"{mean_of(np.where(there, curves[rows, after] - curves[rows, before], np.nan), seed)} in {name}")
+        return "; ".join(parts)
 
 
 def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredTraces:
@@ -216,10 +226,9 @@ def _prompt(model: LoadedModel, sites: list[Site], ids: list[int], lengths: np.n
         sink = int(torch.linalg.vector_norm(raw.double(), dim=-1).argmax())
         others = torch.cat([rows[:sink], rows[sink + 1 :]])
         fewer = np.where(lengths > sink, lengths - 1, lengths)  # what is left of each prefix
-        options = request.options
         for k, (kept, counts) in enumerate(((rows, lengths), (others, fewer))):
             distinct, back = np.unique(counts, return_inverse=True)
-            entropies = entropies_of_prefixes(kept, distinct.tolist(), options["rows"], options["center"], options["alpha"])
+            entropies = entropies_of_prefixes(kept, distinct.tolist(), request.options["center"])
             out[k, index] = entropies.cpu().numpy()[back]
 
     read_prompts(model, sites, [ids], request.final_norm, follow)
@@ -240,111 +249,65 @@ def tabulate(measured: Sequence[MeasuredTraces], seed: int) -> pd.DataFrame:
     return mean_table(settings, seed, COLUMNS).assign(metric="prompt_entropy")
 
 
-def layer_groups(depths: np.ndarray, count: int) -> np.ndarray:
-    """The group of each layer, by depth.
+def third_of(depths: np.ndarray) -> np.ndarray:
+    """The third in which each depth lies.
 
-    >>> layer_groups(np.array([0.0, 0.2, 0.5, 0.9, 1.0]), 3).tolist()
+    >>> third_of(np.array([0.0, 0.2, 0.5, 0.9, 1.0])).tolist()
     [0, 0, 1, 2, 2]
     """
-    return np.minimum((depths * count).astype(int), count - 1)
+    return np.minimum((depths * 3).astype(int), 2)
 
 
-def group_names(count: int) -> list[str]:
-    """What the groups are called."""
-    if count == 1:
-        return ["all layers"]
-    if count == 3:
-        return [f"the {part} third of the layers" for part in ("first", "middle", "last")]
-    return [f"the layers at depth {i / count:.2g} to {(i + 1) / count:.2g}" for i in range(count)]
-
-
-def verdict(measured: Sequence[MeasuredTraces], groups: int, seed: int) -> list[str]:
+def verdict(measured: Sequence[MeasuredTraces], seed: int) -> list[str]:
     """Every other model against the first, then how entropy grows in each."""
-    base = measured[0]
-    out = [in_short(join_words(_answer(base, other, seed) for other in measured[1:]) or _grows(base, seed))]
-    for other in measured[1:]:
-        out += _compared(base, other, groups, seed)
+    base, *others = measured
+    short = [_answer(base, other, seed) for other in others]
+    out = [line for other in others for line in _compared(base, other, seed)]
     for m in measured:
-        out.append(_growth(m, groups, seed))
-        if any(m.traces):
-            out.append(_along_traces(m, groups, seed))
-    return out
+        # from a quarter of the longest prompt to its end
+        whole, count = int(m.positions[-1]), len(m.values["keep"])
+        early = int(m.positions[np.searchsorted(m.positions, min(max(8, whole // 4), whole))])
+        grows = m.changes("keep", [early] * count, [whole] * count, seed)
+        out.append(f"{m.label}: from {early} to {whole} tokens prompt entropy changes by {grows}.")
+        if not others:
+            curve = m.curves("keep")[:, np.isin(m.positions, [early, whole])]
+            does = {1: "grows", -1: "falls", 0: "does not clearly change"}[mean_of(curve[:, -1] - curve[:, 0], seed).sign]
+            short = [f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"]
+        wrote = [trace for trace in m.traces if trace]
+        if wrote:
+            ends = [text + trace for text, trace in zip(m.texts, m.traces, strict=True)]
+            out.append(
+                f"{m.label} wrote {np.mean(wrote):.0f} tokens after {len(wrote)} of {len(m.traces)} texts; along them prompt "
+                f"entropy without the sink token changes by {m.changes('drop', m.texts, ends, seed)}."
+            )
+    return [in_short(join_words(short)), *out]
 
 
 def _answer(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> str:
     """Which of two models has the higher entropy over all layers, with the sink token and without it."""
-    shared = np.intersect1d(base.positions, other.positions)
-    signs = []
-    for sink in SINKS:
-        one, two = (_curves(m, sink, 0, 1, shared) for m in (base, other))
-        signs.append(mean_of(defined_mean(two - one), seed).sign)
-    text = f"over all layers, prompt entropy of {other.label} is {DIFFERS[signs[0]]}{THAN[signs[0]]} {base.label}"
-    return text if signs[0] == signs[1] else f"{text} ({DIFFERS[signs[1]]} without the sink token)"
+    kept, dropped = (_difference(base, other, sink, None, seed)[0] for sink in SINKS)
+    text = f"over all layers, prompt entropy of {other.label} is {DIFFERS[kept.sign]}{THAN[kept.sign]} {base.label}"
+    return text + unlike(kept, dropped, DIFFERS)
 
 
-def _grows(m: MeasuredTraces, seed: int) -> str:
-    """What one model's entropy does from a quarter of the longest prompt to its end."""
-    change = mean_of(_change(m, 0, 1), seed).sign
-    does = {1: "grows", -1: "falls", 0: "does not clearly change"}[change]
-    return f"over all layers, prompt entropy of {m.label} {does} as more of a prompt is read"
-
-
-def _compared(base: MeasuredTraces, other: MeasuredTraces, groups: int, seed: int) -> list[str]:
-    shared = np.intersect1d(base.positions, other.positions)
+def _compared(base: MeasuredTraces, other: MeasuredTraces, seed: int) -> list[str]:
     out = []
     for sink, note in (("keep", ""), ("drop", " without the sink token")):
         parts = []
-        for g, name in enumerate(group_names(groups)):
-            one, two = (_curves(m, sink, g, groups, shared) for m in (base, other))
-            difference = mean_of(defined_mean(two - one), seed)
-            parts.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{_spread(one, two, seed)}")
+        for third, name in enumerate(THIRDS):
+            difference, spread = _difference(base, other, sink, third, seed)
+            parts.append(f"{DIFFERS[difference.sign]} in {name}, {difference} nats{spread}")
         out.append(
             f"{other.label} against {base.label}, prompt by prompt at equal numbers of tokens{note}: " + "; ".join(parts) + "."
         )
     return out
 
 
-def _growth(m: MeasuredTraces, groups: int, seed: int) -> str:
-    early, whole = _span(m)
-    parts = [f"{mean_of(_change(m, g, groups), seed)} in {name}" for g, name in enumerate(group_names(groups))]
-    return f"{m.label}: from {early} to {whole} tokens prompt entropy changes by " + "; ".join(parts) + "."
-
-
-def _along_traces(m: MeasuredTraces, groups: int, seed: int) -> str:
-    """From the end of each text to the end of what the model wrote after it."""
-    parts = []
-    for g, name in enumerate(group_names(groups)):
-        curves = _curves(m, "drop", g, groups, m.positions)
-        changes = np.full(len(curves), np.nan)
-        for i, (text, trace) in enumerate(zip(m.texts, m.traces, strict=True)):
-            before, after = (np.searchsorted(m.positions, at, side="right") - 1 for at in (text, text + trace))
-            if trace and before >= 0:
-                changes[i] = curves[i, after] - curves[i, before]
-        parts.append(f"{mean_of(changes, seed)} in {name}")
-    wrote = [trace for trace in m.traces if trace]
-    return (
-        f"{m.label} wrote {np.mean(wrote):.0f} tokens after {len(wrote)} of {len(m.traces)} texts; along them prompt entropy "
-        f"without the sink token changes by {'; '.join(parts)}."
-    )
-
-
-def _span(m: MeasuredTraces) -> tuple[int, int]:
-    """A quarter of the longest prompt, and its end."""
-    whole = int(m.positions[-1])
-    return int(m.positions[np.searchsorted(m.positions, min(max(8, whole // 4), whole))]), whole
-
-
-def _change(m: MeasuredTraces, group: int, groups: int) -> np.ndarray:
-    """The change over that span in a group of layers, prompt by prompt."""
-    early, whole = _span(m)
-    curves = _curves(m, "keep", group, groups, m.positions)
-    return np.asarray(curves[:, m.positions == whole][:, 0] - curves[:, m.positions == early][:, 0])
-
-
-def _curves(m: MeasuredTraces, sink: str, group: int, groups: int, positions: np.ndarray) -> np.ndarray:
-    """(prompts, positions): the mean over a group's layers."""
-    chosen = layer_groups(np.array([site.depth for site in m.sites]), groups) == group
-    return defined_mean(m.values[sink][:, chosen][:, :, np.isin(m.positions, positions)], axis=1)
+def _difference(base: MeasuredTraces, other: MeasuredTraces, sink: str, third: int | None, seed: int) -> tuple[Interval, str]:
+    """Other minus base at the positions that both have, and the ratio of their spreads between prompts in words."""
+    shared = np.intersect1d(base.positions, other.positions)
+    one, two = (m.curves(sink, third, shared) for m in (base, other))
+    return mean_of(defined_mean(two - one), seed), _spread(one, two, seed)
 
 
 def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
@@ -361,14 +324,6 @@ def _spread(one: np.ndarray, two: np.ndarray, seed: int) -> str:
     drawn = np.array([ratio(rows) for rows in bootstrap_rows(len(one), RESAMPLES // 4, [seed, len(one)])])
     value = percentile_interval(ratio(np.arange(len(one))), drawn)
     return f" (spread between prompts × {value.value:.2f}, {value.low:.2f} to {value.high:.2f})"
-
-
-def _legend(axis: Any, colors: dict[str, str]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], color=color, label=escape_math(label)) for label, color in colors.items()]
-    handles.append(Line2D([], [], color="grey", linestyle=DOTTED, label="sink token dropped"))
-    axis.legend(handles=handles, fontsize=7, frameon=False, loc="lower right")
 
 
 STUDY = Reasoning()

@@ -50,12 +50,18 @@ def head(figure: Figure, manifest: dict[str, Any], model: str = "", size: int = 
     return figure
 
 
-def legend_below(figure: Figure, colors: Mapping[str, Any], columns: int | None = None) -> None:
-    """The names of colors under the figure."""
+def legend(where: Any, colors: Mapping[str, Any], dashes: Mapping[str, Any] | None = None, **place: Any) -> None:
+    """The names of colors (and dashes) on an axis, or under a figure if `place` says so."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=color, label=escape_math(name)) for name, color in colors.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns or len(handles), frameon=False, fontsize=8)
+    look = dashes or {}
+    handles = [Line2D([], [], color=c, label=escape_math(name), linestyle=look.get(name, "-")) for name, c in colors.items()]
+    where.legend(handles=handles, frameon=False, **{"fontsize": 7, "loc": "lower right", **place})
+
+
+def legend_below(figure: Figure, colors: Mapping[str, Any], columns: int | None = None) -> None:
+    """The names of colors under the figure."""
+    legend(figure, colors, loc="outside lower center", ncols=columns or len(colors), fontsize=8)
 
 
 def model_colors(manifest: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
