@@ -23,7 +23,6 @@ from torch import Tensor
 from layerscope.capture import Anatomy, Batch, Site, expand_sites
 from layerscope.core.columns import VALUE, names
 from layerscope.core.sites import site_of
-from layerscope.core.statistics import Interval
 from layerscope.errors import LayerscopeError
 from layerscope.forward import read_states
 from layerscope.metrics import Options
@@ -34,12 +33,12 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import COLORS
 from layerscope.spectra import eigvalsh
-from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, place_of
+from layerscope.studies.base import Result, Study
+from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, means_of, place_of
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes
 from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
 from layerscope.studies.shared.profiles import by_layer
-from layerscope.studies.shared.words import in_short, join_words
+from layerscope.studies.shared.words import MOVES, in_short, join_words
 from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 SITES = ("embed", "block.*", "block.*.*")
@@ -67,7 +66,6 @@ class Sublayers(Study):
     title = "Which step of a block compresses"
     paper = "Fig. 15"
     models = (1, 1)
-    options = (Option("alpha", 1.0, "order of the prompt entropy"),)
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile all sub-sites, then take the steps between them apart."""
@@ -81,9 +79,7 @@ class Sublayers(Study):
                 "Studies of whole layers (extreme, compare, scale) work; so does another family= that fits the model."
             )
         spec = given if runs_elsewhere(request) else Spec(model, given.label)
-        run = profile_of(
-            request, spec, ["prompt_entropy", "effective_rank", "sink_ratio"], bar, SITES, alpha=request.options["alpha"]
-        )
+        run = profile_of(request, spec, ["prompt_entropy", "effective_rank", "sink_ratio"], bar, SITES)
         sites = expand_sites(SITES, model.anatomy)
         values = {("prompt_entropy", sink): by_layer(run, "prompt_entropy", sink) for sink in SINKS}
         # of prompts that have tokens, by prompt number
@@ -92,13 +88,12 @@ class Sublayers(Study):
         values |= {("prompt_effective_rank", sink): ranks[sink] for sink in SINKS}
         steps = block_steps(parts, model.anatomy.residual)
         inside = Inside(given.label, sites, steps, model.n_blocks, values)
-        table = pd.concat([tabulate(inside, request.seed), _pooled(run.table, given.label)], ignore_index=True)
+        table = pd.concat([tabulate(inside, request.seed), _pooled(run.table, sites, given.label)], ignore_index=True)
         sentences = verdict(inside, request.seed) + [f"This model: {line}" for line in what_is_missing(model.anatomy)]
         conventions = {
             "models": {given.label: model.identity},
             "residual": model.anatomy.residual,
             "rows": "centered-unit",
-            "alpha": request.options["alpha"],
             "prompt_effective_rank": "exp of the entropy of σ / Σσ of a prompt's token states, rows as for prompt entropy",
             "effective_rank": "of the mean-pooled prompts",
             "final_norm_where": "on states of the residual stream; branches and norms inside blocks are always raw",
@@ -124,14 +119,16 @@ class Sublayers(Study):
         return head(figure, manifest, table["model"].iloc[0])
 
 
-def _pooled(profile: pd.DataFrame, label: str) -> pd.DataFrame:
+def _pooled(profile: pd.DataFrame, sites: Sequence[Site], label: str) -> pd.DataFrame:
     """Effective rank of the pooled prompts and the sink's size, from the profile."""
     rows = profile[profile["metric"].isin(["effective_rank", "sink_ratio"]) & (profile["normalization"] == "raw")]
-    inner = rows["site"].str.extract(r"^block\.(?P<block>\d+)(?:\.(?P<part>\w+))?$")
-    part = inner["part"].fillna("output").where(rows["site"] != "embed", "embed")
-    block = pd.to_numeric(inner["block"]).astype("Int64")
-    states = rows.drop(columns="normalization").assign(model=label, kind="state", step=None, block=block, part=part)
-    return states[COLUMNS].astype({"layer": "Int64"})
+    known = pd.DataFrame([{"site": site.name, "block": site.block, "part": _part(site)} for site in sites])
+    states = rows.merge(known, on="site").assign(model=label, kind="state", step=None)
+    return states[COLUMNS].astype({"layer": "Int64", "block": "Int64"})
+
+
+def _part(site: Site) -> str:
+    return site.part or ("embed" if site.block is None else "output")
 
 
 @dataclass(frozen=True)
@@ -153,30 +150,22 @@ def block_steps(parts: set[str], residual: str) -> list[BlockStep]:
     >>> [step.name for step in block_steps({"norm1", "attn"}, "single")]
     ['norm', 'mixer', 'residual sum', 'mixer → sum']
     """
-    single = residual == "single"
+    single, both = residual == "single", "mid" in parts
     attention = "mixer" if single else "attention"
     summed = "sum and norm" if residual == "post-norm" else "residual sum"
-    both = "mid" in parts
-    steps = []
-    if "norm1" in parts:
-        steps.append(BlockStep("norm" if single else "norm before attention", STREAM, "norm1", "norm"))
-    if "attn" in parts:
-        steps.append(BlockStep(attention, "norm1" if "norm1" in parts else STREAM, "attn", "branch"))
-    if both:
-        steps.append(BlockStep(f"{summed} after attention", STREAM, "mid", "sum"))
-        if "attn" in parts:
-            steps.append(BlockStep("attention → sum", "attn", "mid", "back"))
     before = "mid" if both else STREAM
-    if "norm2" in parts:
-        steps.append(BlockStep("norm before MLP", before, "norm2", "norm"))
-    if "mlp" in parts:
-        steps.append(BlockStep("MLP", "norm2" if "norm2" in parts else before, "mlp", "branch"))
-    steps.append(BlockStep(f"{summed} after MLP" if both else summed, before, OUTPUT, "sum"))
-    if "attn" in parts and not both:
-        steps.append(BlockStep(f"{attention} → sum", "attn", OUTPUT, "back"))
-    if "mlp" in parts:
-        steps.append(BlockStep("MLP → sum", "mlp", OUTPUT, "back"))
-    return steps
+    steps = [
+        BlockStep("norm" if single else "norm before attention", STREAM, "norm1", "norm"),
+        BlockStep(attention, "norm1" if "norm1" in parts else STREAM, "attn", "branch"),
+        BlockStep(f"{summed} after attention", STREAM, "mid", "sum"),
+        BlockStep("attention → sum", "attn", "mid", "back"),
+        BlockStep("norm before MLP", before, "norm2", "norm"),
+        BlockStep("MLP", "norm2" if "norm2" in parts else before, "mlp", "branch"),
+        BlockStep(f"{summed} after MLP" if both else summed, before, OUTPUT, "sum"),
+        *([] if both else [BlockStep(f"{attention} → sum", "attn", OUTPUT, "back")]),
+        BlockStep("MLP → sum", "mlp", OUTPUT, "back"),
+    ]
+    return [step for step in steps if {step.start, step.end} <= {*parts, STREAM, OUTPUT}]
 
 
 def site_of_state(state: str, block: int) -> str:
@@ -255,8 +244,7 @@ def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
     for metric, sink in inside.values:
         common = {"model": inside.label, "metric": metric, "sink": sink}
         for site in inside.sites:
-            part = site.part or ("embed" if site.block is None else "output")
-            state = {**common, "kind": "state", "block": site.block, "part": part, **place_of(site)}
+            state = {**common, "kind": "state", "block": site.block, "part": _part(site), **place_of(site)}
             settings.append((state, inside.at(metric, sink, site.name)))
         for step in inside.steps:
             own = {**common, "step": step.name, "part": step.kind}
@@ -270,29 +258,19 @@ def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
 def verdict(inside: Inside, seed: int) -> list[str]:
     """Where the stream falls and which step does it, with the sink token and without it; then the mean over all blocks."""
     sums = [step for step in inside.steps if step.kind == "sum"]
-    blocks = range(inside.n_blocks)
-    total = {s: mean_of(inside.mean_change("prompt_entropy", s, sums, blocks), seed) for s in SINKS}
-    short, fall = _fall(inside, sums, seed)
-    out = [in_short(short), *fall, _average(total["keep"], total["drop"])]
+    short, out = _fall(inside, sums, seed)
+    for metric, name, unit in (("prompt_entropy", "prompt entropy", " nats"), ("prompt_effective_rank", "effective rank", "")):
+        kept, dropped = means_of((inside.mean_change(metric, s, sums, range(inside.n_blocks)) for s in SINKS), seed)
+        text = f"On average over all blocks, the {name} of a prompt's tokens {MOVES[kept.sign]} in a residual sum: {kept}{unit}"
+        out.append(f"{text}; without the sink token {dropped}.")
     for sink, words in (("keep", "Mean over blocks: prompt entropy is"), ("drop", "Without the sink token it is")):
         out.append(f"{words} {_each(inside, 'prompt_entropy', sink, seed)}.")
-    rank = {s: mean_of(inside.mean_change("prompt_effective_rank", s, sums, blocks), seed) for s in SINKS}
-    text = f"The sums change the effective rank of a prompt's tokens by {rank['keep']} each"
-    out.append(f"{text}; without the sink token {rank['drop']}.")
-    return out
-
-
-def _average(kept: Interval, dropped: Interval) -> str:
-    does = {1: "raise", -1: "lower", 0: "do not clearly move"}
-    text = f"On average over all blocks the residual sums {does[kept.sign]} prompt entropy: {kept} nats per sum"
-    if kept.sign == dropped.sign:
-        return f"{text}; without the sink token the same, {dropped}."
-    return f"{text}; without the sink token they {does[dropped.sign]} it: {dropped}."
+    return [in_short(short), *out]
 
 
 def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[str]]:
     """The answer in short; then the stream's largest fall, which sums cause it, and what is left without the sink token."""
-    stream = [site_of_state("stream", k) for k in range(inside.n_blocks)] + [site_of_state("output", inside.n_blocks - 1)]
+    stream = [site_of(layer) for layer in range(inside.n_blocks + 1)]
     curve = np.array([np.nanmean(inside.at("prompt_entropy", "keep", site)) for site in stream])
     low = int(np.argmin(curve - np.maximum.accumulate(curve)))
     top = int(np.argmax(curve[: low + 1]))
@@ -305,33 +283,24 @@ def _fall(inside: Inside, sums: list[BlockStep], seed: int) -> tuple[str, list[s
         moved = {step.name: sum(inside.change("prompt_entropy", sink, step, k) for k in range(top, low)) for step in sums}
         parts[sink] = join_words(f"{mean_of(np.asarray(change), seed)} in the {name}" for name, change in moved.items())
     kept, dropped = whole["keep"], whole["drop"]
-    text = f"Prompt entropy along the residual stream falls most from layer {top} to layer {low}, {kept} nats: {parts['keep']}."
-    left = _left(kept, dropped)
-    out = [text, f"{left}: {dropped}, {parts['drop']}."]
+    where = f"from layer {top} to layer {low}"
+    out = [
+        f"Prompt entropy along the residual stream falls most {where}, {kept} nats: {parts['keep']}.",
+        f"Without the sink token: {dropped}, {parts['drop']}.",
+    ]
     changes = [(inside.change("prompt_entropy", "keep", step, k), step, k) for step in sums for k in range(inside.n_blocks)]
     values, step, k = min(changes, key=lambda change: float(np.nanmean(change[0])))
     without = mean_of(inside.change("prompt_entropy", "drop", step, k), seed)
     text = f"The single step that lowers it most is the {step.name} in block.{k}, {mean_of(values, seed)}"
     out.append(f"{text}; without the sink token {without}.")
     if not kept.sign:
-        return f"no clear compression: the largest fall of prompt entropy, from layer {top} to layer {low}, is uncertain", out
-    lost = "and it is gone without the sink token" if dropped.low > kept.high else "also without the sink token"
-    if not (dropped.high < 0 or dropped.low > kept.high):
-        lost = "and it is not clear whether anything is left without the sink token"
-    text = f"prompt entropy falls most from layer {top} to layer {low}, {lost}"
-    return f"{text}; the largest single step is the {step.name} in block.{k}", out
-
-
-def _left(kept: Interval, dropped: Interval) -> str:
-    """What is left of a fall without the sink token, no surer than the intervals."""
-    if not kept.sign:
-        return "The fall is not clear; without the sink token"
+        return f"no clear compression: the largest fall of prompt entropy, {where}, is uncertain", out
+    left = "it is not clear whether anything is left without the sink token"  # no surer than the intervals
     if dropped.high < 0:
-        share = "all" if dropped.value <= 0.995 * kept.value else f"{dropped.value / kept.value:.0%}".replace("%", " %")
-        return f"Without the sink token {share} of the fall is left"
-    if dropped.low > kept.high:
-        return "It comes from one token: without the sink token no fall is left"
-    return "What is left without the sink token is not clear"
+        left = f"{min(1.0, dropped.value / kept.value):.0%} of it is left without the sink token".replace("%", " %")
+    elif dropped.low > kept.high:
+        left = "it is gone without the sink token"
+    return f"prompt entropy falls most {where}, and {left}; the largest single step is the {step.name} in block.{k}", out
 
 
 def _each(inside: Inside, metric: str, sink: str, seed: int) -> str:
