@@ -13,7 +13,7 @@ from layerscope.metrics.effective_rank import effective_rank as library_rank
 from layerscope.metrics.entropy import matrix_entropy
 from layerscope.studies.inequalities import theorems, trials
 from layerscope.studies.inequalities.theorems import STATEMENTS
-from layerscope.studies.inequalities.trials import Statement, climb, try_random
+from layerscope.studies.inequalities.trials import Statement, search
 from layerscope.studies.run import study
 
 
@@ -42,15 +42,15 @@ def test_quantities_agree_with_the_library() -> None:
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_random_matrices_break_theorem_1_as_printed_and_none_the_corrected_one(count: int) -> None:
     each = count // len(trials.KINDS)
-    printed = [try_random(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in trials.KINDS]
-    corrected = [try_random(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in trials.KINDS]
+    printed = [search(statement("Theorem 1", "printed"), kind, each, seed=0) for kind in trials.KINDS]
+    corrected = [search(statement("Theorem 1", "corrected"), kind, each, seed=0) for kind in trials.KINDS]
     assert sum(t.checks for t in corrected) == count
     assert sum(t.violations for t in printed) > count / 2
     assert sum(t.violations for t in corrected) == 0
 
 
 def test_a_stored_counterexample_can_be_drawn_again() -> None:
-    trial = try_random(statement("Theorem 1", "printed"), "two by two", 20, seed=5)
+    trial = search(statement("Theorem 1", "printed"), "two by two", 20, seed=5)
     held = json.loads(trial.counterexample)
     z = trials.draw_matrix(held["kind"], np.random.default_rng(held["seed"]))["z"]
     assert np.allclose(z, held["case"]["z"])
@@ -59,11 +59,11 @@ def test_a_stored_counterexample_can_be_drawn_again() -> None:
 
 def test_climbing_goes_towards_a_violation() -> None:
     tried = statement("Theorem 1", "printed")
-    start = try_random(tried, "gaussian", 2, seed=0)
-    climbed = climb(tried, "gaussian", starts=2, steps=60, seed=0)
+    start = search(tried, "gaussian", 2, seed=0)
+    climbed = search(tried, "gaussian", starts=2, steps=60, seed=0)
     assert climbed.margin < start.margin
     assert climbed.checks == 2 * 61
-    held = climb(statement("Theorem 1", "corrected"), "gaussian", starts=2, steps=60, seed=0)
+    held = search(statement("Theorem 1", "corrected"), "gaussian", starts=2, steps=60, seed=0)
     assert held.violations == 0
     assert 0 <= held.margin < 0.2
 
@@ -101,10 +101,10 @@ def test_the_epsilon_of_theorem_6_solves_the_printed_probability() -> None:
 
 def test_theorems_5_and_6_once_the_trace_is_divided_out() -> None:
     for theorem, kind in (("Theorem 5", "N=2, D=256"), ("Theorem 6", "N=2, L=8, D=128")):
-        assert not try_random(statement(theorem, "trace divided"), kind, 12, seed=0).holds
-        assert try_random(statement(theorem, "corrected"), kind, 12, seed=0).violations == 0
-    assert try_random(statement("Theorem 5", "printed"), "N=4, D=16", 12, seed=0).holds
-    assert not try_random(statement("Theorem 6", "printed"), "N=2, L=8, D=128", 12, seed=0).holds
+        assert not search(statement(theorem, "trace divided"), kind, 12, seed=0).holds
+        assert search(statement(theorem, "corrected"), kind, 12, seed=0).violations == 0
+    assert search(statement("Theorem 5", "printed"), "N=4, D=16", 12, seed=0).holds
+    assert not search(statement("Theorem 6", "printed"), "N=2, L=8, D=128", 12, seed=0).holds
 
 
 def test_infonce_bound_is_exact_on_a_case_done_by_hand() -> None:
@@ -116,10 +116,10 @@ def test_infonce_bound_is_exact_on_a_case_done_by_hand() -> None:
 
 
 def test_theorem_7_breaks_where_entropy_is_read_as_matrix_entropy() -> None:
-    assert not try_random(statement("Theorem 7", "printed, H = S_1"), "circle", 10, seed=0).holds
-    assert not try_random(statement("Theorem 7", "printed, Z continuous"), "far apart", 10, seed=0).holds
+    assert not search(statement("Theorem 7", "printed, H = S_1"), "circle", 10, seed=0).holds
+    assert not search(statement("Theorem 7", "printed, Z continuous"), "far apart", 10, seed=0).holds
     for kind in theorems.JOINTS:
-        assert try_random(statement("Theorem 7", "printed, Z discrete"), kind, 10, seed=0).holds
+        assert search(statement("Theorem 7", "printed, Z discrete"), kind, 10, seed=0).holds
 
 
 @pytest.mark.usefixtures("figure_files")

@@ -28,12 +28,11 @@ from layerscope.studies.inequalities.trials import (
     KINDS,
     SLACK,
     Trial,
-    climb,
     draw_matrix,
     effective_rank,
     renyi,
+    search,
     shares,
-    try_random,
     unit,
 )
 from layerscope.studies.shared.figures import Figure, band, grid
@@ -84,16 +83,14 @@ class Theory(Study):
 def try_all(matrices: int, starts: int, steps: int, seed: int, bar: Progress) -> list[Trial]:
     """All trials, statement by statement and kind by kind."""
     trials = []
-    bar.begin("theorems|kinds of case", sum(len(s.kinds) * (1 + (s.nudge is not None)) for s in STATEMENTS))
+    bar.begin("theorems|kinds of case", sum(len(s.kinds) for s in STATEMENTS))
     for statement in STATEMENTS:
         each = max(1, -(-matrices // (statement.every * len(statement.kinds))))
         for kind in statement.kinds:
-            trials.append(try_random(statement, kind, each, seed))
+            trials.append(search(statement, kind, each, seed))
+            if statement.nudge is not None and starts and steps:
+                trials.append(search(statement, kind, starts, seed, steps))
             bar.advance(1)
-            if statement.nudge is not None:
-                if starts and steps:
-                    trials.append(climb(statement, kind, starts, steps, seed))
-                bar.advance(1)
     return trials
 
 

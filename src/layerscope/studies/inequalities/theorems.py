@@ -16,7 +16,6 @@ from layerscope.studies.inequalities.trials import (
     Rng,
     Statement,
     draw_matrix,
-    draw_spectrum,
     effective_rank,
     nudge_matrix,
     renyi,
@@ -31,7 +30,7 @@ ALPHAS = (0.05, 0.5, 0.999, 1.0, 1.5, 2.0, 5.0, 20.0, np.inf)
 
 def draw_lemma1(kind: str, rng: Rng) -> Case:
     """Shares q, shares p that q majorizes (q mixed by a doubly stochastic matrix), and an order α."""
-    q = draw_spectrum(kind, rng)
+    q = shares(draw_matrix(kind, rng)["z"])
     mixing = rng.dirichlet(np.full(int(rng.integers(1, 5)), rng.uniform(0.1, 2.0)))
     p = sum(w * q[rng.permutation(len(q))] for w in mixing)
     return {"p": p, "q": q, "alpha": float(rng.choice(ALPHAS))}

@@ -87,27 +87,17 @@ def seeds(seed: int, statement: Statement, kind: str, number: int) -> list[int]:
     return [seed, sum(statement.theorem.encode()), statement.kinds.index(kind), number]
 
 
-def try_random(statement: Statement, kind: str, checks: int, seed: int) -> Trial:
-    """A number of random cases of one kind."""
-    trial = Trial(statement, kind, "random")
-    for number in range(checks):
-        origin = seeds(seed, statement, kind, number)
-        case = statement.draw(kind, np.random.default_rng(origin))
-        trial.note(case, statement.margin(case), {"kind": kind, "seed": origin})
-    return trial
-
-
-def climb(statement: Statement, kind: str, starts: int, steps: int, seed: int) -> Trial:
-    """Start from random cases and keep every small change that brings the statement nearer to being false."""
-    assert statement.nudge is not None
-    trial = Trial(statement, kind, "adversarial")
+def search(statement: Statement, kind: str, starts: int, seed: int, steps: int = 0) -> Trial:
+    """Random cases of one kind; from each, so many steps that keep every small change which brings it nearer to being false."""
+    trial = Trial(statement, kind, "adversarial" if steps else "random")
     for start in range(starts):
         origin = seeds(seed, statement, kind, start)
-        rng = np.random.default_rng([*origin, 1])
         case = statement.draw(kind, np.random.default_rng(origin))
         best, step = statement.margin(case), 0.3
-        trial.note(case, best, {"kind": kind, "seed": origin, "climbed": 0})
+        trial.note(case, best, {"kind": kind, "seed": origin} | ({"climbed": 0} if steps else {}))
+        rng = np.random.default_rng([*origin, 1])
         for number in range(1, steps + 1):
+            assert statement.nudge is not None
             other = statement.nudge(case, rng, step)
             margin = statement.margin(other)
             trial.note(other, margin, {"kind": kind, "seed": origin, "climbed": number})
@@ -145,11 +135,6 @@ def nudge_matrix(case: Case, rng: Rng, step: float) -> Case:
     """The matrix, a little changed."""
     z = case["z"]
     return {**case, "z": z + step * np.linalg.norm(z) / np.sqrt(z.size) * rng.normal(size=z.shape)}
-
-
-def draw_spectrum(kind: str, rng: Rng) -> np.ndarray:
-    """The eigenvalue shares p of a matrix of a kind."""
-    return shares(draw_matrix(kind, rng)["z"])
 
 
 def shares(z: np.ndarray) -> np.ndarray:
