@@ -181,11 +181,11 @@ def _sentence(trials: Sequence[Trial]) -> str:
 
 def _counts(trials: Sequence[Trial], broken: bool = False) -> str:
     parts = []
-    for search in ("random", "adversarial"):
-        chosen = [t for t in trials if t.search == search]
+    for way in ("random", "adversarial"):
+        chosen = [t for t in trials if t.search == way]
         if chosen:
             checks, wrong = sum(t.checks for t in chosen), sum(t.violations for t in chosen)
-            parts.append(f"{wrong:,} of {checks:,} {search} cases" if broken else f"{checks:,} {search} cases")
+            parts.append(f"{wrong:,} of {checks:,} {way} cases" if broken else f"{checks:,} {way} cases")
     return " and ".join(parts)
 
 
