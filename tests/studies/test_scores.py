@@ -23,14 +23,12 @@ def test_the_lowest_value_chooses_per_task_among_scored_layers() -> None:
     scores = pd.DataFrame({"task": ["a"] * 3 + ["b"] * 3, "layer": [0, 1, 2] * 2, "score": [10.0, 30, 20, 50, 40, 45]})
 
     def curve(values: list[float]) -> pd.DataFrame:
-        sites = ["embed", "block.0", "block.1", "block.2"]
-        rows = {"site": sites, "layer": range(4), "metric": "dime", "normalization": "raw", "sink": None, "value": values}
-        return pd.DataFrame(rows)
+        return pd.DataFrame({"metric": "dime", "layer": range(4), "value": values})
 
-    chosen = choose_by_lowest(scores, {"a": curve([3.0, 1, 2, 0]), "b": curve([3.0, 1, 2, 0])}, ["dime"])
+    chosen = choose_by_lowest(curve([3.0, 1, 2, 0]), scores, ["dime"])
     # layer 3 has no score, so layer 1 is the lowest
     assert chosen[["task", "layer", "gain"]].values.tolist() == [["a", 1, 10.0], ["b", 1, -5.0]]
-    assert choose_by_lowest(scores, {"a": curve([0.0, 0, 1, 1])}, ["dime"])["layer"].tolist() == [0]
+    assert choose_by_lowest(curve([0.0, 0, 1, 1]).assign(task="a"), scores, ["dime"])["layer"].tolist() == [0]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ layer's). Figure: mean score by depth, and the gain of each rule. Verdict: Fig. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ import pandas as pd
 
 from layerscope.core.columns import VALUE, names
 from layerscope.core.readout import DEFAULT_READOUT
-from layerscope.core.sites import site_of, whole_layers
+from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval
 from layerscope.correlation import Correlations, correlate, over_models
 from layerscope.correlation.pooled import FEWEST_FAMILIES
@@ -50,6 +49,7 @@ from layerscope.studies.shared.work import score_tasks
 
 RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
 MEASURES = ("dcor", "spearman", "kendall")
+CHOICE = ["rule", "task", "layer", "gain"]
 _FEWEST_TASKS = 5  # below this an interval over tasks says nothing, and no choice is called clear
 
 
@@ -124,11 +124,6 @@ class _Found:
     notes: list[str]
 
     @property
-    def correlations(self) -> pd.DataFrame:
-        """Of the layer means."""
-        return self.found.layers
-
-    @property
     def blocks(self) -> int:
         return int(self.profile.manifest["model"]["n_blocks"])
 
@@ -154,14 +149,10 @@ class _Found:
 
         scores = self.scores.rename(columns={"score": "value"}).assign(kind="score", metric="score", n=1)
         choices = self.choices.rename(columns={"rule": "metric", "gain": "value"}).assign(kind="choice", n=1)
-        correlations = self.correlations.rename(columns={"tasks": "n"})[
-            ["metric", "measure", *names(VALUE), "p_adjusted"]
-        ].assign(kind="correlation", model=self.label)
-        own = ["kind", "task", "measure"]
+        correlations = self.found.layers.rename(columns={"tasks": "n"})[["metric", "measure", *names(VALUE), "p_adjusted"]]
         values = profile_rows(self.profile, self.label, kind="value", task=None, measure=None)
-        order = [*values.columns, "p_adjusted"]
-        parts = [values, placed(scores), correlations, placed(choices)]
-        return [part.reindex(columns=[*own, *(name for name in order if name not in own)]) for part in parts]
+        parts = [values, placed(scores), correlations.assign(kind="correlation", model=self.label), placed(choices)]
+        return [part.reindex(columns=[*values.columns, "p_adjusted"]) for part in parts]
 
 
 def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
@@ -172,7 +163,7 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     own = replace(request, model_options={}, engine=None)
     run = profile_of(own, loaded, chosen, bar)
     evaluation, failed = score_tasks(request, loaded.model, spec.label)  # type: ignore[arg-type]
-    curves: dict[str, Profile] = {}
+    curves: list[Profile] = []
     notes = []
     if options["task_texts"]:
         where: dict[str, Any] = {"data_dir": options["data_dir"] or None, "sample": options["items"] or None}
@@ -183,40 +174,28 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
                 notes.append(f"{error} It is left out of the correlations and the choices.")
                 continue
             place = request.work / f"{folder_name(spec.label)}-tasks" / folder_name(task.name)
-            curves[task.name] = profile_of(replace(own, texts=corpus, work=place), loaded, chosen, bar)
-    tables = from_runs(list(curves.values()) or run, evaluation)
+            curves.append(profile_of(replace(own, texts=corpus, work=place), loaded, chosen, bar))
+    tables = from_runs(curves or run, evaluation)
     wanted = tables.metrics[tables.metrics["metric"].isin(options["metrics"])]
     found = correlate(wanted, tables.scores, measures=MEASURES, seed=request.seed)
     scores = tables.scores.assign(score=100 * tables.scores["score"])
     notes += tables.notes
-    by_task = {task: each.table for task, each in curves.items()}
-    choices = choose_by_lowest(scores, by_task or run.table, options["rules"])
+    choices = choose_by_lowest(tables.metrics, scores, options["rules"])
     del loaded
     free_memory()
     return _Found(spec.label, run, scores, found, choices, request.seed, [*notes, *failed])
 
 
-def choose_by_lowest(scores: pd.DataFrame, curves: pd.DataFrame | Mapping[str, pd.DataFrame], rules: list[str]) -> pd.DataFrame:
+def choose_by_lowest(curves: pd.DataFrame, scores: pd.DataFrame, rules: list[str]) -> pd.DataFrame:
     """Per rule and task: the layer with the metric's lowest value among the layers with a score, and its gain over the last.
 
-    `curves` is one profile's table for all tasks, or one per task. Of equal values the earlier layer is taken.
+    `curves` has metric, layer and value, and a task if each task has its own. Of equal values the earlier layer is taken.
     """
-    rows = []
-    for task, mine in scores.groupby("task", sort=True):
-        table = curves.get(str(task)) if isinstance(curves, Mapping) else curves
-        if table is None:
-            continue
-        by_layer = mine.set_index("layer")["score"]
-        for rule in rules:
-            raw = whole_layers(table[(table["metric"] == rule) & (table["normalization"] == "raw")])
-            raw = raw[raw["sink"].isna() | (raw["sink"] != "drop")]
-            values = raw.set_index("layer")["value"].dropna()
-            values = values[values.index.isin(by_layer.index)].sort_index()
-            if len(values):
-                layer = int(values.idxmin())  # type: ignore[call-overload]
-                gain = float(by_layer[layer] - by_layer[by_layer.index.max()])
-                rows.append({"rule": rule, "task": task, "layer": layer, "gain": gain})
-    return pd.DataFrame(rows, columns=["rule", "task", "layer", "gain"])
+    shared = [name for name in ("task", "layer") if name in curves]
+    both = scores.merge(curves[curves["metric"].isin(rules)].dropna(subset=["value"]), on=shared).sort_values("layer")
+    picked = both.loc[both.groupby(["task", "metric"])["value"].idxmin()]
+    last = scores.sort_values("layer").groupby("task")["score"].last()
+    return picked.assign(gain=picked["score"] - picked["task"].map(last)).rename(columns={"metric": "rule"})[CHOICE]
 
 
 def _verdict(found: list[_Found]) -> list[str]:
@@ -231,24 +210,19 @@ def _verdict(found: list[_Found]) -> list[str]:
         tasks = each.scores["task"].nunique()
         text = f"{each.label}: the best mean over {tasks} tasks is {means[best]:.2f} at layer {best} of {each.blocks}, the last "
         out.append(f"{text}layer has {means[last]:.2f}; the gain is {gain} points over tasks, chosen on the same tasks.")
-        rows = each.correlations[each.correlations["measure"] == "dcor"]
-        sure = rows[rows["p_adjusted"] < 0.05]["metric"].tolist()
+        rows, sure = _clear(each.found.layers)
         beyond, of = beyond + len(sure), of + len(rows)
-        named = join_words(sure) if sure else "none"
         out.append(
-            f"  Beyond unrelated curves as smooth (distance correlation, Holm over {len(rows)} metrics): {named}. It depends on "
-            f"the null: {int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
+            f"  Beyond unrelated curves as smooth (distance correlation, Holm over {len(rows)} metrics): "
+            f"{join_words(sure) or 'none'}. It depends on the null: "
+            f"{int((rows['p_phase'] < 0.05).sum())} have p < 0.05 by random phase, "
             f"{int((rows['p_increments'] < 0.05).sum())} by permuted increments, before the correction."
         )
-        together = each.found.over_tasks[each.found.over_tasks["measure"] == "dcor"]
+        together, sure = _clear(each.found.over_tasks)
+        said = "nothing can be said: fewer than two have curves at the same layers"
         if len(together):
-            sure = together[together["p_adjusted"] < 0.05]["metric"].tolist()
-            out.append(
-                f"  In the mean over single tasks, all drawn together: {join_words(sure) if sure else 'none'}, over "
-                f"{int(together['tasks'].max())} tasks."
-            )
-        else:
-            out.append("  In the mean over single tasks nothing can be said: fewer than two have curves at the same layers.")
+            said = f"all drawn together: {join_words(sure) or 'none'}, over {int(together['tasks'].max())} tasks"
+        out.append(f"  In the mean over single tasks {said}.")
         for rule in dict.fromkeys(each.choices["rule"]):
             gain = each.gain_of(rule)
             rules.append(gain.sign if gain.n >= _FEWEST_TASKS else 0)
@@ -264,20 +238,25 @@ def _verdict(found: list[_Found]) -> list[str]:
     return [in_short(answer), *out]
 
 
+def _clear(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of distance correlation, and the metrics that are beyond chance in them."""
+    rows = table[table["measure"] == "dcor"]
+    return rows, rows[rows["p_adjusted"] < 0.05]["metric"].tolist()
+
+
 def _over_models(found: list[_Found]) -> list[str]:
     """What the models say together; a test over them needs three families."""
     if len(found) < 2:
         return []
     families = {each.label: str(each.profile.manifest["model"].get("family") or each.label) for each in found}
     result = over_models({each.label: each.found for each in found}, families)
-    table = result.table[result.table["measure"] == "dcor"] if len(result.table) else result.table
+    table, sure = _clear(result.table)
     if table.empty:
         count = len(set(families.values()))
         return [f"Over models nothing can be said: {count} families, and a test over them needs {FEWEST_FAMILIES}."]
-    sure = table[table["p_adjusted"] < 0.05]["metric"].tolist()
     return [
         f"Over {int(table['families'].max())} families of models (t-test, Holm over {len(table)} metrics): "
-        f"{join_words(sure) if sure else 'no metric'} beyond chance."
+        f"{join_words(sure) or 'no metric'} beyond chance."
     ]
 
 
