@@ -321,31 +321,13 @@ class _Job:
             nulls = {kind: maths.null_values(measure, xs, drawn) for kind, drawn in curves.items()}
             chances = maths.compare_with(measure, values, nulls)
             for k, (metric, value, chance) in enumerate(zip(names, values, chances, strict=True)):
-                yield self._row(measure, metric, xs[k], y, value, chance, task, tasks), {n: v[k] for n, v in nulls.items()}
-
-    def _row(
-        self,
-        measure: str,
-        metric: str,
-        x: maths.Array,
-        y: maths.Array,
-        value: float,
-        chance: maths.Chance,
-        task: str | None,
-        tasks: int,
-    ) -> dict[str, Any]:
-        # single tasks are many: their spread is the interval that matters, so they get none of their own
-        interval = maths.bootstrap_interval(measure, x, y, self.bootstrap, self.seed) if task is None else None
-        return {
-            "metric": metric,
-            "measure": measure,
-            "task": task,
-            "value": value,
-            **dict(zip(INTERVAL, interval or (None, None), strict=True)),
-            **chance.columns,
-            "layers": len(y),
-            "tasks": tasks,
-        }
+                row = {"metric": metric, "measure": measure, "task": task, "value": value, "layers": len(y), "tasks": tasks}
+                if (
+                    task is None
+                ):  # single tasks are many: their spread is the interval that matters, so they get none of their own
+                    ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
+                    row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
+                yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}
 
 
 def _curve_by_layer(table: pd.DataFrame, column: str) -> dict[int, float]:

@@ -5,17 +5,16 @@ The first of each pair is for any training loop, the second for the Hugging Face
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from layerscope.core.runs import view
+from layerscope.training.penalties import LayerPenalty, token_entropies, variance_covariance
+from layerscope.training.watch import LayerWatch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from layerscope.training.callback import LayerscopeCallback, PenaltyCallback
-    from layerscope.training.penalties import LayerPenalty, token_entropies, variance_covariance
-    from layerscope.training.watch import LayerWatch
 
 __all__ = [
     "LayerPenalty",
@@ -27,16 +26,6 @@ __all__ = [
     "variance_covariance",
 ]
 
-# Imported when first used: the callbacks bring transformers' Trainer in, which plain loops have no use for.
-_WHERE = {
-    "LayerPenalty": "penalties",
-    "LayerWatch": "watch",
-    "LayerscopeCallback": "callback",
-    "PenaltyCallback": "callback",
-    "token_entropies": "penalties",
-    "variance_covariance": "penalties",
-}
-
 
 def plot(source: Any, metrics: list[str] | None = None) -> Figure:
     """A panel per metric: its value against the training step, a line per layer, dark (first) to light (last).
@@ -47,6 +36,8 @@ def plot(source: Any, metrics: list[str] | None = None) -> Figure:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    if name in ("LayerscopeCallback", "PenaltyCallback"):  # they bring in transformers' Trainer, which plain loops do not need
+        from layerscope.training import callback
+
+        return getattr(callback, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+
+import pandas as pd
 
 from layerscope.errors import RunFolderError, UnknownNameError, require
 from layerscope.store import atomic
@@ -41,28 +42,21 @@ class CsvLog:
         self.path = path
         with atomic.explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            resumed = path.exists() and path.stat().st_size > 0
-            if resumed:
-                with open(path, newline="", encoding="utf-8") as stream:
-                    header = next(csv.reader(stream), [])
-                if header != COLUMNS:
-                    raise RunFolderError(
-                        f"{path} holds something else (its first line is {','.join(header)!r}). Choose another file."
-                    )
-            self._file = open(path, "a", newline="", encoding="utf-8")  # noqa: SIM115 - it stays open for the whole run
-        self._rows = csv.DictWriter(self._file, COLUMNS)
-        if not resumed:
-            self._rows.writeheader()
-            self._file.flush()
+            with open(path, "a+", encoding="utf-8") as stream:
+                stream.seek(0)
+                header = stream.readline().rstrip("\r\n")
+                if not header:
+                    stream.write(f"{','.join(COLUMNS)}\n")
+        if header not in ("", ",".join(COLUMNS)):
+            raise RunFolderError(f"{path} holds something else (its first line is {header!r}). Choose another file.")
         atomic.write_json(path.with_suffix(".json"), conventions)
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
         with atomic.explained(self.path):
-            self._rows.writerows(rows)
-            self._file.flush()
+            pd.DataFrame(rows, columns=COLUMNS).to_csv(self.path, mode="a", header=False, index=False)
 
     def close(self) -> None:
-        self._file.close()
+        """Nothing is open between steps."""
 
 
 class TensorBoardLog:
