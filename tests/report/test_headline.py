@@ -10,7 +10,7 @@ import pytest
 from layerscope import Evaluation, select
 from layerscope.core.statistics import Interval
 from layerscope.report.contents import gather
-from layerscope.report.headline import gain_of, page_headline
+from layerscope.report.headline import Headline, gain_of, page_headline
 from layerscope.report.headline import marks as find_marks
 from layerscope.report.sections.evaluation import from_evaluation
 from layerscope.report.sections.profile import from_run
@@ -22,7 +22,11 @@ from tests.report.synthetic import READOUTS, synthetic_evaluation, synthetic_run
 def said(*runs: object, marks: list[Choice] | None = None) -> str:
     curves = [from_run(r) for r in runs if not isinstance(r, Evaluation)]  # type: ignore[arg-type]
     scores = [from_evaluation(r) for r in runs if isinstance(r, Evaluation)]
-    return page_headline(curves, scores, find_marks(curves, scores) if marks is None else marks).sentence
+    return in_one_line(page_headline(curves, scores, find_marks(curves, scores) if marks is None else marks))
+
+
+def in_one_line(headline: Headline) -> str:
+    return " ".join([headline.lead.removesuffix(".") + ".", *headline.points])
 
 
 def test_a_clear_gain_with_its_interval_and_blocks() -> None:
@@ -52,7 +56,7 @@ def test_an_unclear_gain_is_not_called_one() -> None:
     assert "the last layer is kept" in text
     elsewhere = from_evaluation(synthetic_evaluation(best=2, half=0.2))
     elsewhere.run = None  # scores from elsewhere, which the selection cannot read
-    text = page_headline([], [elsewhere]).sentence
+    text = in_one_line(page_headline([], [elsewhere]))
     assert text == "No layer is clearly better than the last on STSBenchmark: layer 2 of 6 has +10.0 ± 20.0."
 
 

@@ -62,10 +62,10 @@ def metric_values(
     model: str | AtlasModel,
     dataset: str | None = None,
     metric: str | None = None,
-    normalization: str = "raw",
+    normalization: str | None = "raw",
     split: str | None = None,
 ) -> pd.DataFrame:
-    """One row per dataset, metric and layer: dataset, task, split, metric, normalization, layer, depth, value.
+    """One row per dataset, metric and layer: dataset, task, split, metric, normalization (None: every), layer, depth, value.
 
     `dataset`: `wikitext`, `imagenet`, one `mteb/…` dataset, a task's name, `mteb` for all of those, or None for everything.
     `split` None reads what the paper's code reads: `test` on MTEB, `val` on imagenet, `train` on wikitext (where there is none,
@@ -76,14 +76,15 @@ def metric_values(
 
 @lru_cache(maxsize=512)  # the figures ask for the same curves again and again
 def _selected_values(
-    known: AtlasModel, dataset: str | None, metric: str | None, normalization: str, split: str | None
+    known: AtlasModel, dataset: str | None, metric: str | None, normalization: str | None, split: str | None
 ) -> pd.DataFrame:
     table = _rows(known, "metrics")
     if table.empty:
         raise LayerscopeError(f"the atlas has no metrics of {known.name}. `layerscope atlas models` says what each model has.")
     if metric is not None:
         table = _only(table, "metric", metric, known)
-    table = _only(table, "normalization", normalization, known)
+    if normalization is not None:
+        table = _only(table, "normalization", normalization, known)
     task_of = dict(zip(coded("tasks")["dataset"].astype(str), coded("tasks")["task"].astype(str), strict=True))
     if dataset == MTEB:
         table = table[table["dataset"].str.startswith("mteb/")]
@@ -178,11 +179,3 @@ def probe_accuracies(model: str | AtlasModel, probe: str = "attention_probe") ->
     accuracies = pd.DataFrame({"layer": layer, "depth": layer / BLOCKS, "label": label})
     accuracies["top1"], accuracies["top5"] = wide["val_acc1"].to_numpy(float), wide["val_acc5"].to_numpy(float)
     return accuracies.sort_values("layer", ignore_index=True)
-
-
-def probes_or_none(model: AtlasModel) -> pd.DataFrame | None:
-    """The same, or None where none were published."""
-    try:
-        return probe_accuracies(model)
-    except LayerscopeError:
-        return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from layerscope.atlas.overlay import Overlay, labeled
-from layerscope.atlas.queries import metric_values, probes_or_none, select_scores
+from layerscope.atlas.queries import metric_values, probe_accuracies, select_scores
 from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
 from layerscope.atlas.tables import AtlasModel, find_model
 from layerscope.core.tables import lowest_and_highest
@@ -18,22 +18,18 @@ from layerscope.errors import LayerscopeError
 METRICS = ["entropy_prompt", "entropy_sentence", "curvature", "entropy_dataset", "infonce", "lidar", "dime"]
 
 
-def scores_or_none(model: AtlasModel, convention: str) -> pd.DataFrame | None:
-    """The model's scores, or None where none were published."""
+def or_none(query: Callable[..., pd.DataFrame], *args: Any, **options: Any) -> pd.DataFrame | None:
+    """What a query of the atlas gives, or None where nothing of it was published."""
     try:
-        return select_scores(model, convention)
+        return query(*args, **options)
     except LayerscopeError:
         return None
 
 
-def metrics_or_none(model: AtlasModel) -> pd.DataFrame | None:
+def drawn_metrics(model: AtlasModel) -> pd.DataFrame | None:
     """The model's metrics on the corpus the paper draws them on: wikitext for text, imagenet for images."""
-    for dataset in ("wikitext", "imagenet"):
-        try:
-            return metric_values(model, dataset)
-        except LayerscopeError:
-            continue
-    return None
+    text = or_none(metric_values, model, "wikitext")
+    return or_none(metric_values, model, "imagenet") if text is None else text
 
 
 def task_table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +66,7 @@ def metric_table(values: pd.DataFrame) -> list[dict[str, Any]]:
 def show(name: str, convention: str = "english") -> dict[str, Any]:
     """What the atlas holds of one model, as plain values."""
     model = find_model(name)
-    scores, values = scores_or_none(model, convention), metrics_or_none(model)
+    scores, values = or_none(select_scores, model, convention), drawn_metrics(model)
     summary: dict[str, Any] = {"model": model.name, "convention": convention, "scores": None, "metrics": None}
     if scores is not None:
         same = same_tasks(scores)
@@ -85,7 +81,7 @@ def show(name: str, convention: str = "english") -> dict[str, Any]:
     if values is not None:
         dataset, split = str(values["dataset"].iloc[0]), str(values["split"].iloc[0])
         summary["metrics"] = {"dataset": dataset, "split": split, "final_norm": "hf", "curves": metric_table(values)}
-    probes = probes_or_none(model)
+    probes = or_none(probe_accuracies, model)
     if probes is not None:
         top, last = highest(probes, "top1"), probes.iloc[-1]
         summary["probe"] = {
@@ -104,8 +100,10 @@ class _Side:
     def __init__(self, names: Sequence[str], convention: str, overlays: Sequence[Overlay]) -> None:
         self.models, runs = [find_model(name) for name in names], labeled(overlays)
         self.order = [*(model.name for model in self.models), *runs]
-        scores = {m.name: scores_or_none(m, convention) for m in self.models} | {name: run.scores for name, run in runs.items()}
-        values = {m.name: metrics_or_none(m) for m in self.models} | {name: run.metrics for name, run in runs.items()}
+        scores = {m.name: or_none(select_scores, m, convention) for m in self.models} | {
+            name: run.scores for name, run in runs.items()
+        }
+        values = {m.name: drawn_metrics(m) for m in self.models} | {name: run.metrics for name, run in runs.items()}
         tables = {name: same_tasks(table) for name, table in scores.items() if table is not None and len(table)}
         self.metrics = {name: table for name, table in values.items() if table is not None and len(table)}
         self.tasks = set.intersection(*(set(table["task"]) for table in tables.values())) if tables else set()
@@ -145,7 +143,7 @@ def compare(names: Sequence[str], convention: str = "english", overlays: Sequenc
 def panels(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[Panel]:
     """Mean score and each metric against depth, models and runs on the same axes."""
     side = _Side(names, convention, overlays)
-    probes = {m.name: p for m in side.models if (p := probes_or_none(m)) is not None}
+    probes = {m.name: p for m in side.models if (p := or_none(probe_accuracies, m)) is not None}
     curves = {name: [(one, side.curve(one, name)) for one in side.order] for name in METRICS}
     drawn: list[tuple[str, str, list[tuple[str, pd.DataFrame | None]]]] = [
         (f"mean MTEB score, {len(side.tasks)} tasks ({convention})", "score", [(one, side.means.get(one)) for one in side.order]),

@@ -82,11 +82,6 @@ class Headline:
     lead: str
     points: list[str] = field(default_factory=list)
 
-    @property
-    def sentence(self) -> str:
-        """All of it in one line."""
-        return " ".join([self.lead.removesuffix(".") + ".", *self.points])
-
 
 @dataclass(frozen=True)
 class Gain:
@@ -97,12 +92,6 @@ class Gain:
     score: float
     gain: float
     half: float
-    tied: tuple[int, ...]
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval lies above zero."""
-        return math.isfinite(self.half) and self.gain > self.half
 
 
 def page_headline(
@@ -160,29 +149,21 @@ def _sentence(text: str) -> str:
     return (text[:1].upper() + text[1:] if plain else text) + "."
 
 
-def reference_gain(score: Scores, layer: int | None = None) -> Gain | None:
-    """The best (or a given) layer against the last under the reference readout, averaged over tasks."""
-    return gain_of(score, score.reference, layer)
-
-
 def gain_of(score: Scores, readout: str, layer: int | None = None) -> Gain | None:
     """A layer against the last one under one readout. Intervals of several tasks are put together as independent."""
     mean = score.mean(readout).dropna()
     if mean.empty:
         return None
     last = int(max(score.grid(readout).columns))
-    at = int(mean.index[int(mean.argmax())]) if layer is None or layer not in mean.index else layer
     if last not in mean.index:
         return None
+    at = layer if layer is not None and layer in mean.index else int(mean.index[int(mean.argmax())])
     rows = score.table[(score.table["readout"] == readout) & (score.table["layer"] == at)]
     rows = rows[rows["task"].isin(score.mean_tasks or score.tasks)]
     low, high = (rows[name].to_numpy(dtype=float) for name in INTERVAL)
     halves = (high - low) / 2
     half = 100 * math.sqrt(float((halves**2).sum())) / len(rows) if len(rows) else math.nan
-    own = score.table[(score.table["readout"] == readout) & score.table["tied"]]
-    counts = own.groupby("layer")["task"].nunique()
-    tied = tuple(int(k) for k, n in counts.items() if n == len(rows))  # type: ignore[call-overload]
-    return Gain(at, last, 100 * float(mean[at]), 100 * float(mean[at] - mean[last]), half, tied)
+    return Gain(at, last, 100 * float(mean[at]), 100 * float(mean[at] - mean[last]), half)
 
 
 def score_words(score: Scores, chosen: Choice | None = None) -> list[str]:
@@ -190,13 +171,14 @@ def score_words(score: Scores, chosen: Choice | None = None) -> list[str]:
     if chosen is not None and chosen.rule == "measured":
         why = [chosen.reason.removesuffix(".")] if chosen.abstained and chosen.reason else []  # too long for a headline
         return [chosen_words(chosen, score.reference, _where(score)), *why]
-    gain = reference_gain(score, chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None)
+    given = chosen.layer if chosen is not None and chosen.readout in (None, score.reference) else None
+    gain = gain_of(score, score.reference, given)
     if gain is None:
         return []
     if gain.layer == gain.last:
         return [f"the last layer, {gain.layer} of {score.n_blocks}, is the best {_where(score)} ({gain.score:.1f})"]
     sure = f" ± {gain.half:.1f}" if math.isfinite(gain.half) else ""
-    if sure and not gain.clear:
+    if sure and gain.gain <= gain.half:
         told = f"layer {gain.layer} of {score.n_blocks} has {gain.gain:+.1f}{sure}"
         return [f"no layer is clearly better than the last {_where(score)}: {told}"]
     told = f"layer {gain.layer} of {score.n_blocks}: {gain.gain:+.1f}{sure} {_where(score)} over the last layer"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.metrics import metric_title
 from layerscope.report.contents import Report
 from layerscope.report.drawing import COLORS, PLOT_MARKERS, escape_math, new_figure, style_axis
 from layerscope.report.panels import draw_charts
@@ -17,139 +18,105 @@ from layerscope.report.sections.evaluation import draw_heat, heat_height, score_
 from layerscope.report.sections.profile import curve_of, default_metrics, draw_profiles, profile_height
 from layerscope.report.sources import Block
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _WIDTH = 12.0
 _COLUMNS = 4
 
 
-@dataclass
-class PaperFigure:
-    """One figure of the report: how tall it is and how it is drawn."""
-
-    height: float
-    draw: Callable[[Any], Any]
+Part = tuple[float, Callable[[Any], Any]]
+"""One figure of the report: how tall it is, and what draws it."""
 
 
-def panels(report: Report) -> list[PaperFigure]:
+def figures(report: Report) -> list[Part]:
     """Every figure that these runs give rise to, in the page's order."""
-    out = [PaperFigure(_title_height(report), lambda part: _title(part, report))]
+    out: list[Part] = [_title(report)]
     if report.curves:
         names = default_metrics(report.curves)
         height = profile_height(len(names), min(_COLUMNS, len(names)))
-        out.append(PaperFigure(height, lambda part: draw_profiles(part, report.curves, names, columns=min(_COLUMNS, len(names)))))
+        out.append((height, partial(draw_profiles, curves=report.curves, names=names, columns=min(_COLUMNS, len(names)))))
     for score in report.scores:
         if len(score.readouts) > 1:
-            out.append(PaperFigure(3.4, lambda part, s=score: draw_charts(part, [score_chart(s)], together=True)))  # type: ignore[misc]
-        out.append(PaperFigure(heat_height(score), lambda part, s=score: draw_heat(part, s, s.reference)))  # type: ignore[misc]
-    for block in report.blocks:
-        out.append(PaperFigure(_block_height(block), lambda part, b=block: _draw_block(part, b)))  # type: ignore[misc]
-    for place in range(len(report.correlations)):
-        out.append(PaperFigure(3.2, lambda part, i=place: draw_scatter(part, report, i)))  # type: ignore[misc]
-    return out
+            out.append((3.4, partial(draw_charts, charts=[score_chart(score)], together=True)))
+        out.append((heat_height(score), partial(draw_heat, score=score, readout=score.reference)))
+    out += [_block(block) for block in report.blocks]
+    return out + [(3.2, partial(draw_scatter, report=report, place=place)) for place in range(len(report.correlations))]
 
 
-def _block_height(block: Block) -> float:
-    """Inches for the words, a row of charts, and each drawn figure."""
-    return 0.6 + 0.2 * len(_block_lines(block)) + (3.0 if block.charts else 0.0) + sum(_figure_heights(block))
-
-
-def _block_lines(block: Block) -> list[str]:
-    return [line for text in block.words for line in textwrap.wrap(text, 150)]
-
-
-def _figure_heights(block: Block) -> list[float]:
-    from matplotlib.image import imread
-
-    shapes = [imread(io.BytesIO(figure)).shape for figure in block.figures]
-    return [min(9.0, 0.9 * _WIDTH * rows / columns) for rows, columns, *_ in shapes]
-
-
-def _draw_block(part: Any, block: Block) -> None:
+def _block(block: Block) -> Part:
     """The words above, then the charts side by side, then the figures as they were drawn."""
     from matplotlib.image import imread
 
-    lines = _block_lines(block)
-    heights = [0.6 + 0.2 * len(lines), *([3.0] if block.charts else []), *_figure_heights(block)]
-    places: Any = part.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).ravel()
-    top, *rest = places
-    top.text(0.012, 1 - 0.25 / heights[0], escape_math(block.title), fontsize=11, weight="bold")
-    for place, line in enumerate(lines):
-        top.text(0.012, 1 - (0.5 + 0.2 * place) / heights[0], escape_math(line), fontsize=8.5)
-    if block.charts:
-        draw_charts(rest.pop(0), block.charts)
-    for place, figure in zip(rest, block.figures, strict=True):
-        axis = place.subplots()
-        axis.imshow(imread(io.BytesIO(figure)))
-        axis.set_axis_off()
+    images = [imread(io.BytesIO(figure)) for figure in block.figures]
+    lines = [line for text in block.words for line in textwrap.wrap(text, 150)]
+    heights = [0.6 + 0.2 * len(lines), *([3.0] if block.charts else [])]
+    heights += [min(9.0, 0.9 * _WIDTH * image.shape[0] / image.shape[1]) for image in images]
+
+    def draw(part: Any) -> None:
+        top, *rest = part.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).ravel()
+        top.text(0.012, 1 - 0.25 / heights[0], escape_math(block.title), fontsize=11, weight="bold")
+        for place, line in enumerate(lines):
+            top.text(0.012, 1 - (0.5 + 0.2 * place) / heights[0], escape_math(line), fontsize=8.5)
+        if block.charts:
+            draw_charts(rest.pop(0), block.charts, columns=len(block.charts))
+        for place, image in zip(rest, images, strict=True):
+            axis = place.subplots()
+            axis.imshow(image)
+            axis.set_axis_off()
+
+    return sum(heights), draw
 
 
 def report_bytes(report: Report, kind: str) -> bytes:
-    """The file's contents."""
-    parts = panels(report)
+    """The file's contents: one tall figure, or of a PDF a page per figure, the title above the first."""
+    new_figure(1, 1)  # says what to install where matplotlib is missing
+    from matplotlib.backends.backend_pdf import PdfPages
+
     stream = io.BytesIO()
-    if kind == "pdf":
-        _pdf(parts, stream)
+    title, *rest = figures(report)
+    if kind != "pdf":
+        _together([title, *rest]).savefig(stream, format=kind)
         return stream.getvalue()
-    heights = [panel.height for panel in parts]
-    figure = new_figure(_WIDTH, sum(heights))
-    places: Any = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False)
-    for place, panel in zip(places.ravel(), parts, strict=True):
-        panel.draw(place)
-    figure.savefig(stream, format=kind)
+    with PdfPages(stream) as pages:
+        for some in [[title, *rest[:1]], *([part] for part in rest[1:])]:
+            pages.savefig(_together(some))
     return stream.getvalue()
 
 
-def _pdf(parts: list[PaperFigure], stream: io.BytesIO) -> None:
-    figure = new_figure(_WIDTH, 1.0)  # says what to install where matplotlib is missing
-    from matplotlib.backends.backend_pdf import PdfPages
-
-    with PdfPages(stream) as pages:
-        title, *rest = parts
-        for n, panel in enumerate(rest or [title]):
-            first = n == 0 and rest
-            figure = new_figure(_WIDTH, panel.height + (title.height if first else 0))
-            if first:
-                halves: Any = figure.subfigures(2, 1, height_ratios=[title.height, panel.height])
-                top, below = halves
-                title.draw(top)
-                panel.draw(below)
-            else:
-                panel.draw(figure)
-            pages.savefig(figure)
+def _together(parts: Sequence[Part]) -> Figure:
+    """Figures one below the other."""
+    heights = [height for height, _ in parts]
+    figure = new_figure(_WIDTH, sum(heights))
+    places: Any = figure.subfigures(len(parts), 1, height_ratios=heights, squeeze=False)
+    for place, (_, draw) in zip(places.ravel(), parts, strict=True):
+        draw(place)
+    return figure
 
 
-def _lines(report: Report) -> list[str]:
-    lines = textwrap.wrap(report.headline.lead, 100)
-    small = [line for text in report.headline.points for line in textwrap.wrap(text, 150)]
-    warned = [n for n in report.notices if n.level == "warn"]
-    return [*lines, "", *small, *(line for n in warned for line in textwrap.wrap(f"Mind: {n.about}: {n.text}", 150))]
-
-
-def _title_height(report: Report) -> float:
-    return 0.35 + 0.22 * len(_lines(report))
-
-
-def _title(part: Any, report: Report) -> None:
+def _title(report: Report) -> Part:
+    """The headline, what follows from it, and what may mislead."""
     lead = textwrap.wrap(report.headline.lead, 100)
-    lines, height = _lines(report), _title_height(report)
-    for place, line in enumerate(lines):
-        is_lead = place < len(lead)
-        part.text(
-            0.012,
-            1 - (0.3 + 0.22 * place) / height,
-            escape_math(line),
-            fontsize=12 if is_lead else 8.5,
-            weight="bold" if is_lead else "normal",
-        )
+    warned = [f"Mind: {n.about}: {n.text}" for n in report.notices if n.level == "warn"]
+    lines = [*lead, "", *(line for text in [*report.headline.points, *warned] for line in textwrap.wrap(text, 150))]
+    height = 0.35 + 0.22 * len(lines)
+
+    def draw(part: Any) -> None:
+        for place, line in enumerate(lines):
+            look: dict[str, Any] = {"fontsize": 12, "weight": "bold"} if place < len(lead) else {"fontsize": 8.5}
+            part.text(0.012, 1 - (0.3 + 0.22 * place) / height, escape_math(line), **look)
+
+    return height, draw
 
 
-def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> bool:
-    """The metrics that go most with the mean score, a point per layer. Whether there is anything to draw."""
+def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> None:
+    """The metrics that go most with the mean score, a point per layer."""
     pair = report.correlations[place]
     score, curves = report.scores[pair.scores], report.curves[pair.curves]
     own = pair.table[(pair.table["readout"] == score.reference) & (pair.table["task"] == pair.table["task"].iloc[0])]
     own = own.dropna(subset=["rho"]).sort_values("rho", key=abs, ascending=False)[:most]
     if own.empty:
-        return False
+        return
     axes = np.atleast_1d(figure.subplots(1, len(own), sharey=True))
     target = 100 * score.mean(score.reference)
     look = report.styles[pair.curves]
@@ -162,10 +129,7 @@ def draw_scatter(figure: Any, report: Report, place: int, most: int = 4) -> bool
             if mark.model == score.model and mark.layer in x.index:
                 axis.scatter([x[mark.layer]], [y[mark.layer]], s=70, facecolors="none", edgecolors="black", linewidths=1.1)
         chance = f" (chance: {row['chance']:.2f})" if np.isfinite(row["chance"]) else ""
-        name = row["metric"].replace("_", " ") + (", sink dropped" if row["sink"] == "drop" else "")
         axis.set_title(f"ρ = {row['rho']:+.2f}{chance}", fontsize=8, loc="left")
-        axis.set_xlabel(name, fontsize=8)
-        style_axis(axis)
+        style_axis(axis, x=metric_title(row["metric"], row["sink"]))
     axes[0].set_ylabel("score × 100", fontsize=8)
     figure.suptitle(escape_math(f"{curves.label}: metric against score, a point per layer (light: later)"), fontsize=9)
-    return True

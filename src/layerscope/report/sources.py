@@ -8,12 +8,16 @@ from typing import Any, Self
 
 import pandas as pd
 
+from layerscope.atlas.overlay import OURS
+from layerscope.atlas.summary import or_none
 from layerscope.core.columns import PROFILE, names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL
 from layerscope.core.tables import plain_columns
+from layerscope.correlation import same_tasks
+from layerscope.metrics import NORMALIZATIONS
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.report.drawing import Style
 from layerscope.selection.choice import Choice
@@ -170,9 +174,7 @@ def weights_text(model: dict[str, Any]) -> str:
     return (f"quantized ({stored})" if stored else "as published") + (f", {sha}" if sha else "")
 
 
-_OURS = {"entropy_prompt": "prompt_entropy", "entropy_dataset": "dataset_entropy"}
 _WHERE = {"wikitext": "wikitext", "mteb": "mean over the MTEB datasets", "imagenet": "imagenet"}
-_NORMALIZATIONS = ("raw", "maxEntropy", "logN", "logD", "logNlogD")
 # metrics that are not on the scale of ours of the same name
 _OLDER = "these metrics are from the older generation of the released code: do not compare their values with the others."
 
@@ -180,42 +182,25 @@ _OLDER = "these metrics are from the older generation of the released code: do n
 def from_atlas(name: str) -> list[Curves | Scores]:
     """Everything that was published about one model: metrics on wikitext, on the MTEB datasets, on images; MTEB scores."""
     from layerscope import atlas
-    from layerscope.errors import LayerscopeError
 
     known = atlas.find_model(name)
     out: list[Curves | Scores] = []
-    try:
-        values = pd.concat([found for n in _NORMALIZATIONS if (found := _values(known, n)) is not None], ignore_index=True)
-    except ValueError:  # nothing to put together
-        values = pd.DataFrame()
-    for where in _WHERE if len(values) else ():
-        rows = values[values["dataset"].str.startswith("mteb/") if where == "mteb" else values["dataset"] == where]
-        if where == "mteb" and rows["dataset"].nunique() < 6:  # no basis for a mean
-            continue
-        if len(rows):
-            out.append(_curves(known.name, known.family, rows, where))
-    try:
-        out.append(_scores(known.name, known.family, atlas.select_scores(known, "english")))
-    except LayerscopeError:
-        if not out:
-            raise
-    return out
-
-
-def _values(known: object, normalization: str) -> pd.DataFrame | None:
-    from layerscope import atlas
-    from layerscope.errors import LayerscopeError
-
-    try:
-        return atlas.metric_values(known, normalization=normalization)  # type: ignore[arg-type]
-    except LayerscopeError:
-        return None
+    values = or_none(atlas.metric_values, known, normalization=None)
+    if values is not None:
+        values = values[values["normalization"].isin(NORMALIZATIONS)]
+        on_mteb = values["dataset"].str.startswith("mteb/")
+        for where in _WHERE:
+            rows = values[on_mteb if where == "mteb" else values["dataset"] == where]
+            if len(rows) and (where != "mteb" or rows["dataset"].nunique() > 5):  # fewer are no basis for a mean
+                out.append(_curves(known.name, known.family, rows, where))
+    scores = or_none(atlas.select_scores, known, "english") if out else atlas.select_scores(known, "english")
+    return out if scores is None else [*out, _scores(known.name, known.family, scores)]
 
 
 def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
     aim = family == "aim"
     layers = rows["layer"].astype(int) + (1 if aim else 0)
-    rows = rows.assign(layer=layers, metric=rows["metric"].replace(_OURS))
+    rows = rows.assign(layer=layers, metric=rows["metric"].replace(OURS))
     counted = rows.groupby("metric")["dataset"].transform("nunique")
     keys = ["metric", "normalization", "layer", "depth"]
     complete = rows.assign(datasets=counted)
@@ -261,7 +246,7 @@ def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
             "tied": False,
         }
     )
-    mean_tasks = _same_tasks(published)
+    mean_tasks = sorted(set(same_tasks(published)["task"]))
     tasks = sorted(set(published["task"]))
     warnings = ["published scores: no intervals were published, so nothing says which layers tie."]
     if len(mean_tasks) < len(tasks):
@@ -281,15 +266,6 @@ def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
     return Scores(
         name, _family(family), blocks, table, tasks, kinds, [DEFAULT_READOUT], facts, warnings, label=name, mean_tasks=mean_tasks
     )
-
-
-def _same_tasks(table: pd.DataFrame) -> list[str]:
-    """Tasks that are there at every layer that has most tasks."""
-    present = table.groupby("layer")["task"].nunique()
-    layers = present.index[present >= 0.6 * table["task"].nunique()]
-    scored = table[table["layer"].isin(layers)]
-    count = scored.groupby("task")["layer"].nunique()
-    return sorted(count.index[count == len(layers)])
 
 
 def _family(family: str) -> str:

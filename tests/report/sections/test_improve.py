@@ -42,7 +42,7 @@ def test_an_improvement_is_the_choice_and_the_headline_of_the_page(improved: Imp
         assert "0.200 today → 0.400 (95 % interval of the gain: +0.100 to +0.300)" in report.headline.lead
         assert "brings +0.150; at equal readout, the layer brings +0.050." in report.headline.points[0]
         assert report.headline.points[1] == "The entropy valley at layer 1 is the attention sink."
-        assert "without labels the best guess" not in report.headline.sentence
+        assert "without labels the best guess" not in f"{report.headline.lead} {report.headline.points}"
         assert len(report.headline.points) == 2
 
 
