@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from layerscope.core.runs import finished_manifest
+from layerscope.command import now
+from layerscope.core.runs import read_manifest
 from layerscope.errors import RunFolderError
 from layerscope.store import RunFolder, Shard, ShardStore, checked, locks
 from layerscope.store.folder import config_key
@@ -134,7 +140,7 @@ def test_a_session_starts_resumes_and_finishes(tmp_path: Path) -> None:
         folder.finish()
         session.complete({"model": {"name": "tiny"}})
     assert (folder.status, folder.scratch.exists()) == ("complete", False)
-    manifest = finished_manifest(tmp_path, "profile")
+    manifest = read_manifest(tmp_path) or {}
     assert (manifest["model"], manifest["owned"], manifest["config"]) == ({"name": "tiny"}, [], CONFIG)
     with folder.session("profile", CONFIG) as session:
         assert session.finished
@@ -529,3 +535,47 @@ def test_a_folder_of_several_runs_is_swept_too(tmp_path: Path) -> None:
         path.write_text("half")
     with RunFolder(tmp_path).lock():
         assert not any(path.exists() for path in left)
+
+
+def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain", None, "a=b"]
+    RunFolder(tmp_path).write_table("t", pd.DataFrame({"text": texts, "value": [-0.5] * 8, "n": [-1] * 8}))
+    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["text"] for row in rows] == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "plain", "", "a=b"]
+    assert {(row["value"], row["n"]) for row in rows} == {("-0.5", "-1")}
+    assert pd.read_parquet(tmp_path / "t.parquet")["text"].tolist()[:6] == texts[:6]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
+@pytest.mark.parametrize(("mask", "file", "folder"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700), (0o002, 0o664, 0o775)])
+def test_what_is_written_has_the_rights_that_the_user_wants(mask: int, file: int, folder: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        run = RunFolder(tmp_path / "new" / "run")
+        with run.session("profile", {"a": 1}):
+            run.write_table("t", pd.DataFrame({"a": [1]}))
+            run.write_manifest({"kind": "profile", "status": "complete"})
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert {modes[name] for name in ("t.parquet", "t.csv", "manifest.json")} == {file}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new", tmp_path / "new" / "run")} == {folder}
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows sets its time zone elsewhere")
+def test_a_run_goes_on_in_another_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    try:
+        for zone in ("Pacific/Kiritimati", "America/Los_Angeles", "Asia/Kolkata", "UTC"):  # from 14 hours before to 8 after
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            with RunFolder(tmp_path).session("profile", CONFIG, started=now()) as session:
+                assert (session.earlier is None) == (zone == "Pacific/Kiritimati")
+                started.append(datetime.fromisoformat(now()))
+                held = (tmp_path / "run.lock").read_text(encoding="utf-8")
+                assert re.search(r"\d\d:\d\d:\d\d[+-]\d\d:\d\d", held), held
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert all(0 <= (b - a).total_seconds() < 60 for a, b in itertools.pairwise(started))

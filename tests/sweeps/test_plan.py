@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from layerscope.core.runs import folder_name, is_reserved, on_disk
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.studies import studies
+from layerscope.studies.shared.models import folder_name as model_folder_name
+from layerscope.studies.shared.models import read_specs
 from layerscope.sweeps.plan import PlanError, read_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sweep.yaml"
@@ -43,6 +46,31 @@ def test_names_of_jobs_are_never_shared(home: Path) -> None:
     config = read_plan({"models": ["a/b", "a-b"], "corpora": ["lee", "lee"]})
     names = [step.name for step in config.steps]
     assert names == ["a-b--lee", "a-b--lee-2", "a-b--lee-3", "a-b--lee-4"]
+
+
+def test_names_are_different_on_every_disk(home: Path) -> None:
+    """Emulated: a disk that knows no capitals and one way to write an accent, and Windows' names of devices."""
+    plan = read_plan({"models": ["org/Bert", "org/bert", "caf\u00e9", "cafe\u0301"], "corpora": ["lee"]})
+    names = [step.name for step in plan.steps]
+    assert len({on_disk(name) for name in names}) == len(names)
+    steps = [{"study": "alpha", "models": ["a"], "name": "First"}, {"study": "alpha", "models": ["a"], "name": "first"}]
+    with pytest.raises(PlanError, match="the name 'first' is taken"):
+        read_plan({"steps": steps})
+    with pytest.raises(PlanError, match="'aux' is taken, or is not fit for a folder"):
+        read_plan({"steps": [{**steps[0], "name": "aux"}]})
+
+
+@pytest.mark.parametrize("name", ["con", "NUL", "aux.txt", "Com1", "lpt9.tar.gz", "model.", "..", ".", "a/..", "x/prn"])
+def test_folders_of_models_have_names_that_every_system_allows(name: str) -> None:
+    for made in (folder_name(name), model_folder_name(name)):
+        assert not is_reserved(made)
+        assert Path(made).name == made
+        assert made not in ("", ".", "..")
+
+
+def test_models_that_differ_in_capitals_have_folders_of_their_own() -> None:
+    labels = [spec.label for spec in read_specs(["org/Bert", "org/bert", "org/BERT"])]
+    assert len({on_disk(model_folder_name(label)) for label in labels}) == 3
 
 
 def test_only_tasks() -> None:

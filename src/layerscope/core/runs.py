@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -130,13 +131,27 @@ def view(kind: str, name: str) -> Callable[..., Any]:
     return run_kinds.get(kind).view(name)
 
 
-def folder_name(text: str) -> str:
-    """A name, or the last part of a path, as the name of a folder.
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))}
 
-    >>> folder_name("org/my model@v1")
-    'my-model-v1'
+
+def is_reserved(name: str) -> bool:
+    """Whether Windows takes a name for a device, or drops its end."""
+    return name.partition(".")[0].casefold() in _RESERVED or name.endswith(".")
+
+
+def on_disk(name: str) -> str:
+    """What a disk may take a name for: some tell neither capitals nor ways to write an accent apart."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def folder_name(text: str) -> str:
+    """A name, or the last part of a path, as the name of a folder on any system.
+
+    >>> folder_name("org/my model@v1"), folder_name("NUL.txt"), folder_name("..")
+    ('my-model-v1', '_NUL.txt', '-')
     """
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text)
+    plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(text).name or text).rstrip(".") or "-"
+    return f"_{plain}" if is_reserved(plain) else plain
 
 
 def load_run(path: str | Path) -> AnyRun:

@@ -124,7 +124,7 @@ class ExportEvidence:
     def unit_length(self) -> bool | None:
         """Whether vectors were scaled to length 1; None where no vectors were scored."""
         if isinstance(self.run, Evaluation):
-            return bool(self.run.manifest["conventions"]["unit_length"])
+            return bool(self.run.manifest["conventions"].get("unit_length"))
         return None if self.given is None else self.given.unit_length
 
     def facts(self, layer: int, readout: Readout, choice: Choice | None, notes: list[str]) -> dict[str, Any]:

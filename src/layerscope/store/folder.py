@@ -34,6 +34,7 @@ log = logging.getLogger("layerscope")
 
 # Endings of what only the run's own process writes; a report may be written by somebody else at any moment.
 _WRITTEN = (".json", ".parquet", ".csv", ".png", ".svg")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet runs
 # Columns whose texts are shown as names; others may hold texts of the user, which stay as they are.
 _NAMES = frozenset(("task", "split", "subset", "model", "job", "corpus", "study", "setting", "probe", "metric", "site", "label"))
 
@@ -252,7 +253,10 @@ class RunFolder:
             self._write_csv(name, table)
 
     def _write_csv(self, name: str, table: pd.DataFrame) -> None:
-        self.write_file(f"{name}.csv", lambda stream: stream.write(table.to_csv(index=False).encode()))
+        # a text that begins as a formula does is one to a spreadsheet, and names and texts may be a stranger's
+        texts = table.select_dtypes(exclude=["number", "bool"]).columns
+        shown = table.assign(**{column: table[column].map(_as_text, na_action="ignore") for column in texts})
+        self.write_file(f"{name}.csv", lambda stream: stream.write(shown.to_csv(index=False).encode()))
 
     def write_file(self, name: str, fill: Callable[[BinaryIO], Any]) -> None:
         """Write a table or a figure through `fill(stream)`; the manifest of the finished run will hold its sha256."""
@@ -304,6 +308,10 @@ class RunFolder:
         manifest = self.manifest() or {}
         told = manifest.get("owned", _OWNED.get(str(manifest.get("kind")), ()))
         return [name for name in told if is_plain_name(name)] if isinstance(told, (list, tuple)) else []
+
+
+def _as_text(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _differences(old: Any, new: Any, name: str = "") -> list[str]:

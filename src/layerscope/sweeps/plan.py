@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from layerscope.core.runs import is_reserved, on_disk
 from layerscope.core.untrusted import exists
 from layerscope.errors import LayerscopeError, UnknownNameError
 from layerscope.evaluation.job import evaluate
@@ -232,7 +233,8 @@ def _corpus(one: Any, where: str, base: Path) -> PlannedCorpus:
 def _unique(name: str, taken: set[str]) -> str:
     """A folder's name that no other step has."""
     plain = "".join(c if c.isalnum() or c in "._-@" else "-" for c in name)
-    found = next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+    known = set(map(on_disk, taken))
+    found = next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if on_disk(n) not in known)
     taken.add(found)
     return found
 
@@ -300,7 +302,8 @@ def _study(
 
 
 def _name(name: str, where: str, taken: set[str]) -> str:
-    if name in taken or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+    known = on_disk(name) in map(on_disk, taken)
+    if known or is_reserved(name) or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise PlanError(
             f"{where}: the name {name!r} is taken, or is not fit for a folder. Give each step a plain `name` of its own."
         )

@@ -45,7 +45,7 @@ def from_run(run: Profile) -> Curves:
         "α": c["metrics"]["alpha"],
         "pooling": c.get("pooling"),
         "views": f"{c['views']}, {c['augmenter']}" if c.get("views") else "none",
-        "preset": c["preset"],
+        "preset": c.get("preset"),
         "seed": c["seed"],
         "intervals": c.get("intervals"),
         "weights": weights_text(model),

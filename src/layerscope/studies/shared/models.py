@@ -22,6 +22,7 @@ from torch import Tensor
 
 from layerscope.capture import Batch, Site
 from layerscope.core.identity import model_key
+from layerscope.core.runs import is_reserved, on_disk
 from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
@@ -101,8 +102,9 @@ def read_specs(models: Sequence[str | Path | LoadedModel | Spec]) -> list[Spec]:
     seen: dict[str, int] = {}
     out = []
     for spec in specs:
-        seen[spec.label] = seen.get(spec.label, 0) + 1
-        label = spec.label if seen[spec.label] == 1 else f"{spec.label} ({seen[spec.label]})"
+        key = on_disk(spec.label)
+        seen[key] = seen.get(key, 0) + 1
+        label = spec.label if seen[key] == 1 else f"{spec.label} ({seen[key]})"
         out.append(Spec(spec.model, label, spec.options))
     return out
 
@@ -237,6 +239,7 @@ def lengths_sha256(run: Profile) -> str:
 def folder_name(label: str) -> str:
     """A folder's name for a model; different labels have different ones."""
     plain = re.sub(r"[^\w.-]+", "-", label).strip("-.") or "model"
+    plain = f"_{plain}" if is_reserved(plain) else plain
     if plain == label:
         return plain
     return f"{plain[:80]}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
