@@ -64,7 +64,7 @@ def test_a_models_prompts_match_its_hidden_states() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(LayerscopeError, match="layers run from 0 to 3"):
+    with pytest.raises(LayerscopeError, match="has layers 0 to 3"):
         study("alpha", tiny_model("llama"), data=TEXTS, layers=[9])
     with pytest.raises(LayerscopeError, match=r"from 0 to 1, not 2\.0"):
         study("alpha", top=2.0)

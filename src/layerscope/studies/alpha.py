@@ -19,7 +19,8 @@ from torch import Tensor
 
 from layerscope.capture import expand_sites
 from layerscope.core.columns import VALUE, names
-from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.core.sites import pick_layers
+from layerscope.errors import LayerscopeError
 from layerscope.metrics import prepare_rows
 from layerscope.metrics.entropy import rounding_floor, smaller_gram, spectrum_entropy
 from layerscope.progress import Progress
@@ -131,7 +132,8 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
     """Entropy and top weight at every chosen layer and α: means over prompts, with intervals."""
     assert request.texts is not None
     model = spec.open(request)
-    layers = _layers(request.options["layers"], model.n_blocks)
+    wanted, last = request.options["layers"], model.n_blocks
+    layers = [0, last // 2, last] if wanted in ([], [-1]) else pick_layers(wanted, last, spec.label)
     prompts = [ids for ids in model.tokenize(list(request.texts.texts), request.max_length).ids if len(ids) > 2]
     if not prompts:
         raise LayerscopeError("every text has fewer than three tokens: they have no spectrum.")
@@ -156,14 +158,6 @@ def prompt_spectra(request: Request, spec: Spec, bar: Progress) -> tuple[pd.Data
     settings = [({"spectrum": f"layer {key[0]}", **dict(zip(keys, key, strict=True))}, measured[key]) for key in measured]
     table = mean_table(settings, request.seed, COLUMNS).assign(model=spec.label)
     return table.sort_values("layer", kind="stable"), model.identity
-
-
-def _layers(wanted: list[int], blocks: int) -> list[int]:
-    layers = [0, blocks // 2, blocks] if wanted in ([], [-1]) else list(dict.fromkeys(wanted))
-    wrong = [layer for layer in layers if not 0 <= layer <= blocks]
-    if wrong:
-        raise InvalidValueError(f"layer {wrong[0]} does not exist: layers run from 0 to {blocks}.")
-    return layers
 
 
 def verdict(table: pd.DataFrame, top: float) -> list[str]:

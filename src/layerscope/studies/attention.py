@@ -13,7 +13,6 @@ norm over the median. Figure: shares by depth. Verdict: whether the two sinks ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,9 @@ from layerscope.models import LoadedModel
 from layerscope.progress import Progress
 from layerscope.report.drawing import escape_math
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import VALUES, mean_table, whole_layer
+from layerscope.studies.shared.curves import VALUES, layer_table, whole_layer
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes, model_colors
-from layerscope.studies.shared.models import Request, Spec, canonical, free_memory, read_specs
+from layerscope.studies.shared.models import Request, Spec, canonical, read_specs
 from layerscope.studies.shared.words import in_short, join_words, name_layers
 
 METRICS = ("attention_on_largest", "attention_on_first", "attention_if_uniform", "attended_is_largest", "input_ratio")
@@ -52,14 +51,20 @@ class Attention(Study):
     def run(self, request: Request, bar: Progress) -> Result:
         """One model after the other."""
         request = canonical(request)
-        found = [measure(request, spec, bar) for spec in read_specs(request.models)]
-        table = pd.concat([each.table(request.seed) for each in found], ignore_index=True)
+        models, tables = {}, []
+        for spec in read_specs(request.models):
+            models[spec.label], values = measure(request, spec, bar)
+            blocks = values["input_ratio",].shape[1]
+            places = [whole_layer(block + 1, blocks) for block in range(blocks)]  # block k is drawn where its output is
+            common = {"model": spec.label, "normalization": "raw", "sink": "keep"}
+            tables.append(layer_table(values, ("metric",), places, request.seed, VALUES, **common))
+        table = pd.concat(tables, ignore_index=True)
         conventions = {
-            "models": {each.label: each.identity for each in found},
+            "models": models,
             "attention": "weights after the softmax, mean over heads, then over the queries that see the token, itself left out",
             "sink": "the token with the largest norm in the block's input, on states without the final norm",
         }
-        return Result(table, verdict(found, table), conventions)
+        return Result(table, verdict(table), conventions)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Shares of attention by depth; the ratio of norms beside them."""
@@ -78,28 +83,8 @@ class Attention(Study):
         return head(figure, manifest, size=8)
 
 
-@dataclass
-class MeasuredAttention:
-    """One model: values by metric (prompts, blocks)."""
-
-    label: str
-    identity: dict[str, Any]
-    values: dict[str, np.ndarray]
-
-    def table(self, seed: int) -> pd.DataFrame:
-        """Means over prompts with intervals; block k reads layer k and is drawn where its output is."""
-        blocks = self.values["input_ratio"].shape[1]
-        common = {"model": self.label, "normalization": "raw", "sink": "keep"}
-        settings = [
-            ({**common, **whole_layer(block + 1, blocks), "metric": metric}, values[:, block])
-            for metric, values in self.values.items()
-            for block in range(blocks)
-        ]
-        return mean_table(settings, seed, VALUES)
-
-
-def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredAttention:
-    """Run one model over a few prompts."""
+def measure(request: Request, spec: Spec, bar: Progress) -> tuple[dict[str, Any], dict[tuple[str], np.ndarray]]:
+    """Run one model over a few prompts: what it is, and values (prompts, blocks) by metric."""
     assert request.texts is not None
     model = spec.open(request)
     texts = list(request.texts.texts)
@@ -115,12 +100,7 @@ def measure(request: Request, spec: Spec, bar: Progress) -> MeasuredAttention:
         weights, states = read_attention(model, ids)
         per_prompt.append([attention_facts(w, s) for w, s in zip(weights, states, strict=True)])
         bar.advance(1)
-    values = {name: np.array([[block[name] for block in prompt] for prompt in per_prompt]) for name in METRICS}
-    identity = model.identity
-    if not isinstance(spec.model, LoadedModel):
-        del model
-        free_memory()
-    return MeasuredAttention(spec.label, identity, values)
+    return model.identity, {(name,): np.array([[block[name] for block in prompt] for prompt in per_prompt]) for name in METRICS}
 
 
 def read_attention(model: LoadedModel, ids: list[int]) -> tuple[list[Tensor], list[Tensor]]:
@@ -185,22 +165,22 @@ def attention_facts(weights: Tensor, states: Tensor) -> dict[str, float]:
     }
 
 
-def verdict(found: list[MeasuredAttention], table: pd.DataFrame) -> list[str]:
+def verdict(table: pd.DataFrame) -> list[str]:
     """Whether the two sinks are one, per model."""
     out, answers = [], []
-    for each in found:
-        mine = table[table["model"] == each.label].pivot(index="layer", columns="metric", values="value")
+    for label, rows in table.groupby("model", sort=False):
+        mine = rows.pivot(index="layer", columns="metric", values="value")
         by_norm = mine.index[mine["input_ratio"] >= _LARGE].tolist()
         ratio = mine["attention_on_largest"] / mine["attention_if_uniform"]
         both = [layer for layer in by_norm if ratio[layer] >= _MUCH]
         first = mine.index[mine["attention_on_first"] >= _MUCH * mine["attention_if_uniform"]].tolist()
         if not by_norm:
-            answers.append(f"{each.label} has no token that stands out by norm")
+            answers.append(f"{label} has no token that stands out by norm")
         else:
-            answers.append(f"in {each.label} the largest token also draws the attention in {len(both)} of {len(by_norm)} blocks")
+            answers.append(f"in {label} the largest token also draws the attention in {len(both)} of {len(by_norm)} blocks")
         top = int(mine.index[int(mine["attention_on_first"].argmax())])
         out.append(
-            f"{each.label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
+            f"{label}: a token stands out by norm (at least {_LARGE:g} × the median) before "
             f"{name_layers(by_norm) if by_norm else 'no layer'}; the first token gets at least {_MUCH:g} × its even share in the "
             f"blocks of {name_layers(first) if first else 'no layer'}, most in that of layer {top}: "
             f"{mine['attention_on_first'].loc[top]:.0%}, {mine['attention_if_uniform'].loc[top]:.0%} if attention were even. "

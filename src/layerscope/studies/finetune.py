@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerscope.capture import make_batch
+from layerscope.core.columns import PLACE, names
 from layerscope.core.statistics import student_interval
 from layerscope.data import Corpus
 from layerscope.data.augment import views
@@ -34,7 +35,6 @@ from layerscope.profiling import Profile
 from layerscope.progress import Progress
 from layerscope.store import RunFolder
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import VALUES
 from layerscope.studies.shared.figures import Figure, draw_panels, head, panel_grid, wanted_panels
 from layerscope.studies.shared.models import (
     PAPER_METRICS,
@@ -42,7 +42,6 @@ from layerscope.studies.shared.models import (
     Spec,
     canonical,
     folder_name,
-    free_memory,
     profile_of,
     read_specs,
 )
@@ -90,8 +89,8 @@ class Finetune(Study):
             found = _one_seed(measured, base, spec.label, int(seed), steps, list(train.texts), bar)
             runs |= {(int(seed), step): run for step, run in found.items()}
         rows = [profile_rows(run, spec.label, kind="value", seed=seed, step=step) for (seed, step), run in runs.items()]
-        change = changes(runs, [int(s) for s in options["seeds"]], steps[-1], spec.label)
-        table = pd.concat([*rows, change], ignore_index=True)
+        values = pd.concat(rows, ignore_index=True)
+        table = pd.concat([values, changes(values, steps[-1])], ignore_index=True)
         conventions = {
             "models": {spec.label: base.identity},
             "metrics": next(iter(runs.values())).manifest["conventions"]["metrics"],
@@ -158,8 +157,6 @@ def _one_seed(
         module.eval()
         current = wrap(module, base.tokenizer, names[step])
         runs[step] = profile_of(request, Spec(current, names[step]), options["metrics"], bar)
-    del trainer, model, module
-    free_memory()
     return runs
 
 
@@ -226,23 +223,14 @@ class Trainer:
         return F.cross_entropy(logits.flatten(0, 1), goal.flatten(), ignore_index=-100)
 
 
-def changes(runs: dict[tuple[int, int], Profile], seeds: list[int], last: int, label: str) -> pd.DataFrame:
+def changes(values: pd.DataFrame, last: int) -> pd.DataFrame:
     """Per layer, metric and sink setting: after the last step minus before, over seeds."""
-    keys = ["site", "layer", "depth", "metric", "sink"]
-    parts = []
-    for seed in seeds:
-        before, after = (_raw(runs[seed, step]).set_index(keys)["value"] for step in (0, last))
-        parts.append((after - before).rename(str(seed)))
-    rows = []
-    for place, values in pd.concat(parts, axis=1).dropna().iterrows():
-        found = student_interval(values.to_numpy(float))
-        where = dict(zip(keys, place, strict=True))  # type: ignore[call-overload]
-        rows.append({"kind": "change", "model": label, "normalization": "raw", **where, **found.columns})
-    return pd.DataFrame(rows).reindex(columns=["kind", "seed", "step", *VALUES])
-
-
-def _raw(run: Profile) -> pd.DataFrame:
-    return run.table[run.table["normalization"] == "raw"]
+    keys = ["model", "normalization", *names(PLACE), "metric", "sink"]
+    raw = values[values["normalization"] == "raw"].set_index([*keys, "seed", "step"])["value"]
+    change = (raw.xs(last, level="step") - raw.xs(0, level="step")).unstack("seed").dropna()
+    rows = [student_interval(seeds).columns for seeds in change.to_numpy(float)]
+    table = pd.concat([change.index.to_frame(index=False), pd.DataFrame(rows)], axis=1).assign(kind="change")
+    return table.sort_values(["layer", "site"], kind="stable").reindex(columns=values.columns)
 
 
 def verdict(table: pd.DataFrame, options: dict[str, Any], steps: list[int], label: str) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from layerscope.selection.judges.consistency import drop_words
 from layerscope.selection.labels.probes import stratified_folds
 from layerscope.selection.labels.read import read_labels
 from layerscope.studies.base import Option, Result, Study
-from layerscope.studies.shared.curves import mean_of, mean_table, whole_layer
+from layerscope.studies.shared.curves import layer_table, mean_of, whole_layer
 from layerscope.studies.shared.figures import Figure, draw_levels, grid, head, label_axes
 from layerscope.studies.shared.models import Request, canonical, folder_name, read_specs
 from layerscope.studies.shared.vectors import FOLDS, probe_hits, reciprocal_ranks, vectors_of
@@ -164,25 +164,17 @@ def read_set(name: str, request: Request) -> TextSet:
 # --- measuring ------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Measured:
-    """Per text and layer, (layers, texts): scores by metric, kind of perturbation and level (`none`, 0: unchanged)."""
-
-    blocks: int
-    values: dict[tuple[str, str, float], np.ndarray] = field(default_factory=dict)
-
-    @property
-    def metrics(self) -> list[str]:
-        """The scores taken."""
-        return list(dict.fromkeys(metric for metric, _, _ in self.values))
+Scores = dict[
+    tuple[str, str, float], np.ndarray
+]  # (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
 
 
-def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Measured:
+def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Scores:
     """Every set of texts under every perturbation."""
     options = request.options
     wanted = [(kind, float(level)) for kind in dict.fromkeys(options["kinds"]) for level in sorted(set(options["levels"]))]
     bar.begin("texts and perturbed copies|texts", (1 + len(wanted)) * sum(len(one.texts) for one in sets))
-    out = Measured(model.n_blocks)
+    out: Scores = {}
     for one in sets:
         name = folder_name(one.metric)
         plain = vectors_of(request, model, one.texts, f"{name}-none", bar)["vectors"]
@@ -197,19 +189,20 @@ def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: 
             folds = stratified_folds(one.labels, FOLDS, 1, request.seed)[0]
             scores = probe_hits(plain, changed, one.labels, folds)
         for (kind, level), values in zip(settings, scores, strict=True):
-            out.values[one.metric, kind, level] = values
+            out[one.metric, kind, level] = values
     return out
 
 
-def tabulate(measured: Measured, label: str, seed: int) -> pd.DataFrame:
+def tabulate(measured: Scores, label: str, seed: int) -> pd.DataFrame:
     """A row per setting and layer: the score, and its change from the unchanged texts."""
-    settings: list[tuple[dict[str, Any], np.ndarray]] = []
-    for (metric, kind, level), values in measured.values.items():
-        parts = {"value": values} | ({} if kind == "none" else {"drop": values - measured.values[metric, "none", 0.0]})
-        for what, numbers in parts.items():
-            setting = {"model": label, "kind": what, "condition": kind, "level": level, "metric": metric}
-            settings += [({**setting, **whole_layer(layer, measured.blocks)}, one) for layer, one in enumerate(numbers)]
-    return mean_table(settings, seed, COLUMNS)
+    parts: dict[tuple[str, str, str, float], np.ndarray] = {}
+    for (metric, kind, level), values in measured.items():
+        parts["value", metric, kind, level] = values.T
+        if kind != "none":
+            parts["drop", metric, kind, level] = (values - measured[metric, "none", 0.0]).T
+    blocks = next(iter(parts.values())).shape[1] - 1
+    places = [whole_layer(layer, blocks) for layer in range(blocks + 1)]
+    return layer_table(parts, ("kind", "metric", "condition", "level"), places, seed, COLUMNS, model=label)
 
 
 def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
@@ -227,17 +220,17 @@ def gain_over_last(values: np.ndarray, seed: int) -> tuple[Interval, list[int]]:
     return mean_of(gains, seed), sorted(set(chosen))
 
 
-def verdict(measured: Measured, seed: int) -> list[str]:
+def verdict(measured: Scores, seed: int) -> list[str]:
     """For the unchanged texts and the highest level of each perturbation: the best layer against the last."""
     out: list[str] = []
     signs: list[int] = []
     plain_signs: list[int] = []
-    for metric in measured.metrics:
+    for metric in dict.fromkeys(metric for metric, _, _ in measured):
         unit = "% right" if metric != FOUND else "mean reciprocal rank × 100"
         out.append(f"{metric.replace('_', ' ').replace(':', ', ')} ({unit}):")
-        for kind in dict.fromkeys(k for m, k, _ in measured.values if m == metric):
-            level = max(one for m, k, one in measured.values if (m, k) == (metric, kind))
-            values = 100 * measured.values[metric, kind, level]
+        for kind in dict.fromkeys(k for m, k, _ in measured if m == metric):
+            level = max(one for m, k, one in measured if (m, k) == (metric, kind))
+            values = 100 * measured[metric, kind, level]
             gain, chosen = gain_over_last(values, seed)
             best = int(np.nanargmax(values.mean(1)))
             (plain_signs if kind == "none" else signs).append(gain.sign)

@@ -39,7 +39,6 @@ from layerscope.studies.shared.models import (
     Spec,
     canonical,
     folder_name,
-    free_memory,
     profile_of,
     read_specs,
 )
@@ -181,8 +180,6 @@ def _measure(request: Request, spec: Spec, bar: Progress) -> _Found:
     scores = tables.scores.assign(score=100 * tables.scores["score"])
     notes += tables.notes
     choices = choose_by_lowest(tables.metrics, scores, options["rules"])
-    del loaded
-    free_memory()
     return _Found(spec.label, run, scores, found, choices, request.seed, [*notes, *failed])
 
 
