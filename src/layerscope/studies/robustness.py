@@ -164,9 +164,7 @@ def read_set(name: str, request: Request) -> TextSet:
 # --- measuring ------------------------------------------------------------------------------------------------------------------
 
 
-Scores = dict[
-    tuple[str, str, float], np.ndarray
-]  # (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
+Scores = dict[tuple[str, str, float], np.ndarray]  # (layers, texts) by metric, perturbation and level; `none`, 0: unchanged
 
 
 def measure(request: Request, model: LoadedModel, sets: Sequence[TextSet], bar: Progress) -> Scores:

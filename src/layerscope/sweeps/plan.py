@@ -140,11 +140,7 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
     given: Any = content.get("models")
     if given is None and "steps" not in content:
         raise PlanError("`models` is missing: a list of catalogue names, hub ids or folders. (Or give a list of `steps`.)")
-    steps: list[Step] = []
-    corpora: list[PlannedCorpus] = []
-    if given is not None:
-        corpora = _grid_corpora(content, base)
-        steps = _grid(content, corpora, base)
+    corpora, steps = ([], []) if given is None else _grid(content, base)
     defaults = _settings(content.get("defaults"), "defaults", list(_DEFAULTS))
     for i, raw in enumerate(_entries(content["steps"], "steps") if "steps" in content else []):
         steps += _steps(raw, {**_DEFAULTS, **defaults}, f"steps[{i}]", base, {step.name for step in steps})
@@ -162,12 +158,15 @@ def _plan(content: dict[str, Any], base: Path, name: str) -> SweepPlan:
 # --- the grid -------------------------------------------------------------------------------------------------------------------
 
 
-def _grid(content: dict[str, Any], corpora: list[PlannedCorpus], base: Path) -> list[Step]:
+def _grid(content: dict[str, Any], base: Path) -> tuple[list[PlannedCorpus], list[Step]]:
     """Every model on every corpus, then on tasks and probes; a model's steps lie together, since its files are then at hand."""
-    models = [spec for i, one in enumerate(_entries(content["models"], "models")) for spec in _models(one, f"models[{i}]", base)]
+    models = _models(_entries(content["models"], "models"), "models", base)
     settings = {kind: _run_settings(content[kind], kind, kind) for kind in ("profile", "evaluate", "probe") if kind in content}
     if "data" in settings.get("profile", {}):
         raise PlanError("profile has `data`: name what all models read under `corpora`, or give the profile under `steps`.")
+    # without any corpora `lee`, unless the plan evaluates or probes and does not mention profiles
+    given = content.get("corpora", ["lee"] if "profile" in settings or not settings else [])
+    corpora = [_corpus(one, f"corpora[{i}]", base) for i, one in enumerate(_entries(given, "corpora") if given else [])]
     steps: list[Step] = []
     taken: set[str] = set()
     for spec in models:
@@ -177,17 +176,14 @@ def _grid(content: dict[str, Any], corpora: list[PlannedCorpus], base: Path) -> 
         for kind, suffix in (("evaluate", "tasks"), ("probe", "probe")):
             if kind in settings:
                 steps.append(Step(kind, _unique(f"{spec.label}--{suffix}", taken), (spec,), None, settings[kind]))
-    return steps
+    return corpora, steps
 
 
-def _grid_corpora(content: dict[str, Any], base: Path) -> list[PlannedCorpus]:
-    """The grid's corpora; without any, `lee`, unless the plan evaluates or probes and does not mention profiles."""
-    other = {"evaluate", "probe"} & set(content) and "profile" not in content
-    given = content.get("corpora", [] if other else ["lee"])
-    return [_corpus(one, f"corpora[{i}]", base) for i, one in enumerate(_entries(given, "corpora") if given else [])]
+def _models(given: list[Any], where: str, base: Path) -> list[Spec]:
+    return [spec for i, one in enumerate(given) for spec in _model(one, f"{where}[{i}]", base)]
 
 
-def _models(one: Any, where: str, base: Path) -> list[Spec]:
+def _model(one: Any, where: str, base: Path) -> list[Spec]:
     if isinstance(one, str):
         return [_spec(one, base)]
     _expect(one, dict, where, "a name, or a mapping with the key `name`")
@@ -253,12 +249,22 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         raise PlanError(f"{where} has `options`, which go with a `study`: write settings of `{kind}` under `{kind}`.")
     settings = {**settings, **{key: raw[key] for key in _DEFAULTS if key in raw}}
     corpus = _corpus({key: settings[key] for key in ("data", "column", "limit")}, where, base)
-    about = str(raw.get("about") or "")
-    texts = [str(model) for model in _expect(raw.get("models") or [], list, f"{where}.models", "a list of models")]
-    _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options")
+    about, options = (
+        str(raw.get("about") or ""),
+        _expect(raw.get("options") or {}, dict, f"{where}.options", "a mapping of options"),
+    )
+    specs = _models(_expect(raw.get("models") or [], list, f"{where}.models", "a list of models"), f"{where}.models", base)
     if kind == "study":
-        specs = [_located_spec(spec, base) for spec in read_specs(list(texts))]
-        return [_study(raw, specs, corpus, settings, where, about, taken)]
+        try:
+            study = get_study(str(raw["study"]))
+            study.check_models(len(specs))
+            study.fill(options)
+        except LayerscopeError as error:
+            raise PlanError(f"{where}: {error}") from None
+        used = {key: settings[key] for key in ("max_length", "final_norm", "dtype", "seed")}
+        name = _name(str(raw.get("name") or study.name), where, taken)
+        needed = corpus if study.texts and (specs or study.models[0]) else None
+        return [Step("study", name, tuple(read_specs(specs)), needed, used, study.name, dict(options), about)]
     own = _run_settings(raw[kind], kind, f"{where}.{kind}")
     reads_texts = kind == "profile" and "data" not in own  # data of its own, such as images, are read when the step runs
     if isinstance(own.get("data"), str):
@@ -268,37 +274,15 @@ def _steps(raw: Any, settings: dict[str, Any], where: str, base: Path, taken: se
         own = {"final_norm": settings["final_norm"], "seed": settings["seed"], limit: settings[limit], **own}
     steps: list[Step] = []
     names = set(taken)
-    for text in _entries(texts, f"{where}.models"):
-        spec = _spec(text, base)
+    for spec in _entries(specs, f"{where}.models"):
         if settings["dtype"] is not None:
             spec = replace(spec, options={"dtype": settings["dtype"], **spec.options})
-        if raw.get("name") and len(texts) == 1:
+        if raw.get("name") and len(specs) == 1:
             name = _name(str(raw["name"]), where, names)
         else:
             name = _unique(f"{raw.get('name') or kind}-{spec.label}", names)
         steps.append(Step(kind, name, (spec,), corpus if reads_texts else None, own, about=about))
     return steps
-
-
-def _study(
-    raw: dict[str, Any],
-    specs: list[Spec],
-    corpus: PlannedCorpus,
-    settings: dict[str, Any],
-    where: str,
-    about: str,
-    taken: set[str],
-) -> Step:
-    try:
-        study = get_study(str(raw["study"]))
-        study.check_models(len(specs))
-        study.fill(raw.get("options") or {})
-    except LayerscopeError as error:
-        raise PlanError(f"{where}: {error}") from None
-    used = {key: settings[key] for key in ("max_length", "final_norm", "dtype", "seed")}
-    name = _name(str(raw.get("name") or study.name), where, taken)
-    needed = corpus if study.texts and (specs or study.models[0]) else None
-    return Step("study", name, tuple(specs), needed, used, study.name, dict(raw.get("options") or {}), about)
 
 
 def _name(name: str, where: str, taken: set[str]) -> str:
@@ -314,11 +298,8 @@ def _name(name: str, where: str, taken: set[str]) -> str:
 
 
 def _spec(text: str, base: Path) -> Spec:
-    return _located_spec(read_spec(text), base)
-
-
-def _located_spec(spec: Spec, base: Path) -> Spec:
-    """A model that is a path in the file, as an absolute path; it is called by its folder's name."""
+    """A model; one that is a path in the file has an absolute path, and is called by its folder's name."""
+    spec = read_spec(text)
     located = _located(str(spec.model), base)
     if located == str(spec.model):
         return spec
@@ -368,12 +349,7 @@ def _only(mapping: dict[str, Any], valid: Iterable[str], where: str) -> None:
 def _names(value: Any, where: str) -> list[str]:
     """A name, or a list of them."""
     many = [value] if isinstance(value, (str, int, float)) and not isinstance(value, bool) else value
-    _expect(many, list, where, "a name or a list of names")
-    if not many:
-        raise PlanError(f"{where} is an empty list: name at least one, or leave it out.")
-    for i, one in enumerate(many):
-        _expect(one, (str, int, float), f"{where}[{i}]", "a name")
-    return [str(one) for one in many]
+    return [str(_expect(one, (str, int, float), f"{where}[{i}]", "a name")) for i, one in enumerate(_entries(many, where))]
 
 
 def _entries(value: Any, where: str) -> list[Any]:

@@ -99,30 +99,16 @@ class Step:
     def run(self, folder: Path, corpora: Mapping[PlannedCorpus, Corpus], *, alone: bool = True, progress: Any = False) -> Any:
         """Run it; a finished folder is returned as it is. One that is not `alone` on its machine starts no scoring processes."""
         common: dict[str, Any] = {"out": folder, "offline": self.offline, "overwrite": self.overwrite, "progress": progress}
-        if "batch_size" not in self.settings:
-            common["batch_size"] = self.batch_size
-        if self.kind == "study":
-            return self._run_study(common, corpora)
-        spec = self.models[0]
-        common["model_options"] = self.options_of(spec)
-        if self.kind == "evaluate":
-            return evaluate(spec.model, **common, **(self.settings if alone else {"scoring_workers": 0, **self.settings}))
-        if self.kind == "probe":
-            return probe(spec.model, **common, **self.settings)
+        settings = {"batch_size": self.batch_size, **self.settings}
         if self.corpus is not None:  # a profile of images names them in its settings
-            common["data"] = self._texts(corpora)
-        return profile(spec.model, **common, **self.settings)
-
-    def _run_study(self, common: dict[str, Any], corpora: Mapping[PlannedCorpus, Corpus]) -> StudyRun:
-        settings = {name: value for name, value in self.settings.items() if name != "dtype"}
-        common["model_options"] = self.common_options
-        if self.corpus is not None:
-            common["data"] = self._texts(corpora)
-        return study(self.study, *self.models, **common, **settings, **self.options)
-
-    def _texts(self, corpora: Mapping[PlannedCorpus, Corpus]) -> Corpus:
-        assert self.corpus is not None
-        return corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
+            common["data"] = corpora[self.corpus] if self.corpus in corpora else self.corpus.load(self.offline)
+        if self.kind == "study":
+            settings.pop("dtype", None)
+            return study(self.study, *self.models, **common, model_options=self.common_options, **settings, **self.options)
+        if self.kind == "evaluate" and not alone:
+            settings = {"scoring_workers": 0, **settings}
+        function: Any = {"profile": profile, "evaluate": evaluate, "probe": probe}[self.kind]
+        return function(self.models[0].model, **common, model_options=self.options_of(self.models[0]), **settings)
 
     def is_complete(self, folder: Path) -> bool:
         """Whether a folder holds a finished run (of whatever it is: running the step looks closer)."""
