@@ -7,7 +7,7 @@
 1. Builds sdist and wheel of layerscope, layerscope-zoo and layerscope-gpu; the wheels must be those that the sdists give.
 2. Compares the version: one number in `version.py`, the wheel, the changelog's first section (`Unreleased` between releases).
 3. Installs the core wheel into an empty environment and runs the quickstart on a tiny model of the zoo. There, what an extra is
-   for must say which one to install.
+   for must say which one to install. `build/sbom.json` lists what was installed (CycloneDX).
 4. Installs each extra alone and runs what it is for. The environment is a copy of the core's, so that torch is unpacked once;
    `--fresh` begins with an empty one each time.
 """
@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -247,6 +248,10 @@ def main() -> None:
         python = environment(place / "core")
         install(python, wheels, None)
         clock.done("core: installed")
+        run(python, ROOT / "tests" / "packaging" / "sbom.py", ROOT / "build" / "sbom.json", where=place, clean=True)
+        listed = {part["name"] for part in json.loads((ROOT / "build" / "sbom.json").read_text(encoding="utf-8"))["components"]}
+        assert {"torch", "transformers", "layerscope-zoo"} <= listed
+        clock.done(f"core: build/sbom.json lists {len(listed)} packages")
         run(python, "-c", CORE, where=place, clean=True)
         told = run(python, "-m", "layerscope", "doctor", where=place, clean=True)
         assert "layerscope" in told

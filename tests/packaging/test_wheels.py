@@ -14,6 +14,7 @@ import pytest
 from layerscope.version import VERSION
 from tests.forking import run_python
 from tests.packaging.release import lines, release
+from tests.packaging.sbom import bill, plain
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,3 +116,31 @@ def test_the_address_of_the_repository_has_one_home() -> None:
         if path.suffix in texts and ".egg-info" not in str(path) and place in path.read_text(encoding="utf-8")
     ]
     assert naming == ["pyproject.toml"]
+
+
+def test_actions_are_pinned_by_their_commit() -> None:
+    used = [
+        line.split("uses:")[1].strip()
+        for file in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
+
+
+def test_every_dependency_is_pinned_for_the_set_up() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *(need for needs in project["optional-dependencies"].values() for need in needs)]
+    pinned = re.findall(r"^([\w.-]+)==[\w.+]+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    names = {plain(re.split(r"[^\w.-]", need, maxsplit=1)[0]) for need in asked}
+    assert names - set(map(plain, pinned)) == {"layerscope", "layerscope-gpu", "wandb"}  # the last is not in the set-up
+
+
+def test_the_bill_of_materials_lists_what_is_installed() -> None:
+    made = bill()
+    parts = {part["name"]: part for part in made["components"]}
+    assert parts["torch"]["purl"].startswith("pkg:pypi/torch@")
+    assert made["metadata"]["component"]["version"] == VERSION
+    (own,) = [one for one in made["dependencies"] if one["ref"] == f"pkg:pypi/layerscope@{VERSION}"]
+    assert parts["transformers"]["bom-ref"] in own["dependsOn"]
