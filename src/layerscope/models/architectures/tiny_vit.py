@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from layerscope.data.images.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
+from layerscope.models.settings import quiet
 
 
 class TinyVitConfig(PretrainedConfig):
@@ -230,6 +231,7 @@ def convert_mobile_sam(file: Path, into: Path) -> None:
     weights = torch.load(file, map_location="cpu", weights_only=True)
     model = TinyVitModel(TinyVitConfig())
     model.load_state_dict({key: weights[f"{_PREFIX}{key}"] for key in model.state_dict() if f"{_PREFIX}{key}" in weights})
-    model.save_pretrained(into)
+    with quiet(bars=True):
+        model.save_pretrained(into)
     side = model.config.image_size
     PixelPreparation((side, side), 3, IMAGENET_MEAN, IMAGENET_STD, resample="bilinear").save_pretrained(into)
