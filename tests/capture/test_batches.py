@@ -16,21 +16,16 @@ from layerscope.errors import LayerscopeError
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
 
-def test_make_batch_pads_on_the_right_or_left() -> None:
-    ids = [[7, 8, 9], [5]]
-    right, left = make_batch(ids, 0), make_batch(ids, 0, left=True)
+def test_make_batch_pads_on_the_right() -> None:
+    right = make_batch([[7, 8, 9], [5]], 0)
     assert right.input_ids.tolist() == [[7, 8, 9], [5, 0, 0]]
     assert right.mask is not None
     assert right.mask.tolist() == [[True, True, True], [True, False, False]]
-    assert left.input_ids.tolist() == [[7, 8, 9], [0, 0, 5]]
-    assert left.mask is not None
-    assert left.mask.tolist() == [[True, True, True], [False, False, True]]
-    assert right.lengths == left.lengths == [3, 1]
+    assert right.lengths == [3, 1]
 
 
 def test_no_mask_where_nothing_is_padded() -> None:
-    for left in (False, True):
-        assert make_batch([[1, 2], [3, 4]], 0, left=left).mask is None
+    assert make_batch([[1, 2], [3, 4]], 0).mask is None
 
 
 @settings(max_examples=60, deadline=None)

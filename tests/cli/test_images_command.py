@@ -46,7 +46,7 @@ def test_which_tokens_are_read(cli: Cli, vit: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes(cli: Cli, vit: Path) -> None:
-    assert_refused(cli("profile", vit, "-o", "x"), "is an image model", "--data")
+    assert_refused(cli("profile", vit, "-o", "x"), "reads images, not texts", "--data")
     assert_refused(cli("profile", vit, "-d", "digist", "-o", "x"), "Did you mean 'digits'")
     assert_refused(cli("profile", vit, "-d", "digits", "--attention", "causal", "-o", "x"), "a choice that AIM offers")
     assert_refused(cli("profile", vit, "-d", "digits", "--tokens", "patch", "-o", "x"), "Did you mean 'patches'")

@@ -110,7 +110,7 @@ def test_texts_and_attention_are_refused(tmp_path: Path) -> None:
     module: Any = build("vit")
     module.save_pretrained(tmp_path)
     model = load(tmp_path)
-    with pytest.raises(ModelError, match="is an image model"):
+    with pytest.raises(ModelError, match=r"reads images: give images \(data=\) instead of texts"):
         model.tokenize(["a text"])
     with pytest.raises(ModelError, match="a choice that AIM offers"):
         load(tmp_path, attention="causal")

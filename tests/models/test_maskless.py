@@ -62,13 +62,12 @@ def test_batches_go_without_masks_only_where_that_was_tried(monkeypatch: pytest.
     batches = {
         "full": make_batch([[3, 4, 5], [6, 7, 8]], model.pad_id),
         "right": make_batch([[3, 4, 5], [6, 7]], model.pad_id),
-        "left": make_batch([[3, 4, 5], [6, 7]], model.pad_id, left=True),
     }
     want = {name: model.run(batch).last_hidden_state for name, batch in batches.items()}
     given: list[Any] = []
     run = modules.run
     monkeypatch.setattr(modules, "run", lambda module, ids, mask=None, *more: given.append(mask) or run(module, ids, mask, *more))
-    for known, masked in [(None, [1, 1, 1]), (Maskless(True, False), [0, 1, 1]), (Maskless(True, True), [0, 0, 1])]:
+    for known, masked in [(None, [1, 1]), (Maskless(True, False), [0, 1]), (Maskless(True, True), [0, 0])]:
         model._tried, model._open_shortcuts = known, int(known is not None)
         given.clear()
         got = {name: model.run(batch).last_hidden_state for name, batch in batches.items()}

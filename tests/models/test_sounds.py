@@ -15,7 +15,7 @@ import layerscope
 from layerscope.capture import expand_sites
 from layerscope.capture.hooks import check_residual
 from layerscope.data.sounds import SoundSet, load_sounds, read_wav
-from layerscope.errors import DataError, ModelError
+from layerscope.errors import DataError
 from layerscope.forward import read_states
 from layerscope.models import load, wrap
 from layerscope.models.sounds import SoundModel
@@ -138,7 +138,7 @@ def test_a_folder_of_a_model_and_a_folder_of_wav_files(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     model = wrap(build("hubert"))
-    with pytest.raises(ModelError, match="give sounds"):
+    with pytest.raises(DataError, match="give sounds"):
         layerscope.profile(model, layerscope.load_corpus(["a text"]))
     with pytest.raises(DataError, match="is a text"):
         layerscope.profile(model, ["a text"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from layerscope.data.images import ImageSet, PixelPreparation, PixelReader
-from layerscope.errors import DataError, LayerscopeError, ModelError
+from layerscope.errors import DataError, LayerscopeError
 from layerscope.models import ImageModel, wrap
 from layerscope.profiling import profile
 from tests.profiling.reference import PAPER, seven
@@ -169,7 +169,7 @@ def test_corrupt_images_are_in_the_warnings(tmp_path: Path) -> None:
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:
     model = tiny_image_model("vit")
-    with pytest.raises(ModelError, match="is an image model"):
+    with pytest.raises(DataError, match="reads images, not texts"):
         profile(model, **QUIET)
     with pytest.raises(DataError, match="reads texts, not images"):
         profile(tiny_model("gpt2"), IMAGES, **QUIET)

@@ -24,7 +24,7 @@ _ROWS_PER_ROUND = 32
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded token ids of some texts, on the right or the `left`. `mask` is None where no text is shorter than the longest.
+    """Token ids of some texts, padded on the right. `mask` is None where no text is shorter than the longest.
 
     Of images: `pixels` (values, or numbers of a palette) and no ids; `skip` tokens in front of the patches are not read, and
     with `pool_class` the class token stands for an image instead of the mean over what is read. Of sounds: `pixels` are the
@@ -37,7 +37,11 @@ class Batch:
     pixels: Tensor | None = None
     skip: int = 0
     pool_class: bool = False
-    left: bool = False
+
+    @property
+    def whole_mask(self) -> Tensor:
+        """The mask as models take it; ones where nothing is padded."""
+        return torch.ones_like(self.input_ids) if self.mask is None else self.mask.long()
 
     @property
     def pixel_values(self) -> Tensor:
@@ -46,13 +50,8 @@ class Batch:
         return self.pixels
 
 
-def make_batch(
-    ids: Sequence[Sequence[int] | np.ndarray], pad_id: int, device: torch.device | str = "cpu", left: bool = False
-) -> Batch:
-    """Pad token ids into one batch: on the right, which is exact for every family; on the left on request.
-
-    Under left padding most models need position ids; `LoadedModel.forward` makes them from the mask, as each model counts.
-    """
+def make_batch(ids: Sequence[Sequence[int] | np.ndarray], pad_id: int, device: torch.device | str = "cpu") -> Batch:
+    """Pad token ids into one batch, on the right, which is exact for every family."""
     lengths = [len(row) for row in ids]
     width = max(lengths)
     if min(lengths) == width:
@@ -60,10 +59,9 @@ def make_batch(
     tokens = np.full((len(ids), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(ids), width), dtype=bool)
     for i, row in enumerate(ids):
-        where = slice(width - len(row), width) if left else slice(0, len(row))
-        tokens[i, where] = row
-        mask[i, where] = True
-    return Batch(placed(torch.from_numpy(tokens), device), placed(torch.from_numpy(mask), device), lengths, left=left)
+        tokens[i, : len(row)] = row
+        mask[i, : len(row)] = True
+    return Batch(placed(torch.from_numpy(tokens), device), placed(torch.from_numpy(mask), device), lengths)
 
 
 def plan_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> list[list[int]]:

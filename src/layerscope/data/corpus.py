@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from layerscope.core.untrusted import exists
 from layerscope.data import catalogue
@@ -36,6 +36,8 @@ class Corpus:
     was read but left out, by reason.
     """
 
+    kind: ClassVar[str] = "texts"
+
     texts: Sequence[str]
     name: str
     fingerprint: str
@@ -51,11 +53,6 @@ class Corpus:
         """
         texts_read = tuple(texts)
         return cls(texts_read, name, _hash(sorted(_digests(texts_read))), dict(source or {}))
-
-    @property
-    def kind(self) -> str:
-        """These are texts."""
-        return "texts"
 
     @property
     def keys(self) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from layerscope.data.items import Items, content_key
+from layerscope.data.items import content_key, duplicate_warnings
 from layerscope.errors import DataError
 
 RATE = 16_000
@@ -19,7 +19,7 @@ RATE = 16_000
 _DEPTHS: dict[int, tuple[str, float]] = {1: ("u1", 128.0), 2: ("<i2", 32768.0), 4: ("<i4", 2147483648.0)}
 
 
-class SoundSet(Items):
+class SoundSet:
     """Waveforms as float32 arrays from −1 to 1, all at one rate.
 
     >>> sounds = SoundSet([np.zeros(1600), np.ones(800)])
@@ -27,42 +27,30 @@ class SoundSet(Items):
     (2, 'sounds')
     """
 
+    kind: str = "sounds"
+
     def __init__(
         self, waves: Iterable[Any], rate: int = RATE, name: str = "sounds", source: dict[str, Any] | None = None
     ) -> None:
         self.waves = [_checked(wave, i) for i, wave in enumerate(waves)]
-        self.rate = int(rate)
-        self._name = name
-        self._keys = np.array([content_key(each.tobytes()) for each in self.waves], dtype=np.uint64)
-        duplicates = len(self._keys) - len(np.unique(self._keys))
-        self._source = {**(source or {}), "rate": self.rate, **({"duplicates": duplicates} if duplicates else {})}
-
-    @property
-    def name(self) -> str:
-        """What the sounds are called."""
-        return self._name
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """Where they come from, and their rate."""
-        return self._source
-
-    @property
-    def kind(self) -> str:
-        """These are sounds."""
-        return "sounds"
+        self.rate, self.name = int(rate), name
+        self.keys = np.array([content_key(each.tobytes()) for each in self.waves], dtype=np.uint64)
+        duplicates = len(self.keys) - len(np.unique(self.keys))
+        self.source = {**(source or {}), "rate": self.rate, **({"duplicates": duplicates} if duplicates else {})}
+        self.dropped: dict[str, int] = {}
 
     @property
     def fingerprint(self) -> str:
         """A hash of the waveforms and their rate, whatever their order."""
-        digest = hashlib.sha256(f"sounds|{self.rate}|".encode())
-        digest.update(np.sort(self._keys).tobytes())
-        return digest.hexdigest()
+        return hashlib.sha256(f"sounds|{self.rate}|".encode() + np.sort(self.keys).tobytes()).hexdigest()
 
-    @property
-    def keys(self) -> np.ndarray:
-        """A number for each waveform, made from its samples."""
-        return self._keys
+    def packed(self) -> SoundSet:
+        """Sounds are sent as they are."""
+        return self
+
+    def warnings(self) -> list[str]:
+        """What is there more than once."""
+        return duplicate_warnings(self)
 
     def __len__(self) -> int:
         return len(self.waves)

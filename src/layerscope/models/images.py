@@ -25,7 +25,7 @@ from layerscope.models.architectures import ATTENTIONS
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
-from layerscope.models.loaded import LoadedModel, Tokens
+from layerscope.models.loaded import LoadedModel
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.settings import quiet
 from layerscope.models.source import Source
@@ -54,11 +54,8 @@ class ImageModel(LoadedModel):
     def kind(self) -> str:
         return "images"
 
-    def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
-        """What turns images into the model's input; the settings say which of their tokens are read."""
-        if items.kind != self.kind:
-            raise ModelError(f"{self.name} is an image model: give images (data=) instead of {items.kind}.")
-        return ImageReader(self, items, settings or ReadSettings())
+    def _reader(self, items: Items, settings: ReadSettings) -> ItemReader:
+        return ImageReader(self, items, settings)
 
     @cached_property
     def reader(self) -> PixelReader:
@@ -144,12 +141,6 @@ class ImageModel(LoadedModel):
 
     def run(self, batch: Batch) -> Any:
         return self.family.call(self.module, batch.pixel_values)
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        raise ModelError(f"{self.name} is an image model: it reads images, not token ids.")
-
-    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        raise ModelError(f"{self.name} is an image model: give images (data=) instead of texts.")
 
 
 class ImageReader(ItemReader):

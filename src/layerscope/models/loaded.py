@@ -105,10 +105,13 @@ class LoadedModel:
         return "texts"
 
     def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
-        """What turns items into the model's input. A model of another kind of items has its own."""
+        """What turns items into the model's input."""
         if items.kind != self.kind:
             raise DataError(f"{self.name} reads {self.kind}, not {items.kind}: give {self.kind} (data=), or another model.")
-        return TextReader(self, items, settings or ReadSettings())
+        return self._reader(items, settings or ReadSettings())
+
+    def _reader(self, items: Items, settings: ReadSettings) -> ItemReader:
+        return TextReader(self, items, settings)
 
     @property
     def one_at_a_time(self) -> bool:
@@ -155,32 +158,27 @@ class LoadedModel:
         token = next((i for i in (*named, getattr(self.tokenizer, "eos_token_id", None)) if i is not None), 0)
         return int(token[0] if isinstance(token, list) else token)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        position_ids: Tensor | None = None,
-        *,
-        padded_left: bool | None = None,
-        cache: Any = None,
-    ) -> Any:
-        """Run the base model without gradients. `cache` holds the keys and values of tokens before these, the same for all.
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, cache: Any = None) -> Any:
+        """Run the base model without gradients on texts padded on the right.
 
-        `position_ids` are passed only where the model takes them; under left padding they are made from the mask,
-        because most models would otherwise count the padding. Who says where the padding is (`padded_left`) saves a look at the
-        mask, for which the host would wait for a GPU.
+        `cache` holds the keys and values of tokens before these, the same for all.
         """
+        self._refuse_texts()
+        if attention_mask.device.type == "cpu" and not bool(attention_mask[:, 0].all()):  # the host would wait for a GPU here
+            raise ModelError("texts are padded on the left: pad them on the right, which is exact for every model.")
         if "attention_mask" not in self._accepts and not bool(attention_mask.all()):
             raise ModelError(
                 f"{type(self.module).__name__} takes no attention mask, so padding would be read as text. "
                 "Give it texts of one length at a time (batch size 1)."
             )
-        if position_ids is None and (not bool(attention_mask[:, 0].all()) if padded_left is None else padded_left):
-            position_ids = self.position_ids(attention_mask)
         if cache is not None:
             before = attention_mask.new_ones((len(attention_mask), int(cache.get_seq_length())))
             attention_mask = torch.cat([before, attention_mask], dim=1)
-        return modules.run(self.module, input_ids, attention_mask, position_ids, cache)
+        return modules.run(self.module, input_ids, attention_mask, cache)
+
+    def _refuse_texts(self) -> None:
+        if self.kind != "texts":
+            raise ModelError(f"{self.name} reads {self.kind}: give {self.kind} (data=) instead of texts.")
 
     @property
     def item_bytes(self) -> int:
@@ -222,22 +220,16 @@ class LoadedModel:
     def run(self, batch: Batch) -> Any:
         """Run the base model on a padded batch."""
         known = self._maskless
-        if known is not None and (known.full if batch.mask is None else known.padded and not batch.left):
+        if known is not None and (known.full if batch.mask is None else known.padded):
             return modules.run(self.module, batch.input_ids)
-        mask = torch.ones_like(batch.input_ids) if batch.mask is None else batch.mask.long()
-        return self.forward(batch.input_ids, mask, padded_left=batch.left)
-
-    def position_ids(self, attention_mask: Tensor) -> Tensor | None:
-        """Positions that count real tokens only, or None where the model takes none or makes its own."""
-        if "position_ids" not in self._accepts or self._positions_pad is not None:
-            return None
-        return (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)
+        return self.forward(batch.input_ids, batch.whole_mask)
 
     def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         """Token ids with the special tokens the tokenizer adds, cut from the right to `max_length` tokens.
 
         Without `max_length` texts are cut to what the model takes.
         """
+        self._refuse_texts()
         if isinstance(texts, str):
             raise DataError("tokenize takes a list of texts, and was given one string. Wrap it in a list.")
         if not texts:
@@ -328,8 +320,7 @@ def width_of(module: nn.Module) -> int:
 def positions_pad(module: nn.Module) -> int | None:
     """The padding id that RoBERTa and its kin count positions from, or None.
 
-    They make positions from the token ids, skipping that id and starting after it: they must be padded with it, and
-    need no positions given.
+    They make positions from the token ids, skipping that id and starting after it: they must be padded with it.
     """
     for name, part in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:

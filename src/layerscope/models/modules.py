@@ -26,7 +26,7 @@ def reads_pixels(module: nn.Module) -> bool:
     return getattr(module, "main_input_name", "input_ids") == "pixel_values"
 
 
-def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: Tensor | None = None, cache: Any = None) -> Any:
+def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, cache: Any = None) -> Any:
     """One forward pass, passing only what the model takes. `cache` holds keys and values of tokens before these."""
     names = accepted(module)
     given: dict[str, Any] = {}
@@ -35,8 +35,6 @@ def run(module: nn.Module, ids: Tensor, mask: Tensor | None = None, positions: T
             return module(pixel_values=ids)
     if mask is not None and "attention_mask" in names:
         given["attention_mask"] = mask
-    if positions is not None and "position_ids" in names:
-        given["position_ids"] = positions
     if "use_cache" in names:
         given["use_cache"] = cache is not None
     if cache is not None:

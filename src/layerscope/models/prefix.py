@@ -75,31 +75,27 @@ class SharedPrefix:
         if len(some[0]) == len(some[1]) and len(some[0]) > count + 1:
             some[0].pop()
         whole, rest = model.make_batch(some), model.make_batch([row[count:] for row in some])
-        expected = modules.first(modules.run(model.module, whole.input_ids, _mask(whole)))[:, count:]
+        expected = modules.first(modules.run(model.module, whole.input_ids, whole.whole_mask))[:, count:]
         try:
             cache = cls(model, some[0][:count])._for(len(some))
-            found = modules.first(modules.run(model.module, rest.input_ids, _mask(whole), cache=cache))
+            found = modules.first(modules.run(model.module, rest.input_ids, whole.whole_mask, cache=cache))
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError):
             return False  # the cache of this architecture works in another way
         if not isinstance(found, Tensor) or found.shape != expected.shape:
             return False
-        real = _mask(rest).bool()
+        real = rest.whole_mask.bool()
         error = (expected - found)[real].abs().max() / expected[real].abs().max()
         return bool(error <= _TOLERANCE.get(expected.dtype, _HALF_TOLERANCE))  # not of NaN: the usual way tells where they are
 
     def run(self, batch: Batch) -> Any:
         """Run the model on a batch of texts without these tokens, padded on the right."""
-        return self.model.forward(batch.input_ids, _mask(batch), padded_left=False, cache=self._for(len(batch.input_ids)))
+        return self.model.forward(batch.input_ids, batch.whole_mask, self._for(len(batch.input_ids)))
 
     def _for(self, texts: int) -> Any:
         """The cache for so many texts: a copy, because a pass adds its own keys and values."""
         cache = copy.deepcopy(self._cache)
         cache.batch_repeat_interleave(texts)
         return cache
-
-
-def _mask(batch: Batch) -> Tensor:
-    return torch.ones_like(batch.input_ids) if batch.mask is None else batch.mask.long()
 
 
 def _takes_cache(model: LoadedModel) -> bool:

@@ -15,9 +15,9 @@ from torch import nn
 from layerscope.capture.batches import Batch
 from layerscope.data.items import Items
 from layerscope.data.sounds import RATE
-from layerscope.errors import DataError, LayerscopeError, ModelError
+from layerscope.errors import DataError, LayerscopeError
 from layerscope.models.inputs import ItemReader, Part, ReadSettings, Row, ViewInputs, ViewSettings
-from layerscope.models.loaded import LoadedModel, Tokens
+from layerscope.models.loaded import LoadedModel
 from layerscope.models.modules import unwrap
 from layerscope.models.pretrained import read_pretrained
 from layerscope.models.source import Source
@@ -35,9 +35,7 @@ class SoundModel(LoadedModel):
     def kind(self) -> str:
         return "sounds"
 
-    def open_items(self, items: Items, settings: ReadSettings | None = None) -> ItemReader:
-        if items.kind != self.kind:
-            raise ModelError(f"{self.name} is a speech model: give sounds (WAV files, or a SoundSet) instead of {items.kind}.")
+    def _reader(self, items: Items, settings: ReadSettings) -> ItemReader:
         rate = int(items.source.get("rate", RATE))
         wanted = int(getattr(self.processor, "sampling_rate", RATE))
         if rate != wanted:
@@ -93,12 +91,6 @@ class SoundModel(LoadedModel):
         name = "input_features" if self.has_window else "input_values"
         with torch.inference_mode():
             return self.module(**{name: batch.pixel_values})
-
-    def forward(self, *given: Any, **named: Any) -> Any:
-        raise ModelError(f"{self.name} is a speech model: it reads sounds, not token ids.")
-
-    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        raise ModelError(f"{self.name} is a speech model: give sounds (WAV files, or a SoundSet) instead of texts.")
 
 
 class SoundReader(ItemReader):

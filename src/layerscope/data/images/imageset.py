@@ -86,12 +86,15 @@ class ImageSet:
 
     `labels` are numbers into `classes`, or None. `fingerprint` says which images, whatever their order; `ordered_fingerprint`
     says in which order and with which labels as well. `source` holds facts that fit into JSON, among them the names of images
-    that could not be decoded (`corrupt`); `dropped` counts what was left out, by reason.
+    that could not be decoded (`corrupt`); `dropped` counts what was left out, by reason. A set without digests has been
+    listed, but not decoded yet.
     """
 
+    kind: ClassVar[str] = "images"
+
     items: Sequence[Item]
-    names: tuple[str, ...]
-    digests: tuple[bytes, ...] = field(repr=False)
+    names: Sequence[str]
+    digests: tuple[bytes, ...] = field(default=(), repr=False)
     labels: np.ndarray | None = None
     classes: tuple[str, ...] = ()
     name: str = "images"
@@ -125,9 +128,9 @@ class ImageSet:
         return cls(items, called, read, known, tuple(classes), name, dict(source or {}))
 
     @property
-    def kind(self) -> str:
-        """These are images."""
-        return "images"
+    def where(self) -> str:
+        """Where the images are from, for messages."""
+        return str(self.source.get("path", self.name))
 
     @property
     def fingerprint(self) -> str:
@@ -175,21 +178,6 @@ class ImageSet:
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
-
-
-@dataclass(frozen=True)
-class ListedImages:
-    """Images that were listed but not decoded yet: with names, labels, and facts about where they come from."""
-
-    kind: str
-    name: str
-    where: str
-    items: Sequence[Item]
-    names: Sequence[str]
-    labels: Sequence[int] | np.ndarray | None = None
-    classes: tuple[str, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 from layerscope.core.bounds import parquet_batches
 from layerscope.data.hub import dataset_facts, hub_cache, load_hub_dataset
 from layerscope.data.images import sets
-from layerscope.data.images.imageset import ImageSet, Item, ListedImages
+from layerscope.data.images.imageset import ImageSet, Item
 from layerscope.data.images.pixels import PixelReader
 from layerscope.data.specs import HubSpec, locate
 from layerscope.errors import DataError, UnknownNameError, clean_name, clean_names
@@ -59,7 +59,7 @@ def load_images(
 
 def _find(
     spec: Any, labels: Iterable[int] | None, part: str | None, column: str | None, label_column: str | None, offline: bool
-) -> ListedImages:
+) -> ImageSet:
     if not isinstance(spec, (str, os.PathLike)):
         return from_memory(spec, labels)
     if labels is not None:
@@ -91,7 +91,7 @@ def _inside(path: Path, part: str) -> Path:
     return path / part
 
 
-def _checked(found: ListedImages, limit: int | None, workers: int | None, progress: bool | None) -> ImageSet:
+def _checked(found: ImageSet, limit: int | None, workers: int | None, progress: bool | None) -> ImageSet:
     """Decode everything once; keep what can be decoded, up to a number of them."""
     usable: list[int] = []
     digests: list[bytes] = []
@@ -113,26 +113,20 @@ def _checked(found: ListedImages, limit: int | None, workers: int | None, progre
                 break
     if not usable:
         raise DataError(f"{found.where}: none of {read} images can be decoded, e.g. {corrupt[0]}.")
-    source: dict[str, Any] = {"kind": found.kind, **found.facts, "read": read, "limit": limit}
-    source["duplicates"] = len(digests) - len(set(digests))
-    dropped: dict[str, int] = dict(found.dropped)
-    if corrupt:
-        source["corrupt"] = corrupt[:_NAMED]
-        dropped["corrupt"] = len(corrupt)
-    labels = None if found.labels is None else np.asarray(found.labels, dtype=np.int64)[usable]
+    source = {**found.source, "read": read, "limit": limit, "duplicates": len(digests) - len(set(digests))}
     return ImageSet(
         [found.items[i] for i in usable],
         tuple(found.names[i] for i in usable),
         tuple(digests),
-        labels,
+        None if found.labels is None else found.labels[usable],
         clean_names(found.classes),
         clean_name(found.name),
-        source,
-        dropped,
+        {**source, "corrupt": corrupt[:_NAMED]} if corrupt else source,
+        {**found.dropped, "corrupt": len(corrupt)} if corrupt else found.dropped,
     )
 
 
-def from_folder(folder: Path) -> ListedImages:
+def from_folder(folder: Path) -> ImageSet:
     """A folder of class folders, or of images alone; class by class in turn, so that the first N are balanced."""
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     by_class = [_files(folder / name) for name in classes]
@@ -140,23 +134,28 @@ def from_folder(folder: Path) -> ListedImages:
         alone = _files(folder)
         if not alone:
             raise DataError(f"{folder} holds no images: no class folders with {', '.join(SUFFIXES[:4])} files, and none itself.")
-        return ListedImages("folder", folder.name, str(folder), alone, [file.name for file in alone], facts={"path": str(folder)})
+        return _listed(alone, [file.name for file in alone], folder.name, {"kind": "folder", "path": str(folder)})
     filled = [(name, files) for name, files in zip(classes, by_class, strict=True) if files]
     longest = max(len(files) for _, files in filled)
     turns = [(i, label) for i in range(longest) for label, (_, files) in enumerate(filled) if i < len(files)]
     items = [filled[label][1][i] for i, label in turns]
     names = [str(file.relative_to(folder)) for file in items]
-    class_names = tuple(name for name, _ in filled)
-    return ListedImages(
-        "folder", folder.name, str(folder), items, names, [label for _, label in turns], class_names, {"path": str(folder)}
-    )
+    listed = _listed(items, names, folder.name, {"kind": "folder", "path": str(folder)}, [label for _, label in turns])
+    return replace(listed, classes=tuple(name for name, _ in filled))
+
+
+def _listed(
+    items: Sequence[Item], names: Sequence[str], name: str, source: dict[str, Any], labels: Sequence[int] | None = None
+) -> ImageSet:
+    """Images that have not been decoded."""
+    return ImageSet.of(items, labels, name=name, source=source, names=names, digests=())
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()) if folder else []
 
 
-def from_parquet(path: Path, column: str | None = None, label_column: str | None = None) -> ListedImages:
+def from_parquet(path: Path, column: str | None = None, label_column: str | None = None) -> ImageSet:
     """A parquet file with a column of encoded images (bytes, or a struct with `bytes`); the encoded bytes are kept in memory."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -175,11 +174,11 @@ def from_parquet(path: Path, column: str | None = None, label_column: str | None
         except (pa.ArrowException, ValueError, OverflowError) as error:  # bytes that are no UTF-8, dates beyond the calendar
             raise DataError(f"{path}: column {name!r} holds values that cannot be read: {error}.") from error
 
-    found = ListedImages("file", path.name, str(path), [], [], facts={"path": str(path)})
+    found = _listed([], [], path.name, {"kind": "file", "path": str(path)})
     return _from_table(found, dict.fromkeys(table.column_names), read, column, label_column, path.parent)
 
 
-def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offline: bool) -> ListedImages:
+def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offline: bool) -> ImageSet:
     """A hub dataset, read as encoded bytes from the hub's own cache."""
     dataset = load_hub_dataset(spec, offline=offline)
     features = dict(dataset.features)
@@ -191,18 +190,18 @@ def from_hub(spec: HubSpec, column: str | None, label_column: str | None, offlin
 
         return list(dataset.cast_column(name, Image(decode=False))[name])
 
-    found = ListedImages("hub", str(spec), f"hub dataset {spec}", [], [], facts=dataset_facts(spec, dataset))
+    found = _listed([], [], str(spec), {"kind": "hub", **dataset_facts(spec, dataset)})
     return _from_table(found, features, read, column, label_column, hub_cache())
 
 
 def _from_table(
-    found: ListedImages,
+    found: ImageSet,
     columns: dict[str, Any],
     read: Callable[[str], list[Any]],
     column: str | None,
     label_column: str | None,
     inside: Path,
-) -> ListedImages:
+) -> ImageSet:
     """The encoded images of a column, or those it names `inside` a folder; rows without one are left out and counted.
 
     `columns` gives each column's feature where the hub's library has one.
@@ -223,25 +222,20 @@ def _from_table(
         found,
         items=[item for _, item in encoded],
         names=[_row_name(i, values[i]) for i, _ in encoded],
-        labels=None if labels is None else [int(labels[i]) for i, _ in encoded],
+        labels=None if labels is None else np.array([labels[i] for i, _ in encoded], dtype=np.int64),
         classes=classes,
-        facts={**found.facts, "column": chosen, "label_column": None if labels is None else label},
+        source={**found.source, "column": chosen, "label_column": None if labels is None else label},
         dropped={"null": missing} if missing else {},
     )
 
 
-def from_memory(images: Iterable[Any], labels: Iterable[int] | None) -> ListedImages:
+def from_memory(images: Iterable[Any], labels: Iterable[int] | None) -> ImageSet:
     """Images given in Python: PIL images, uint8 arrays, encoded bytes or paths."""
     if isinstance(images, bytes | bytearray):
         raise DataError("images were given as bytes; give a list of images.")
-    items: list[Item] = []
-    for number, value in enumerate(images):
-        items.append(_item(value, number))
-    known = None if labels is None else [int(label) for label in labels]
-    if known is not None and len(known) != len(items):
-        raise DataError(f"{len(items)} images were given with {len(known)} labels; give one label for each image.")
-    known, classes = (None, ()) if known is None else _numbered(known, "labels", "the given images")
-    return ListedImages("memory", "images", "the given images", items, [f"image {i}" for i in range(len(items))], known, classes)
+    items = [_item(value, number) for number, value in enumerate(images)]
+    known, classes = (None, ()) if labels is None else _numbered([int(k) for k in labels], "labels", "the given images")
+    return ImageSet.of(items, known, classes, "images", {"kind": "memory"}, digests=())
 
 
 def _item(value: Any, number: int) -> Item:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from layerscope.catalogue import Catalogue, File, Installed, Published
-from layerscope.data.images.imageset import ImageSetEntry, ListedImages
+from layerscope.data.images.imageset import ImageSet, ImageSetEntry
 from layerscope.errors import DataError, MissingExtraError
 from layerscope.packages import Package
 
@@ -117,13 +117,13 @@ def image_sets() -> dict[str, ImageSetEntry]:
     return IMAGE_SETS.all()
 
 
-def read_set(name: str, split: str | None, offline: bool) -> ListedImages:
+def read_set(name: str, split: str | None, offline: bool) -> ImageSet:
     """The images of a catalogued set; the first split where none is named."""
     entry = IMAGE_SETS.get(name)
     chosen = split or entry.splits[0]
     if chosen not in entry.splits:
         raise DataError(f"{name} has no split {chosen!r}. It has: {', '.join(entry.splits)}.")
     images, labels = entry.read(chosen, entry.fetch(offline=offline))
-    facts = {"split": chosen, "license": entry.license, "citation": entry.citation, "version": entry.version}
+    facts = {"kind": "catalogue", "split": chosen, "license": entry.license, "citation": entry.citation, "version": entry.version}
     names = [f"{name} {chosen} {i}" for i in range(len(images))]
-    return ListedImages("catalogue", name, name, list(images), names, labels, entry.classes, facts)
+    return ImageSet.of(list(images), labels, entry.classes, name, facts, names, ())
