@@ -7,7 +7,7 @@ import torch
 
 from layerscope.probing.heads import HEADS
 from layerscope.probing.states import CachedStates, statistics
-from layerscope.probing.training import ProbeRecipe, Task, TrainedHeads, rank_classes, train
+from layerscope.probing.training import Phase, ProbeRecipe, Task, rank_classes, train
 
 CLASSES, WIDTH, TOKENS = 4, 16, 6
 
@@ -51,11 +51,11 @@ def task_on(
     return task, np.arange(b, count)
 
 
-def accuracies(task: Task, found: TrainedHeads, items: np.ndarray) -> np.ndarray:
+def accuracies(task: Task, found: Phase, items: np.ndarray) -> np.ndarray:
     """Test accuracy by layer."""
-    return (rank_classes(task, found.parameters, items)[:, :, 0] == task.labels.numpy()[items]).mean(1)
+    return (rank_classes(task, found.best, items)[:, :, 0] == task.labels.numpy()[items]).mean(1)
 
 
-def trained(task: Task) -> TrainedHeads:
+def trained(task: Task) -> Phase:
     """The probes of a task."""
     return train(task)

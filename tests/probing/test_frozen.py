@@ -102,7 +102,7 @@ def test_kept_states_are_the_ones_that_were_read(how: str, disk: bool, tmp_path:
     with ModelReader(model, source, sites, "raw", ["tokens", "mean"]) as reader:
         expected, mask = reader.read_all(items)["tokens"]
         for attempt in range(2 if disk else 1):
-            keeper = StateCache(reader, plan, 5, folder)
+            keeper = StateCache(reader, plan, folder)
             if attempt:  # what is on disk is not computed again
                 reader.read_all = lambda items: pytest.fail("the model was run") if how != "none" else None  # type: ignore[assignment,method-assign,misc]
                 if how == "none":
@@ -136,7 +136,7 @@ def test_statistics_against_numpy() -> None:
     source = ModelItems(model, Corpus.of(TEXTS), 16)
     sites = expand_sites(None, model.anatomy)
     with ModelReader(model, source, sites, "raw", ["tokens"]) as reader:
-        keeper = StateCache(reader, plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), 5, None)
+        keeper = StateCache(reader, plan_storage(["tokens"], len(sites), source.lengths, model.width, "auto", 2**30), None)
         states = keeper.run(Silent())["tokens"]
         items = np.array([0, 3, 4])
         found = statistics(states, [1, 2], items, 2)

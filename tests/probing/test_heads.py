@@ -67,7 +67,7 @@ def test_attention_begins_as_a_mean() -> None:
 def test_pooled_probes_are_a_standardized_linear_layer(name: str) -> None:
     torch.manual_seed(0)
     head = HEADS[name](D, H, C)
-    assert head.count() == D * C + C
+    assert sum(value.numel() for value in head.start(torch.Generator()).values()) == D * C + C
     parameters = {"linear": torch.randn(G, R, D, C), "bias": torch.randn(G, R, C)}
     x, mean, scale = torch.randn(G, B, 1, D), torch.randn(G, D), torch.rand(G, D) + 0.5
     found = head.scores(parameters, x, None, mean, scale)

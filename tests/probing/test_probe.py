@@ -129,7 +129,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
         def write(file: Path, phase: Any) -> None:
             own(file, phase)
             seen.append(file.name)
-            if seen.count("attention.training.safetensors") == 2:
+            if seen.count("attention.training.npz") == 2:
                 raise KeyboardInterrupt
 
         patch.setattr(training, "write_phase", write)
@@ -144,8 +144,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     [
         ("tokens.float32", "flip"), ("tokens.float32", "cut"), ("mean.float32", "empty"), ("kept.json", "flip"),
         ("kept.json", "empty"), ("mean.answers.npz", "flip"), ("mean.answers.npz", "empty"),
-        ("attention.training.safetensors", "flip"),
-        ("attention.training.safetensors", "cut"),
+        ("attention.training.npz", "flip"),
+        ("attention.training.npz", "cut"),
     ],
 )  # fmt: skip
 def test_damaged_scratch_files_are_computed_again(

@@ -44,10 +44,10 @@ def test_together_equals_alone(probe: str) -> None:
     for layer in range(4):
         single, _ = task_on(states, labels, probe, [layer], recipe)
         alone = trained(single)
-        for name, value in together.parameters.items():
-            torch.testing.assert_close(value[layer], alone.parameters[name][0], rtol=1e-4, atol=1e-5)
-        for fact in ("rate", "epoch", "epochs", "validation"):
-            assert getattr(together, fact)[layer] == getattr(alone, fact)[0], (layer, fact)
+        for name, value in together.best.items():
+            torch.testing.assert_close(value[layer], alone.best[name][0], rtol=1e-4, atol=1e-5)
+        for fact in ("rates", "at", "last", "accuracy"):
+            assert (getattr(together, fact)[layer] == getattr(alone, fact)[0]).all(), (layer, fact)
 
 
 def test_linear_probe_equals_logistic_regression() -> None:
@@ -85,7 +85,7 @@ def test_the_validation_part_alone_chooses() -> None:
         other[part] = (other[part] + 1) % CLASSES
         changed, _ = task_on(states, other, "mean")
         seen = trained(changed)
-        equal = all(torch.equal(v, seen.parameters[k]) for k, v in found.parameters.items())
+        equal = all(torch.equal(v, seen.best[k]) for k, v in found.best.items())
         assert equal is same
 
 
@@ -94,11 +94,11 @@ def test_layers_stop_by_themselves_but_not_before_their_rate_is_small() -> None:
     recipe = ProbeRecipe(learning_rates=(1e-2,), epochs=40, patience=3, batch=32)
     task, _ = task_on(states, labels, "mean", None, recipe)
     found = trained(task)
-    assert (found.epochs < 40).any()
-    assert (found.epochs >= found.epoch).all()
-    early = found.epochs[found.epochs < 40]
+    assert (found.last < 40).any()
+    assert (found.last >= found.at[:, 0]).all()
+    early = found.last[found.last < 40]
     assert all(schedule(int(e), 40) < STOP_BELOW for e in early), early
-    assert (found.epochs - found.epoch >= 3)[found.epochs < 40].all()
+    assert (found.last - found.at[:, 0] >= 3)[found.last < 40].all()
 
 
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             train(task, after_epoch=after)
         resumed = train(task, read_phase(tmp_path / "phase", torch.device("cpu")))
-        for name, value in whole.parameters.items():
-            torch.testing.assert_close(value, resumed.parameters[name], rtol=0, atol=0)
-        assert (whole.epochs == resumed.epochs).all()
-        assert (whole.rate == resumed.rate).all()
+        for name, value in whole.best.items():
+            torch.testing.assert_close(value, resumed.best[name], rtol=0, atol=0)
+        assert (whole.last == resumed.last).all()
+        assert (whole.rates == resumed.rates).all()
 
 
 def test_adamw_equals_torchs() -> None:

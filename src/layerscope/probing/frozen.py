@@ -114,8 +114,12 @@ class ModelReader:
         final_norm: FinalNorm,
         poolings: Sequence[str],
         batch_size: int | None = None,
+        items: np.ndarray | None = None,
     ) -> None:
+        """`items` are those of the source that are read, numbered from 0 in this order; None: all of them."""
         self.model, self.source, self.sites, self.poolings = model, source, list(sites), list(poolings)
+        self.items = np.arange(len(source.lengths)) if items is None else items
+        self.lengths = [source.lengths[i] for i in self.items]
         self._runner = BatchRunner(model, batch_size)
         self._capture = Capture(model.anatomy, sites, final_norm, self._on_state)
         self._now: tuple[Batch, Tensor, _Pooled] | None = None
@@ -129,8 +133,7 @@ class ModelReader:
 
     def read_all(self, items: Sequence[int] | np.ndarray) -> Read:
         """Every pooling of some items, in the order given; runs in smaller batches where memory asks for it."""
-        numbers = [int(i) for i in items]
-        lengths = [self.source.lengths[i] for i in numbers]
+        numbers, lengths = [int(self.items[i]) for i in items], [self.lengths[i] for i in items]
         device, widest = self.model.device, max(lengths)
         shapes = {p: (len(self.sites), len(numbers), widest if p == "tokens" else 1, self.model.width) for p in self.poolings}
         # what lies beyond an item's tokens is masked, and must be finite for that
@@ -174,17 +177,6 @@ class ModelReader:
             if not bool(torch.isfinite(states).all()):
                 bad = int((~torch.isfinite(states.flatten(1)).all(-1)).nonzero()[0])
                 raise non_finite_error(self.sites[bad], states[bad].flatten(1), self.model.dtype)
-
-
-class PooledReader:
-    """A reader of one pooling, for states that are computed whenever they are wanted."""
-
-    def __init__(self, reader: ModelReader, pooling: str) -> None:
-        self._reader, self._pooling = reader, pooling
-
-    def read(self, items: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        """States and mask."""
-        return self._reader.read_all(items)[self._pooling]
 
 
 def _mean(tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -39,10 +39,6 @@ class Head(ABC):
         weights of its own, whose statistics are those of the whole training split.
         """
 
-    def count(self) -> int:
-        """Number of parameters of one probe."""
-        return sum(value.numel() for value in self.start(Generator()).values())
-
 
 class PooledHead(Head):
     """A linear layer on one vector per item; begins at zero, so that no layer is lucky."""

@@ -110,7 +110,10 @@ def probe(
         kind = kind_read_by(model, offline, command.loading) if isinstance(data, (str, Path)) else ""
         examples = open_examples(data, kind, labels, test, None if data_dir is None else Path(data_dir), offline)
         loaded = command.load(model, tokenizer, here=True)
-        source = _source(loaded, examples, max_length)
+        if loaded.kind != examples.items.kind:
+            read, given = loaded.kind, examples.items.kind
+            raise ModelError(f"{loaded.name} reads {read}, and the data are {given}. Give labeled {read} as data.")
+        source = ModelItems(loaded, examples.items, max_length)
         opened.callback(source.close)
         kinds, batch_size = list(dict.fromkeys(kinds)), command.where.batch_size
         job = ProbeJob(loaded, examples, source, kinds, recipe, layers, final_norm, sample, keep, store_size, batch_size)
@@ -119,14 +122,6 @@ def probe(
         if folder is None:
             return job.run(command.bar)
         return run_in(folder, ProbeRun, job.config, lambda session: job.run(command.bar, folder.scratch), overwrite=overwrite)
-
-
-def _source(model: LoadedModel, examples: Examples, max_length: int) -> ItemSource:
-    if model.kind != examples.items.kind:
-        raise ModelError(
-            f"{model.name} reads {model.kind}, and the data are {examples.items.kind}. Give labeled {model.kind} as data."
-        )
-    return ModelItems(model, examples.items, max_length)
 
 
 def _workers(engine: Engine, job: ProbeJob, recipe: ModelRecipe, max_length: int) -> Parts:
@@ -163,7 +158,7 @@ class ProbeJob:
         own = examples.parts
         split = make_split(examples.labels, own.get("train"), own.get("test"), own.get("validation"), recipe.seed, sample)
         self.split = split.shuffled(recipe.seed)
-        self.recipe = recipe if recipe.batch else replace(recipe, batch=ProbeRecipe.batch_for(len(self.split.train)))
+        self.recipe = replace(recipe, batch=recipe.batch_for(len(self.split.train)))
         self.used = np.concatenate([self.split.train, self.split.validation, self.split.test])  # and kept in this order
         self.poolings = list(dict.fromkeys(pooling_of(kind) for kind in kinds))
         self.budget = default_budget(model.device) if store_size is None else store_size
@@ -185,11 +180,9 @@ class ProbeJob:
     def run(self, bar: Progress, scratch: Path | None = None) -> ProbeRun:
         """Compute the states, train, judge. With a `scratch` folder what is finished survives a stop."""
         clock = time.perf_counter()
-        chosen = _Subset(self.source, self.used)
-        reader = ModelReader(self.model, chosen, self.sites, self.final_norm, self.poolings, self.batch_size)
-        with reader:
-            keeper = StateCache(reader, self.plan, len(self.used), scratch, self.remote)
-            states = keeper.run(bar)
+        settings = (self.sites, self.final_norm, self.poolings, self.batch_size, self.used)
+        with ModelReader(self.model, self.source, *settings) as reader:
+            states = StateCache(reader, self.plan, scratch, self.remote).run(bar)
             read = time.perf_counter() - clock
             bounds = np.cumsum(list(self.split.sizes().values()))
             split = Split(*np.split(np.arange(len(self.used)), bounds[:-1]))
@@ -209,28 +202,10 @@ class ProbeJob:
 
     def _fit(self, kind: str, states: Any, labels: torch.Tensor, split: Any, bar: Progress, scratch: Path | None) -> Predictions:
         bar.begin(f"{kind} probes|epochs", self.recipe.most_epochs)
-        file = None if scratch is None else scratch / f"{kind}.training.safetensors"
+        file = None if scratch is None else scratch / f"{kind}.training.npz"
         layers = list(range(len(self.sites)))
         classes = len(self.examples.classes)
         return fit(kind, self.model, states, labels, split, layers, classes, self.recipe, file, lambda phase: bar.advance(1))
-
-
-class _Subset:
-    """Some items of a source, numbered from 0."""
-
-    def __init__(self, source: ItemSource, items: np.ndarray) -> None:
-        self._source, self._items = source, items
-        self.lengths = [source.lengths[i] for i in items]
-        self.has_class_token = source.has_class_token
-
-    def batch(self, items: Sequence[int]) -> Any:
-        return self._source.batch([int(self._items[i]) for i in items])
-
-    def facts(self) -> dict[str, Any]:
-        return self._source.facts()
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def _finished(file: Path | None) -> Predictions | None:

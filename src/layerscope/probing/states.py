@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from layerscope.errors import UnknownNameError
-from layerscope.probing.frozen import ModelReader, Parts, PooledReader
+from layerscope.probing.frozen import ModelReader, Parts
 from layerscope.progress import Progress
 from layerscope.spectra.memory import free_memory
 from layerscope.store import atomic, checked
@@ -29,13 +29,6 @@ _EPS = 1e-6
 _KEPT = "kept.json"
 
 log = logging.getLogger("layerscope")
-
-
-class StateReader(Protocol):
-    """Runs the model on some items."""
-
-    def read(self, items: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        """States (layers, items, tokens, D) in float32, and which tokens exist (None: all)."""
 
 
 class States(Protocol):
@@ -105,12 +98,12 @@ class CachedStates:
 class RecomputedStates:
     """States that are computed whenever they are wanted: one forward pass per epoch, and no room for them is needed."""
 
-    def __init__(self, reader: StateReader, device: torch.device) -> None:
-        self.reader, self.device = reader, device
+    def __init__(self, reader: ModelReader, pooling: str) -> None:
+        self.reader, self.pooling, self.device = reader, pooling, reader.model.device
 
     def read(self, layers: list[int], items: np.ndarray) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """All layers of one pass."""
-        states, mask = self.reader.read(items)
+        states, mask = self.reader.read_all(items)[self.pooling]
         wanted = states if len(layers) == len(states) else states[layers]
         yield slice(0, len(layers)), wanted, mask
 
@@ -181,15 +174,13 @@ def plan_storage(poolings: Sequence[str], layers: int, lengths: Sequence[int], w
 class StateCache:
     """Runs the model once over all items and keeps what the plan says."""
 
-    def __init__(
-        self, reader: ModelReader, plan: StoragePlan, items: int, folder: Path | None, remote: Parts | None = None
-    ) -> None:
-        """`items` are numbered in a random order: the first of them, which set float16's scale, are like all others.
+    def __init__(self, reader: ModelReader, plan: StoragePlan, folder: Path | None, remote: Parts | None = None) -> None:
+        """Items are numbered in a random order: the first of them, which set float16's scale, are like all others.
 
         `remote` reads parts of the items instead of `reader`: by an engine's workers, say.
         """
         self.reader, self.plan, self.folder, self.remote = reader, plan, folder, remote
-        self.order = np.arange(items)
+        self.order = np.arange(len(reader.lengths))
         self._stores: dict[str, Tensor] = {}
         self._halves: dict[str, tuple[Tensor, Tensor]] = {}
         self._files: dict[str, np.memmap] = {}
@@ -205,12 +196,12 @@ class StateCache:
         device = self.reader.model.device
         if self.stored_poolings:
             self._fill(bar)
-        lengths = torch.tensor(self.reader.source.lengths)
+        lengths = torch.tensor(self.reader.lengths)
         ragged = int(lengths.min()) < int(lengths.max())
         out: dict[str, States] = {}
         for pooling, how in self.plan.how.items():
             if how == "none":
-                out[pooling] = RecomputedStates(PooledReader(self.reader, pooling), device)
+                out[pooling] = RecomputedStates(self.reader, pooling)
                 continue
             store = _near(self._stores[pooling], device)
             mask = torch.arange(store.shape[2]) < lengths[:, None] if pooling == "tokens" and ragged else None
@@ -242,14 +233,14 @@ class StateCache:
 
     def _store(self, pooling: str) -> Tensor:
         """Room for one pooling, in a file where there is a folder."""
-        source = self.reader.source
-        tokens = max(source.lengths) if pooling == "tokens" else 1
+        lengths = self.reader.lengths
+        tokens = max(lengths) if pooling == "tokens" else 1
         shape = (len(self.reader.sites), len(self.order), tokens, self.reader.model.width)
         dtype = self.plan.how[pooling]
         if self.folder is None:
             device = self.reader.model.device
             room = device if device.type == "cuda" and _fits(shape, dtype, device) else torch.device("cpu")
-            make = torch.empty if min(source.lengths) == max(source.lengths) else torch.zeros
+            make = torch.empty if min(lengths) == max(lengths) else torch.zeros
             return make(shape, dtype=getattr(torch, dtype), device=room)
         file = self.folder / f"{pooling}.{dtype}"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,17 +2,15 @@
 
 Each probe has parameters and moments of its own, starts from the same values and sees the same items in the same order: a layer
 trained alone with the same seed becomes the same probe. The validation part alone decides which learning rate a layer gets and
-after which epoch it is taken; the test part is not read here. A training that was stopped is a file: parameters and moments as
-safetensors, what was seen on the validation part as JSON.
+after which epoch it is taken; the test part is not read here. A training that was stopped is a file.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +45,13 @@ class ProbeRecipe:
     weight_decay: float = 0.1
     seed: int = 0
 
-    @staticmethod
-    def batch_for(items: int) -> int:
-        """Items per step where nothing is said: 256, fewer of a small training part so that an epoch has about 16 steps.
+    def batch_for(self, items: int) -> int:
+        """Items per step; where nothing is said 256, fewer of a small training part so that an epoch has about 16 steps.
 
-        >>> ProbeRecipe.batch_for(60000), ProbeRecipe.batch_for(1000), ProbeRecipe.batch_for(50)
+        >>> ProbeRecipe().batch_for(60000), ProbeRecipe().batch_for(1000), ProbeRecipe().batch_for(50)
         (256, 62, 32)
         """
-        return min(256, max(32, items // 16))
+        return self.batch or min(256, max(32, items // 16))
 
     def check(self) -> None:
         """Refuse what cannot work."""
@@ -132,17 +129,10 @@ class Phase:
     epoch: int = 0
     seconds: float = 0.0
 
-
-@dataclass(frozen=True)
-class TrainedHeads:
-    """One probe per layer, and how it was chosen."""
-
-    parameters: Parameters  # (L, 1, …)
-    rate: np.ndarray
-    validation: np.ndarray
-    epoch: np.ndarray
-    epochs: np.ndarray
-    seconds: float
+    @property
+    def last(self) -> np.ndarray:
+        """The last epoch that each layer was trained for."""
+        return np.where(self.stopped > 0, self.stopped, self.epoch)
 
 
 @dataclass(frozen=True)
@@ -157,14 +147,18 @@ class Task:
     validation: np.ndarray
     norms: Statistics
     recipe: ProbeRecipe
-    batch: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "batch", self.recipe.batch or ProbeRecipe.batch_for(len(self.train)))
+    @property
+    def batch(self) -> int:
+        """Items per step."""
+        return self.recipe.batch_for(len(self.train))
 
 
-def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase], None] = lambda phase: None) -> TrainedHeads:
-    """Try the learning rates, then train every layer with its own until all have stopped. `phase` is where to go on."""
+def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase], None] = lambda phase: None) -> Phase:
+    """Try the learning rates, then train every layer with its own until all have stopped. `phase` is where to go on.
+
+    `best` of what is returned has one probe per layer (L, 1, …).
+    """
     recipe = task.recipe
     if phase is None:
         rates = np.tile(recipe.learning_rates, (len(task.places), 1))
@@ -177,8 +171,7 @@ def train(task: Task, phase: Phase | None = None, after_epoch: Callable[[Phase],
     _go_on(task, phase, recipe.epochs, recipe.patience, after_epoch)
     if (phase.at == 0).any():
         raise LayerscopeError("the loss of a probe is not finite. Use smaller learning_rates=, or final_norm='applied'.")
-    last = np.where(phase.stopped > 0, phase.stopped, phase.epoch)
-    return TrainedHeads(phase.best, phase.rates[:, 0], phase.accuracy[:, 0], phase.at[:, 0], last, phase.seconds)
+    return phase
 
 
 def _begin(task: Task, rates: np.ndarray, trial: bool) -> Phase:
@@ -309,48 +302,28 @@ def rank_classes(task: Task, parameters: Parameters, items: np.ndarray) -> np.nd
 
 
 _TENSORS = ("parameters", "first", "second", "best")
-_ARRAYS = ("rates", "live", "accuracy", "loss", "at", "stopped")
 
 
 def write_phase(file: Path, phase: Phase) -> None:
     """Write a training after an epoch; the file is whole or not there."""
-    from safetensors.torch import save
-
-    tensors = {f"{group}/{name}": v.cpu().contiguous() for group in _TENSORS for name, v in getattr(phase, group).items()}
-    tensors |= {f"seen/{name}": torch.from_numpy(np.ascontiguousarray(getattr(phase, name))) for name in _ARRAYS}
-    facts = {"trial": json.dumps(phase.trial), "epoch": str(phase.epoch), "seconds": str(phase.seconds)}
-    tensors["facts"] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
-    checked.write_bytes(file, save(tensors))
-
-
-def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load
-
-    try:
-        tensors = load(checked.read_bytes(file))
-        if "facts" not in tensors:
-            raise ValueError("an earlier version wrote it")
-    except checked.DamagedFileError:
-        raise
-    except Exception as error:  # of many kinds, from a file that can say anything
-        raise checked.DamagedFileError(file, str(error)) from error
-    return tensors
+    held = {name: value for name, value in vars(phase).items() if name not in _TENSORS}
+    held |= {f"{group}/{name}": value.cpu() for group in _TENSORS for name, value in getattr(phase, group).items()}
+    checked.write_arrays(file, {name: np.asarray(value) for name, value in held.items()})
 
 
 def read_phase(file: Path, device: torch.device) -> Phase | None:
-    """The training that an earlier attempt left; None where there is none, or a damaged one, which is removed."""
-    tensors = checked.read_or_discard(file, _read_tensors)
-    if tensors is None:
+    """The training that an earlier attempt left; None where there is none, or a damaged one, which is set aside."""
+    arrays = checked.read_or_discard(file, checked.read_arrays)
+    if arrays is None:
         return None
-    facts = json.loads(bytes(tensors.pop("facts").tolist()))
-    groups: dict[str, dict[str, torch.Tensor]] = {group: {} for group in _TENSORS}
-    for key, value in tensors.items():
-        group, name = key.split("/", 1)
-        if group in groups:
-            groups[group][name] = value.to(device)
-    arrays = {name: tensors[f"seen/{name}"].numpy().copy() for name in _ARRAYS}
-    parts: dict[str, Any] = {**groups, **arrays}
-    return Phase(trial=json.loads(facts["trial"]), epoch=int(facts["epoch"]), seconds=float(facts["seconds"]), **parts)
+    parts: dict[str, Any] = {group: {} for group in _TENSORS}
+    for key, value in arrays.items():
+        group, slash, name = key.partition("/")
+        if slash:
+            parts[group][name] = torch.from_numpy(value).to(device)
+        else:
+            parts[key] = value if value.ndim else value.item()
+    return Phase(**parts)
 
 
 KNN = "knn"
@@ -420,7 +393,7 @@ def fit(
     With a `file` a stopped training goes on from its last written epoch.
     """
     places = list(layers)
-    batch = recipe.batch or ProbeRecipe.batch_for(len(split.train))
+    batch = recipe.batch_for(len(split.train))
     if probe == KNN:
         return vote(states, labels, split, places, classes, 2 * batch)
     head = HEADS[probe](model.width, head_count(model), classes)
@@ -436,6 +409,6 @@ def fit(
             written = time.perf_counter()
         tell(phase)
 
-    trained = train(task, earlier, after)
-    ranks = rank_classes(task, trained.parameters, split.test)
-    return Predictions(ranks, trained.validation, trained.rate, trained.epoch, trained.epochs, trained.seconds)
+    done = train(task, earlier, after)
+    ranks = rank_classes(task, done.best, split.test)
+    return Predictions(ranks, done.accuracy[:, 0], done.rates[:, 0], done.at[:, 0], done.last, done.seconds)

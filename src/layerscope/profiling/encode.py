@@ -102,10 +102,7 @@ def fits_on_device(device: torch.device, vectors: int, width: int) -> bool:
 
 @dataclass
 class ProfileTask:
-    """What one profile runs: a model, items, settings and where. With a `recipe`, the engine's workers run the model.
-
-    `on_shard(plan, store)` is called after each shard that is written to disk.
-    """
+    """What one profile runs: a model, items, settings and where. With a `recipe`, the engine's workers run the model."""
 
     model: LoadedModel
     items: Items
@@ -113,11 +110,13 @@ class ProfileTask:
     batch_size: int | None = None
     engine: Engine = field(default_factory=LocalEngine)
     recipe: ModelRecipe | None = None
-    on_shard: Callable[[Plan, ShardStore], None] | None = None
 
     def __post_init__(self) -> None:
         self.sites: list[Site] = expand_sites(self.config.sites, self.model.anatomy)
         self.reader: ItemReader = self.model.open_items(self.items, self.config.read_settings)
+
+    def on_shard(self, plan: Plan, store: ShardStore | MemoryStore) -> None:
+        """A shard is in the store."""
 
     @cached_property
     def device(self) -> torch.device:
@@ -253,15 +252,11 @@ def _encode_here(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore,
         if task.model.device.type == "cuda":  # a GPU would have to wait for texts and disks
             shards = [plan.shards[i] for i in missing]
             prefetcher = stack.enter_context(Prefetcher(task.reader, plan, shards, task.config.view_settings))
-        in_memory = isinstance(store, MemoryStore)
-        encoder = ShardEncoder(
-            task.reader, task.model, reducer, task.config, task.batch_size, on_device=in_memory, prefetcher=prefetcher
-        )
-        background = prefetcher is not None and not in_memory
-        write = stack.enter_context(BackgroundWriter(store)) if background else store.write
+        encoder = ShardEncoder(task.reader, task.model, reducer, task.config, task.batch_size, prefetcher=prefetcher)
+        write = stack.enter_context(BackgroundWriter(store)) if prefetcher is not None else store.write
         for index in missing:
             write(index, encoder.run(plan, plan.shards[index], bar.advance))
-            _notify(task, plan, store)
+            task.on_shard(plan, store)
         return encoder.empty_views
 
 
@@ -274,13 +269,8 @@ def _encode_by_workers(
     for i, (shard, more) in task.engine.run(work, missing, bar.advance):
         store.write(missing[i], shard)
         empty += more
-        _notify(task, plan, store)
-    return empty
-
-
-def _notify(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore) -> None:
-    if task.on_shard is not None and isinstance(store, ShardStore):
         task.on_shard(plan, store)
+    return empty
 
 
 def _residual_error(task: ProfileTask, plan: Plan) -> float | None:

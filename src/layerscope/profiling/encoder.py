@@ -60,7 +60,7 @@ class ShardEncoder:
     """Runs shards through a model.
 
     On a GPU a shard's results stay on the device until all its batches are queued: the host waits once per shard (`run`), or
-    for a shard while the next one's passes are queued (`run_items`, `run_views`, `queue`, `finish`). With `on_device` the
+    for a shard while the next one's passes are queued (`run_items_of`, `run_views`, `queue`, `finish`). With `on_device` the
     pooled vectors stay there for good, and token measures whose kernel is still being compiled are put off until `settled`. With
     a `prefetcher`, rows are read before they are asked for.
     """
@@ -84,14 +84,10 @@ class ShardEncoder:
 
     def run(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> Shard:
         """Encode one shard's items and their views. `advance(n)` is told of n more done."""
-        pending = self.run_items(plan, shard, advance)
+        pending = self.run_items_of(plan, [shard], advance)[0]
         if self.config.n_views:
             self.run_views(plan, pending, advance)
         return self.finish(self.queue(pending))
-
-    def run_items(self, plan: Plan, shard: np.ndarray, advance: Callable[[int], None]) -> PendingShard:
-        """Run the items of a shard."""
-        return self.run_items_of(plan, [shard], advance)[0]
 
     def run_items_of(
         self,

@@ -40,57 +40,6 @@ from layerscope.store.folder import Session, config_key
 from layerscope.version import VERSION
 
 
-def make_manifest(
-    task: ProfileTask, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]
-) -> dict[str, Any]:
-    """The manifest of a profile."""
-    anatomy, config = task.model.anatomy, task.config
-    used = plan.lengths[plan.lengths > 0]
-    counts = {
-        "prompts": plan.n_prompts,
-        "dropped": {**task.items.dropped, **({"no_tokens": plan.no_tokens} if plan.no_tokens else {})},
-        "truncated": int(plan.truncated.sum()),
-        "tokens": {"shortest": int(used.min()), "median": float(np.median(used)), "longest": int(used.max())},
-        "undefined": builder.undefined,
-        "flat_differences": builder.flat,
-        "empty_views": facts["empty_views"],
-    }
-    engine = facts.get("engine") or {"name": task.engine.name}
-    devices = engine.get("devices") or [str(task.device)]  # workers say where their models were
-    return command.make_manifest(
-        Profile.kind,
-        model=task.model.identity,
-        corpus={"name": task.items.name, "fingerprint": task.items.fingerprint, **task.items.source},
-        conventions={
-            "layer": LAYER,
-            **Reading(config.final_norm, plan.max_length, anatomy.final_norm_name).as_conventions(),
-            "pooling": "mean over all tokens the tokenizer gives, special tokens included",
-            "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
-            "padding": "right, masked out of every number",
-            "sites": list(config.sites),
-            "views": config.n_views,
-            "augmenter": config.augmenter if config.n_views else None,
-            "seed": config.seed,
-            "preset": config.preset,
-            "precision": _precision(devices, config.options),
-            "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
-            "metrics": dict(vars(config.options)),
-            **({"plugins": plugins} if (plugins := config.as_dict().get("plugins")) else {}),
-            "residual_error": facts["residual_error"],
-            **task.reader.conventions(config.view_settings),
-        },
-        counts=counts,
-        warnings=_warnings(task, plan, builder),
-        environment=command.environment(
-            device=", ".join(devices),
-            threads=torch.get_num_threads(),
-            engine=engine,
-            eigenvalues=solvers_used(task.metrics_device),
-        ),
-        seconds={**seconds, "resumed_prompts": facts["resumed_prompts"]},
-    )
-
-
 def _warnings(task: ProfileTask, plan: Plan, builder: TableBuilder) -> list[str]:
     kind = task.items.kind
     out = [*builder.warnings, *task.items.warnings(), *task.reader.warnings()]
@@ -248,7 +197,6 @@ class Job(ProfileTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.on_shard = self._notify_observer
         self.identity = {
             "model": model_key(self.model.identity),
             "corpus": self.items.fingerprint,
@@ -256,8 +204,9 @@ class Job(ProfileTask):
             "layerscope": VERSION,
         }
 
-    def _notify_observer(self, plan: Plan, store: ShardStore) -> None:
-        if self.observer is not None:
+    def on_shard(self, plan: Plan, store: ShardStore | MemoryStore) -> None:
+        """Tell who follows the run; only what is on disk can be looked at."""
+        if self.observer is not None and isinstance(store, ShardStore):
             self.observer.update(self, plan, store)
 
     def run_in(self, folder: RunFolder, bar: Progress, overwrite: bool, request_key: str | None) -> Profile:
@@ -303,7 +252,51 @@ class Job(ProfileTask):
 
     def manifest(self, plan: Plan, builder: TableBuilder, facts: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
         """What the run says about itself."""
-        return make_manifest(self, plan, builder, facts, seconds)
+        anatomy, config = self.model.anatomy, self.config
+        used = plan.lengths[plan.lengths > 0]
+        counts = {
+            "prompts": plan.n_prompts,
+            "dropped": {**self.items.dropped, **({"no_tokens": plan.no_tokens} if plan.no_tokens else {})},
+            "truncated": int(plan.truncated.sum()),
+            "tokens": {"shortest": int(used.min()), "median": float(np.median(used)), "longest": int(used.max())},
+            "undefined": builder.undefined,
+            "flat_differences": builder.flat,
+            "empty_views": facts["empty_views"],
+        }
+        engine = facts.get("engine") or {"name": self.engine.name}
+        devices = engine.get("devices") or [str(self.device)]  # workers say where their models were
+        return command.make_manifest(
+            Profile.kind,
+            model=self.model.identity,
+            corpus={"name": self.items.name, "fingerprint": self.items.fingerprint, **self.items.source},
+            conventions={
+                "layer": LAYER,
+                **Reading(config.final_norm, plan.max_length, anatomy.final_norm_name).as_conventions(),
+                "pooling": "mean over all tokens the tokenizer gives, special tokens included",
+                "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
+                "padding": "right, masked out of every number",
+                "sites": list(config.sites),
+                "views": config.n_views,
+                "augmenter": config.augmenter if config.n_views else None,
+                "seed": config.seed,
+                "preset": config.preset,
+                "precision": _precision(devices, config.options),
+                "intervals": "95 %: bootstrap over prompts; spectra: 20 folds of prompts left out; DiME: over permutations",
+                "metrics": dict(vars(config.options)),
+                **({"plugins": plugins} if (plugins := config.as_dict().get("plugins")) else {}),
+                "residual_error": facts["residual_error"],
+                **self.reader.conventions(config.view_settings),
+            },
+            counts=counts,
+            warnings=_warnings(self, plan, builder),
+            environment=command.environment(
+                device=", ".join(devices),
+                threads=torch.get_num_threads(),
+                engine=engine,
+                eigenvalues=solvers_used(self.metrics_device),
+            ),
+            seconds={**seconds, "resumed_prompts": facts["resumed_prompts"]},
+        )
 
     def _shard_size(self) -> int:
         model, sizes = self.model, (len(self.sites), self.config.n_views)

@@ -389,22 +389,16 @@ class TableBuilder:
         return self._order.values(metric.from_field(self.numbers.row(metric.field(sink), index)), sink)
 
     def _estimates(self, metric: Any, data: Any) -> _Estimates:
-        if metric.info.level == "views" and len(data) < 2:
-            raw = Estimate(math.nan, len(data), self.width, undefined=len(data))
-        elif is_plugin(type(metric)):
-            return self._plugin_estimates(metric, data)
-        else:
-            raw = metric.estimate(data)
-        return raw, [raw if by == "raw" else metric.normalized(data, raw, by) for by in metric.info.normalizations]
-
-    def _plugin_estimates(self, metric: Any, data: Any) -> _Estimates:
-        """Of a metric from outside: if it fails now, after all the encoding, only its own values are lost."""
+        """One metric. If one from outside fails now, after all the encoding, only its own values are lost."""
+        few = metric.info.level == "views" and len(data) < 2
         try:
-            raw = metric.estimate(data)
+            raw = Estimate(math.nan, len(data), self.width, undefined=len(data)) if few else metric.estimate(data)
             if not isinstance(raw, Estimate):
                 raise TypeError(f"estimate returned {type(raw).__name__}, not an Estimate")
             return raw, [raw if by == "raw" else metric.normalized(data, raw, by) for by in metric.info.normalizations]
         except Exception as error:
+            if not is_plugin(type(metric)):
+                raise
             self._failed.setdefault(metric.info.name, f"{type(error).__name__}: {error}")
             nothing = Estimate(math.nan, 0, self.width, undefined=len(data))
             return nothing, [nothing] * len(metric.info.normalizations)

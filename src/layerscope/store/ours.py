@@ -26,7 +26,7 @@ TABLES, FILES = "tables", "files"
 SHARDS = "shards"
 # In that folder of an unfinished run: its shards, states that are filled in where they lie, and what probes have learned.
 _WORKING = re.compile(
-    r"(\d{6}\.(pooled\.npy|values\.npz)|[a-z]+\.(b?float\d\d|answers\.npz|training\.safetensors|scale\.npz)|kept\.json)(\.damaged)*"
+    r"(\d{6}\.(pooled\.npy|values\.npz)|[a-z]+\.(b?float\d\d|answers\.npz|training\.(npz|safetensors)|scale\.npz)|kept\.json)(\.damaged)*"
 )
 
 
