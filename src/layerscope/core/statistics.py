@@ -6,7 +6,6 @@ Needs numpy only. Everything random takes a seed. What is undefined is NaN, neve
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,10 +20,6 @@ Seed = int | Sequence[int]
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: half the width of a 95 % interval, in standard deviations."""
 
-_NUMBER = r"[+\-−]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan)"
-_TOLD = re.compile(rf"^\s*(?P<value>{_NUMBER})(?:\s*\(\s*(?P<low>{_NUMBER})\s+to\s+(?P<high>{_NUMBER})\s*\))?\s*$")
-
-
 INTERVAL = ("ci_low", "ci_high")
 """The columns of a table that hold a value's 95 % interval."""
 
@@ -35,8 +30,6 @@ class Interval:
 
     >>> print(Interval(0.5, 0.25, 0.75, n=12))
     +0.50 (+0.25 to +0.75)
-    >>> Interval.parse("+0.50 (+0.25 to +0.75)").sign
-    1
     """
 
     value: float
@@ -91,15 +84,6 @@ class Interval:
 
     def __str__(self) -> str:
         return self.format()
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """From what `format` writes; a bare number has no bounds."""
-        match = _TOLD.match(text.split(" (no interval")[0])
-        if match is None:
-            raise ValueError(f"not an interval: {text!r}. It is written as 'value (low to high)'.")
-        value, low, high = (math.nan if part is None else float(part.replace("−", "-")) for part in match.groups())
-        return cls(value, low, high)
 
 
 # --- ranks ---------------------------------------------------------------------------------------------------------------------

@@ -283,3 +283,19 @@ def has_checksum(path: Path) -> bool:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - len(_MAGIC)))
         return stream.read() == _MAGIC
+
+
+def is_checked(path: Path) -> bool:
+    """Whether a file carries a checksum of its own; raises where it is damaged. Without one, what can be read is enough."""
+    if path.suffix == ".json":
+        read_checked_json(path)
+        return CHECKSUM in read_json(path, error=RunFolderError)
+    if path.suffix == ".npy":
+        array = CheckedArray.open(path)
+        array.read()
+        return array.sums is not None
+    if path.suffix == ".npz":
+        read_arrays(path)
+    elif has_checksum(path):
+        read_bytes(path)
+    return has_checksum(path)

@@ -22,7 +22,7 @@ from layerscope.core.runs import MANIFEST, read_manifest
 from layerscope.core.untrusted import is_plain_name, sha256_of
 from layerscope.errors import RunFolderError, clean_name
 from layerscope.store import atomic, checked
-from layerscope.store.locks import RUN_LOCK, lock_holder, run_lock
+from layerscope.store.locks import RUN_LOCK, run_lock
 from layerscope.store.ours import SHARDS, TABLES, records, remove_ours
 from layerscope.store.verify import DAMAGED, Check, check_run, check_table
 from layerscope.version import VERSION
@@ -75,10 +75,6 @@ class Session:
         owned = [name for name in self.start["owned"] if (self.folder.path / name).exists()]
         return {**self.start, **manifest, "status": "complete", "owned": owned}
 
-    def complete(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Write the manifest of the finished run, and return it as written."""
-        return self.folder.write_manifest(self.completed(manifest))
-
 
 class RunFolder:
     """One folder for one run. The manifest says what the run is; the same configuration resumes it, another is refused.
@@ -88,7 +84,7 @@ class RunFolder:
             return Profile.load(folder.path)
         …
         folder.write_table("profile", table)
-        session.complete({"model": …})
+        folder.write_manifest(session.completed({"model": …}))
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -107,16 +103,6 @@ class RunFolder:
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of whatever run is here, or None in a new folder."""
         return read_manifest(self.path)
-
-    @property
-    def status(self) -> str:
-        """`empty` (no run), `complete`, `running` (a process writes it now) or `stopped` (the same command resumes it)."""
-        manifest = self.manifest()
-        if manifest is None:
-            return "empty"
-        if is_complete(manifest):
-            return "complete"
-        return "stopped" if lock_holder(self.path) is None else "running"
 
     def write_manifest(self, manifest: dict[str, Any]) -> dict[str, Any]:
         """Write the manifest, and return it as written: with its checksum and those of its tables and figures."""

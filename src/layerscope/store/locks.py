@@ -76,13 +76,8 @@ def in_use(folder: Path, otherwise: Callable[[], None] | None = None) -> bool:
     try:
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder / USED, os.O_RDWR | _NO_LINK)
-        if descriptor is not None and fcntl is not None:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            except OSError:
-                pass  # no locks on this disk
+        if descriptor is not None and _flock(descriptor) is False:
+            return True
         if otherwise is not None:
             with contextlib.suppress(FileNotFoundError):
                 otherwise()
@@ -151,22 +146,6 @@ def lock_beside(out: Path, kind: str) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # another process is there, or a run was stopped that can go on
             os.rmdir(work)
-
-
-def lock_holder(folder: Path) -> dict[str, Any] | None:
-    """Who writes a run's folder now: `pid`, `host` and `since`; None where nobody does."""
-    path = folder / RUN_LOCK
-    try:
-        descriptor = os.open(path, os.O_RDWR | _NO_LINK)
-    except OSError:
-        return None
-    try:
-        locked = _flock(descriptor)
-        holder = _read_holder(path)
-        free = locked is True or (locked is None and _is_gone(holder))  # left behind by a process that was killed
-        return None if free else holder
-    finally:
-        os.close(descriptor)
 
 
 def _lock_run(path: Path, about: Path) -> tuple[int, bool]:

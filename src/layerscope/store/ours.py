@@ -80,11 +80,6 @@ def _is_ours(path: Path, recorded: dict[Path, str]) -> bool:
     if path in recorded:
         return sha256_of(path) == recorded[path]
     try:
-        if path.suffix == ".json":
-            return matches_checksum(read_json(path, error=RunFolderError)) is True
-        if path.suffix == ".npy":
-            array = checked.CheckedArray.open(path)
-            return array.sums is not None and array.read() is not None
-        return checked.has_checksum(path) and checked.read_bytes(path) is not None
+        return checked.is_checked(path)
     except RunFolderError:
         return False

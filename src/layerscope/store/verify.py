@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.runs import MANIFEST, NewerVersionError, read_manifest
-from layerscope.core.untrusted import CHECKSUM, is_plain_name, read_json, sha256_of
+from layerscope.core.untrusted import CHECKSUM, is_plain_name, sha256_of
 from layerscope.errors import RunFolderError
 from layerscope.store import checked
 from layerscope.store.checked import DamagedFileError, UnreadableFileError
@@ -91,23 +91,10 @@ def _check_inside(folder: Path) -> Iterator[Check]:
 
 
 def _checked(path: Path, manifest: dict[str, Any]) -> Check:
-    known = True
     try:
         if manifest:
             check_table(path, manifest)
-        elif path.suffix == ".json":
-            checked.read_checked_json(path)
-            known = CHECKSUM in read_json(path, error=RunFolderError)
-        elif path.suffix == ".npz":
-            checked.read_arrays(path)
-        elif path.suffix == ".npy":
-            array = checked.CheckedArray.open(path)
-            known = array.sums is not None
-            array.read()
-        else:
-            known = checked.has_checksum(path)
-            if known:
-                checked.read_bytes(path)
+        known = bool(manifest) or checked.is_checked(path) or path.suffix == ".npz"  # which has its members' own
     except DamagedFileError as error:
         return Check(path, DAMAGED, error.reason)
     except UnreadableFileError:
