@@ -35,7 +35,7 @@ browser: ## Debian's chromium for the report's tests, where it can be had
 	|| echo "no chromium here, and it could not be installed: the report's browser tests are skipped"
 
 demo: $(STAMP) ## improve a real model on unlabeled texts, prove it, export it, and write a report to open
-	$(BIN)/python -m layerscope.demo --out $(DEMO_OUT)
+	$(BIN)/python examples/demo.py --out $(DEMO_OUT)
 
 test: $(STAMP) browser ## lint, type-check and run all tests but the slow ones
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from typing import Any
 import numpy as np
 
 import layerscope
-from layerscope.demo import few_shot_accuracy
 from layerscope.evaluation.tasks.catalogue import TASKS, fetch
 from layerscope.improving.judging import Panel
 from layerscope.selection.judges import ScoredCandidates
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from demo import few_shot_accuracy
 
 TASK = "TrecQuestions"
 ALLOWED = 0.05  # points

@@ -32,7 +32,7 @@ FLOORS = (
     ("studies",),
     ("sweeps",),
     ("__init__",),
-    ("cli", "demo"),
+    ("cli",),
     ("__main__",),
 )
 

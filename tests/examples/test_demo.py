@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from demo import few_shot_accuracy
 
-from layerscope.demo import few_shot_accuracy
 from tests.selection.judges.support import planted
 
 
