@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from layerscope.core.statistics import INTERVAL
 from layerscope.errors import LayerscopeError
-from layerscope.report.drawing import COLORS, escape_math, line_style, logarithmic, new_figure, panel_axes, style_axis
+from layerscope.report.drawing import COLORS, escape_math, line_style, logarithmic, new_figure, panel_axes, sequential, style_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,21 +28,24 @@ def plot_panels(panels: Sequence[Panel], title: str, footnote: str = "") -> Figu
     width = 6.4 if len(panels) == 1 else 4.0 * columns
     figure = new_figure(width, 3.1 * math.ceil(len(panels) / columns) + (1.2 if not panels[0].bars else 0.9))
     labels = list(dict.fromkeys(_base(s.label) for panel in panels for s in panel.series if s.label))
-    colors = _colors(labels, any(panel.ordered for panel in panels))
+    ordered = sequential(len(labels)) if any(panel.ordered for panel in panels) else itertools.cycle(COLORS)
+    colors = dict(zip(labels, ordered, strict=False)) | {"printed": "#BBBBBB"}
+    handles: dict[str, Any] = {}
     for axis, panel in zip(panel_axes(figure, len(panels), columns), panels, strict=True):
         (_bars if panel.bars else _lines)(axis, panel, colors)
         style_axis(axis, escape_math(panel.title), panel.x_label, panel.y_label)
-    handles = _legend(panels, colors)
-    if handles:
-        figure.legend(
-            handles=handles,
-            loc="outside lower center",
-            ncols=min(2 if len(panels) == 1 else 4, len(handles)),
-            frameon=False,
-            fontsize=8,
-        )
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(_base(label), handle)
+    _legend_below(figure, list(handles.values()), 2 if len(panels) == 1 else 4)
     figure.suptitle(escape_math(f"{title}\n{footnote}" if footnote else title), fontsize=9)
     return figure
+
+
+def _legend_below(figure: Any, handles: Sequence[Any], most: int) -> None:
+    """One legend for all axes, at most so many names beside each other."""
+    if handles:
+        beside = max(1, min(most, len(handles)))
+        figure.legend(handles=handles, loc="outside lower center", ncols=beside, frameon=False, fontsize=8)
 
 
 def draw_charts(
@@ -72,13 +74,11 @@ def draw_charts(
     if together and handles:
         # as many beside each other as the figure has room for: a name of 40 letters takes about 3 inches
         fitting = int(figure.bbox.width / figure.dpi / (0.075 * max(map(len, handles)) + 0.6))
-        ordered = sorted(handles.values(), key=lambda handle: handle.get_color() == "grey")
-        beside = max(1, min(4, len(ordered), fitting))
-        figure.legend(handles=ordered, loc="outside lower center", ncols=beside, frameon=False, fontsize=8)
+        _legend_below(figure, sorted(handles.values(), key=lambda handle: handle.get_color() == "grey"), min(4, fitting))
     return drawn
 
 
-_DROPPED = (0, (1, 1.5))
+_DROPPED, _DASHED = (0, (1, 1.5)), (0, (3, 2))
 
 
 def _draw_line(axis: Any, line: Line, color: str, dash: Any, x: str) -> None:
@@ -105,23 +105,13 @@ def _base(label: str) -> str:
     return label.split(" (")[0]
 
 
-def _colors(labels: Sequence[str], ordered: bool) -> dict[str, Any]:
-    if ordered:
-        from matplotlib import colormaps
-
-        return {label: colormaps["viridis"](0.78 * i / max(1, len(labels) - 1)) for i, label in enumerate(labels)}
-    return {label: COLORS[i % len(COLORS)] for i, label in enumerate(labels)}
-
-
 def _lines(axis: Any, panel: Panel, colors: dict[str, Any]) -> None:
     color: Any = "black"
     for series in panel.series:
         color = colors[_base(series.label)] if series.label else color  # without a label: the one before, drawn another way
-        own = series.label.startswith("your run")
-        style: dict[str, Any] = (
-            {"linestyle": (0, (3, 2)), "linewidth": 1.0} if series.dashed else {"linewidth": 2.4 if own else 1.5}
-        )
-        axis.plot(series.x, series.y, color=color, **style)
+        width = 1.0 if series.dashed else 2.4 if series.label.startswith("your run") else 1.5
+        dash = _DASHED if series.dashed else "-"
+        axis.plot(series.x, series.y, color=color, linestyle=dash, linewidth=width, label=escape_math(series.label))
         if series.mark is not None and len(series.x):
             axis.plot(series.x[series.mark], series.y[series.mark], "o", color=color, markersize=5)
 
@@ -131,49 +121,20 @@ def _bars(axis: Any, panel: Panel, colors: dict[str, Any]) -> None:
     width = 0.8 / groups
     for i, series in enumerate(panel.series):
         places = np.arange(len(series.x)) + (i - (groups - 1) / 2) * width
-        color = "#BBBBBB" if series.label == "printed" else colors[_base(series.label)]
-        axis.bar(places, series.y, width * 0.92, color=color)
+        axis.bar(places, series.y, width * 0.92, color=colors[_base(series.label)], label=escape_math(series.label))
         if panel.whiskers:
-            y = np.asarray(series.y)
-            low, high = (np.array(side) for side in zip(*panel.whiskers, strict=True))
-            axis.errorbar(
-                places,
-                y,
-                yerr=[np.maximum(0, y - low), np.maximum(0, high - y)],
-                fmt="none",
-                ecolor="black",
-                elinewidth=0.9,
-                capsize=2,
-            )
+            low, high = np.array(panel.whiskers, float).T - np.asarray(series.y)
+            ends = np.nan_to_num([np.maximum(0, -low), np.maximum(0, high)])  # some have none
+            axis.errorbar(places, series.y, yerr=ends, fmt="none", ecolor="black", elinewidth=0.9, capsize=2)
+    lowest = min(min(series.y) for series in panel.series)
     if panel.level is not None:
-        signs = (1, -1) if min(min(s.y) for s in panel.series) < 0 else (1,)
-        for sign in signs:
-            axis.axhline(sign * panel.level[0], color="black", linewidth=0.9, linestyle=(0, (3, 2)))
-    if min(min(s.y) for s in panel.series) > 30:  # scores: zero says nothing
+        level, words = panel.level
+        axis.axhline(level, color="black", linewidth=0.9, linestyle=_DASHED, label=words)
+        if lowest < 0:
+            axis.axhline(-level, color="black", linewidth=0.9, linestyle=_DASHED)
+    if lowest > 30:  # scores: zero says nothing
         axis.set_ylim(bottom=40)
     axis.set_xticks(np.arange(len(panel.series[0].x)), [escape_math(str(x)) for x in panel.series[0].x])
-
-
-def _legend(panels: Sequence[Panel], colors: dict[str, Any]) -> list[Any]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = []
-    seen = set()
-    for panel in panels:
-        for series in panel.series:
-            base = _base(series.label)
-            if not series.label or base in seen:
-                continue
-            seen.add(base)
-            if panel.bars:
-                handles.append(Patch(color="#BBBBBB" if base == "printed" else colors[base], label=escape_math(series.label)))
-            else:
-                handles.append(Line2D([], [], color=colors[base], label=escape_math(series.label)))
-        if panel.level is not None and panel.level[1] not in seen:
-            seen.add(panel.level[1])
-            handles.append(Line2D([], [], color="black", linewidth=0.9, linestyle=(0, (3, 2)), label=panel.level[1]))
-    return handles
 
 
 NAMES = {
@@ -185,18 +146,11 @@ NAMES = {
 
 
 def correlation_panels(correlations: Correlations) -> list[Panel]:
-    """One panel per measure: a bar per metric, its interval, and the chance level."""
-    from layerscope.atlas.reproduce.base import Panel, Series
+    """One panel per measure."""
+    from layerscope.atlas.reproduce.base import correlation_panel
 
     panels = []
-    for measure in dict.fromkeys(correlations.layers["measure"]):
-        mine = correlations.layers[correlations.layers["measure"] == measure]
-        names: Sequence[str] = [str(m).replace("_", "\n") for m in mine["metric"]]
-        series = Series("one point per layer", names, mine["value"].tolist())
-        whiskers = [
-            (low if low == low else v, high if high == high else v)
-            for low, high, v in mine[[*INTERVAL, "value"]].astype(float).to_numpy()
-        ]
-        level = (float(mine["null_95"].max()), "95 % of unrelated smooth curves lie below")
-        panels.append(Panel(NAMES[measure], "", "", [series], bars=True, whiskers=whiskers, level=level))
+    for measure, mine in correlations.layers.groupby("measure", sort=False):
+        names = [str(metric).replace("_", "\n") for metric in mine["metric"]]
+        panels.append(correlation_panel(NAMES[str(measure)], "one point per layer", names, mine))
     return panels

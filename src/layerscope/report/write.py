@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,7 @@ def write(report: Report, out: str | Path, format: str | None = None) -> Path:
     """Write a report that was put together already."""
     target = Path(out)
     kind = format_of(target, format)
-    writers: dict[str, Callable[[Report], bytes]] = {"html": _html, "md": _markdown}
-    made = writers[kind](report) if kind in writers else _figures(report, kind)
+    made = _made(report, kind)
     atomic.write(target, lambda stream: stream.write(made))
     return target
 
@@ -44,19 +43,16 @@ def format_of(target: Path, given: str | None) -> str:
     return kind
 
 
-def _html(report: Report) -> bytes:
-    from layerscope.report.page import page
+def _made(report: Report, kind: str) -> bytes:
+    """The file's contents. Only what this format needs is loaded."""
+    if kind == "html":
+        from layerscope.report.page import page
 
-    return page(report).encode()
+        return page(report).encode()
+    if kind == "md":
+        from layerscope.report.markdown import markdown
 
-
-def _markdown(report: Report) -> bytes:
-    from layerscope.report.markdown import markdown
-
-    return markdown(report).encode()
-
-
-def _figures(report: Report, kind: str) -> bytes:
+        return markdown(report).encode()
     from layerscope.report.paper import report_bytes
 
     return report_bytes(report, kind)

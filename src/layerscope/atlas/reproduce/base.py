@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.atlas.queries import metric_values, select_scores
-from layerscope.core.statistics import Array, spearman
+from layerscope.core.statistics import INTERVAL, Array, spearman
 from layerscope.core.valley import LEAST_SHARE, find_valley
 from layerscope.correlation import same_tasks
 
@@ -115,6 +115,14 @@ def metric_panels(
         series = [Series(label, table["depth"].tolist(), table["value"].tolist()) for label, table in tables.items()]
         panels.append(Panel(TITLES[metric], "depth (layer / blocks)", "", series, ordered=ordered))
     return panels
+
+
+def correlation_panel(title: str, label: str, names: Sequence[str], rows: pd.DataFrame) -> Panel:
+    """A bar per row of correlations, its interval, and what chance gives."""
+    series = Series(label, names, rows["value"].tolist())
+    whiskers = [(float(low), float(high)) for low, high in rows[[*INTERVAL]].astype(float).to_numpy()]
+    level = (float(rows["null_95"].max()), "95 % of unrelated smooth curves lie below")
+    return Panel(title, "", "", [series], bars=True, whiskers=whiskers, level=level)
 
 
 def score_means(model: str, convention: str, fair: bool = False) -> pd.DataFrame:

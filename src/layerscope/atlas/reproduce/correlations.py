@@ -12,7 +12,7 @@ from functools import lru_cache
 import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series
+from layerscope.atlas.reproduce.base import Item, Panel, Row, correlation_panel
 from layerscope.core.statistics import Interval, holm
 from layerscope.correlation import Correlations, correlate, over_models
 
@@ -107,14 +107,8 @@ def beyond_chance(table: pd.DataFrame) -> tuple[int, str]:
 def bars(model: str, convention: str, measure: str, title: str) -> Panel:
     """One bar per metric, its interval, and what chance gives."""
     table = layer_correlations(model, convention, (measure,) if measure == "dcor" else ("spearman", "kendall", "dcor"))
-    chosen = [pick(table, metric, measure) for metric in ORDER]
-    names = [SHORT.get(metric, metric) for metric in ORDER]
-    series = Series(f"{model}, {convention}", names, [float(row["value"]) for row in chosen])
-    whiskers = [(found.low, found.high) for found in map(Interval.from_row, chosen)]
-    level = max(float(row["null_95"]) for row in chosen)
-    return Panel(
-        title, "", "", [series], bars=True, whiskers=whiskers, level=(level, "95 % of unrelated smooth curves lie below")
-    )
+    chosen = table[table["measure"] == measure].set_index("metric").loc[ORDER]
+    return correlation_panel(title, f"{model}, {convention}", [SHORT.get(metric, metric) for metric in ORDER], chosen)
 
 
 def distance_rows(model: str, convention: str, measures: tuple[str, ...]) -> Iterator[Row]:
