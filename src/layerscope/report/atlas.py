@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from layerscope.core.statistics import Interval
 from layerscope.report.panels import NAMES
-from layerscope.report.text import numeric_table
+from layerscope.report.text import curve_ends, number, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
@@ -28,9 +28,8 @@ def print_models(models: pd.DataFrame, console: Console | None = None) -> None:
     console = console or Console()
     table = numeric_table("model", "layers", "tasks", "all", "MTEB", "wikitext", "imagenet", "probe", words=["model"])
     columns = ["layers", "tasks", "tasks_everywhere", "mteb_datasets", "wikitext", "imagenet", "probe_layers"]
-    for row in models.itertuples():
-        cells = [getattr(row, column) for column in columns]
-        table.add_row(str(row.model), *("–" if not (cell == cell and cell) else str(cell) for cell in map(_known, cells)))
+    for name, *counts in models[["model", *columns]].fillna({"layers": 0}).itertuples(index=False):
+        table.add_row(str(name), *(str(count) if count else "–" for count in counts))
     console.print(table)
     console.print(
         "layers: states, embeddings included · tasks: with an MTEB score, and at all layers · MTEB: its datasets with metrics · "
@@ -39,16 +38,8 @@ def print_models(models: pd.DataFrame, console: Console | None = None) -> None:
     )
 
 
-def _known(value: Any) -> Any:
-    import pandas as pd
-
-    return 0 if pd.isna(value) else int(value)
-
-
 def print_model(summary: dict[str, Any], console: Console | None = None) -> None:
     """One model: its mean score, its tasks, its metrics."""
-    from layerscope.report.text import number, sparkline  # brings torch: the list of models does without
-
     console = console or Console()
     console.print(f"\n[bold]{escape(summary['model'])}[/]  published results, {summary['convention']} convention, scores × 100")
     scores, metrics = summary["scores"], summary["metrics"]
@@ -79,9 +70,7 @@ def print_model(summary: dict[str, Any], console: Console | None = None) -> None
         return
     table = numeric_table("metric", "first → last", "lowest", "highest", "last", words=["metric"])
     for row in metrics["curves"]:
-        low, high = row["lowest"], row["highest"]
-        cells = [f"{number(low['value'])} @ {low['layer']}", f"{number(high['value'])} @ {high['layer']}", number(row["last"])]
-        table.add_row(row["metric"], sparkline(row["values"]), *cells)
+        table.add_row(row["metric"], sparkline(row["values"]), *curve_ends(row["layers"], row["values"]), number(row["last"]))
     console.print(table)
     # image models return their states without the final norm, at the last layer too
     norm = "states without the final norm" if metrics["dataset"] == "imagenet" else "final norm at the last layer only"

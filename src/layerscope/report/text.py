@@ -15,11 +15,14 @@ from layerscope.terminal import headed_table
 _BARS = "▁▂▃▄▅▆▇█"
 
 
+_NAMES = ("metric", "verdict", "site", "first → last", "embed → last layer", "layer 0 → last")  # columns of whole words
+
+
 def numeric_table(*headings: str, words: Sequence[str] = ()) -> Table:
     """Numbers to the right and whole; `words` name the columns that may fold."""
     table = headed_table()
     for heading in headings:
-        left = heading in words or heading in ("metric", "verdict")
+        left = heading in words or heading in _NAMES
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading not in words, overflow="fold")
     return table
 

@@ -16,9 +16,9 @@ from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.report.drawing import escape_math
 from layerscope.report.sources import Block, Chart, Line, Scores, Section, weights_text
-from layerscope.report.text import break_at_slashes, sparkline
+from layerscope.report.text import break_at_slashes, numeric_table, sparkline
 from layerscope.selection.choice import readout_word
-from layerscope.terminal import Console, headed_table, print_notes
+from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
     from layerscope.evaluation.run import Evaluation
@@ -182,11 +182,9 @@ def _best(run: Evaluation, wide: bool) -> Table:
     rows: list[dict[str, Any]] = run.best().to_dict(orient="records")  # type: ignore[assignment]
     many = run.scores.groupby(READOUT_COLUMNS).ngroups > 1
     against = "default_" if many and all(math.isfinite(row["gain_over_default"]) for row in rows) else ""
-    table = headed_table()
-    table.add_column("task", overflow="fold")  # where it is narrow, words give way, not numbers
-    gain = "gain over default [95 %]" if against else "gain over last [95 %]"
-    for heading in ("default" if against else "last", "best", "@ layer", gain):
-        table.add_column(heading, justify="right", no_wrap=True)
+    than = "default" if against else "last"
+    # where it is narrow, words give way, not numbers
+    table = numeric_table("task", than, "best", "@ layer", f"gain over {than} [95 %]", words=["task"])
     if wide or not many:
         table.add_column("tied for best", min_width=13)
     if many and wide:
@@ -213,11 +211,7 @@ def _best(run: Evaluation, wide: bool) -> Table:
 
 def _readouts(run: Evaluation, width: int, names: int) -> Table:
     """Mean over tasks at every layer, one line per readout, the best first; curves of up to `width` characters."""
-    table = headed_table()
-    table.add_column("mean over tasks", overflow="fold")
-    table.add_column("layer 0 → last", no_wrap=True)
-    table.add_column("best", justify="right", no_wrap=True)
-    table.add_column("last", justify="right", no_wrap=True)
+    table = numeric_table("mean over tasks", "layer 0 → last", "best", "last", words=["mean over tasks"])
     lines = []
     for key, group in run.scores.groupby(READOUT_COLUMNS):
         by_task = group.groupby(["task", "layer"])["score"].mean().unstack("task")

@@ -13,8 +13,8 @@ from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.report.drawing import escape_math, new_figure, styles
 from layerscope.report.panels import draw_charts
 from layerscope.report.sources import Block, Chart, Line, Section
-from layerscope.report.text import sparkline
-from layerscope.terminal import Console, headed_table, print_notes
+from layerscope.report.text import numeric_table, sparkline
+from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -160,10 +160,7 @@ def _layers(run: ProbeRun, width: int) -> Table:
     shown = [(probe, metric) for probe in run.probes for metric in ("top1", "top5") if _holds(run, probe, metric)]
     if len(shown) * 19 + 8 > width:
         shown = [(probe, metric) for probe, metric in shown if metric == "top1"]
-    table = headed_table()
-    table.add_column("layer", justify="right", no_wrap=True)
-    for probe, metric in shown:
-        table.add_column(f"{probe}\n{metric.replace('top', 'top-')}", justify="right", no_wrap=True)
+    table = numeric_table("layer", *(f"{probe}\n{metric.replace('top', 'top-')}" for probe, metric in shown))
     curves = [run.curve(probe, metric) for probe, metric in shown]
     for i in range(len(curves[0])):
         cells = []

@@ -21,8 +21,8 @@ from layerscope.profiling.run import entropy_valley
 from layerscope.report.drawing import escape_math, new_figure, styles
 from layerscope.report.panels import draw_charts
 from layerscope.report.sources import Block, Chart, Curves, Line, Section, weights_text
-from layerscope.report.text import curve_ends, number, sparkline
-from layerscope.terminal import Console, headed_table, print_notes
+from layerscope.report.text import curve_ends, number, numeric_table, sparkline
+from layerscope.terminal import Console, print_notes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -220,12 +220,7 @@ def _layer_table(run: Profile, width: int) -> Table:
     sites = raw[["site", "layer"]].drop_duplicates()
     inside = bool(sites["site"].str.count(r"\.").gt(1).any())
     wide = width >= 12 + 16 * len(shown)
-    table = headed_table()
-    table.add_column("layer", justify="right", no_wrap=True)
-    if inside or wide:
-        table.add_column("site", no_wrap=True)
-    for heading, _ in shown:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = numeric_table("layer", *(["site"] if inside or wide else []), *(heading for heading, _ in shown))
     for site, layer in sites.itertuples(index=False):
         cells = []
         for _, column in shown:
@@ -239,14 +234,8 @@ def _layer_table(run: Profile, width: int) -> Table:
 def _curves(run: Profile, width: int) -> Table:
     """One line per metric: its curve, its extremes and, where there is room, what a higher value means."""
     measured = set(run.table["metric"])
-    wide = width >= 150
-    table = headed_table()
-    table.add_column("metric", no_wrap=True)
-    table.add_column("embed → last layer", no_wrap=True)
-    for heading in ("lowest", "highest"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if wide:
-        table.add_column("a higher value means", style="dim")
+    means = ["a higher value means"] if width >= 150 else []
+    table = numeric_table("metric", "embed → last layer", "lowest", "highest", *means, words=means)
     for name, metric in metrics().items():
         if name not in measured:
             continue
@@ -258,6 +247,7 @@ def _curves(run: Profile, width: int) -> Table:
                 table.add_row(label, "undefined at every layer")
                 continue
             extremes = [end + " " * (end[-2] == " ") for end in curve_ends(curve["layer"], values)]
-            meaning = [metric.info.higher_means if sink == "keep" else ""] if wide else []
-            table.add_row(label, sparkline(values, 28 if width < 100 else 48), *extremes, *meaning)
+            meaning = f"[dim]{escape(metric.info.higher_means)}[/]" if sink == "keep" else ""
+            cells = [label, sparkline(values, 28 if width < 100 else 48), *extremes, meaning]
+            table.add_row(*cells[: len(table.columns)])
     return table
