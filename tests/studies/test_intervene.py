@@ -184,7 +184,7 @@ def test_scores_are_taken_under_every_edit_and_never_from_the_common_store(
     texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "layerscope.studies.shared.work.evaluate", partial(evaluate, scoring_workers=0)
+        "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
     )  # no processes to wait for
     data = write_tasks(tmp_path / "data")
     run = study("intervene", planted(), data=texts, tasks=["Pairs"], edits=["remove", "matched"], data_dir=str(data), items=0)

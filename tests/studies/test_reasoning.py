@@ -106,25 +106,6 @@ def test_different_tokens_are_warned_about_and_nonsense_is_refused() -> None:
             study("reasoning", tiny_model("llama"), data=TEXTS, **wrong)
 
 
-def test_the_terminal_shows_one_curve_per_model_and_sink(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    from layerscope.studies.terminal import print_study
-
-    run = study("reasoning", tiny_model("llama"), tiny_model("bert"), data=TEXTS)
-    print_study(run, Console(width=80, highlight=False))
-    lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines) <= 80
-    start = next(i for i, line in enumerate(lines) if "layer 0 → last" in line)
-    assert " ".join(lines[start].split()) == "model position sink prompt entropy, layer 0 → last lowest highest"
-    rows = [line.split() for line in lines[start + 1 : start + 5]]
-    shortest = {m.name: min(len(ids) for ids in m.tokenize(TEXTS).ids) for m in (tiny_model("llama"), tiny_model("bert"))}
-    assert [(row[0], int(row[1]), row[2]) for row in rows] == [
-        (name, shortest[name], sink) for name in ("tiny-llama", "tiny-bert") for sink in ("keep", "drop")
-    ]
-    assert all(len(row[3]) == 4 for row in rows)  # a bar per layer
-
-
 def test_traces_are_greedy_and_followed() -> None:
     """What is written is what transformers' own greedy decoding gives; the verdict speaks about the trace."""
     import torch

@@ -42,7 +42,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     texts = [f"text number {i} about {['rain', 'bread', 'rock'][i % 3]} and more" for i in range(12)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERSCOPE_CACHE", str(place / "cache"))
-        patch.setattr("layerscope.studies.shared.work.evaluate", partial(evaluate, scoring_workers=0))  # no processes to wait for
+        patch.setattr(
+            "layerscope.studies.shared.models.evaluate", partial(evaluate, scoring_workers=0)
+        )  # no processes to wait for
         return study(
             "scores", deep, tiny_model("bert"), data=texts, out=place / "run", max_length=48, final_norm="applied",
             tasks="Pairs,Topics,Ranking", data_dir=str(data), task_texts=20, metrics="prompt_entropy,dataset_entropy,infonce",

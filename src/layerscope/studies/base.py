@@ -125,10 +125,6 @@ class Study(ABC):
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A matplotlib figure like the paper's."""
 
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows whose curves over layers the terminal prints; a study with more settings than that can show picks some."""
-        return table
-
     def identify(self, request: Request) -> Any:
         """What tells these models from others, without loading them; part of the study's key."""
         return [spec.identity(request) for spec in read_specs(request.models)]

@@ -100,12 +100,6 @@ class Finetune(Study):
         }
         return Result(table, verdict(table, options, steps, spec.label), conventions, [])
 
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The first seed's curves before and after."""
-        rows = table[(table["kind"] == "value") & (table["seed"] == table["seed"].min())]
-        rows = rows[rows["step"].isin([0, rows["step"].max()])]
-        return rows.assign(model=[f"step {int(step)}" for step in rows["step"]])
-
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric: dashed before, solid after, a color per seed."""
         rows = table[table["kind"] == "value"]

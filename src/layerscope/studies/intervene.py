@@ -30,11 +30,19 @@ from layerscope.report.drawing import COLORS, style_axis
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.curves import VALUES, mean_of, whole_layer
 from layerscope.studies.shared.figures import Figure, band, draw_panel, grid, head, legend_below
-from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
+from layerscope.studies.shared.models import (
+    Request,
+    Spec,
+    canonical,
+    most_tokens,
+    profile_of,
+    read_specs,
+    runs_elsewhere,
+    score_tasks,
+)
 from layerscope.studies.shared.profiles import VALLEY, Profiles, by_layer, profile_rows
 from layerscope.studies.shared.sink_edit import CONTROLS, EDITS, NONE, SinkActivation, SinkEdit, find_sink_activation
 from layerscope.studies.shared.words import MOVES, in_short, join_words
-from layerscope.studies.shared.work import most_tokens, score_tasks
 
 _METRICS = ["prompt_entropy", "sink_ratio", "sink_first"]
 _SCANNED = 32  # texts that the sink is looked for in
@@ -84,10 +92,6 @@ class Intervene(Study):
         }
         warnings = list(dict.fromkeys(line for run, _, notes in found.values() for line in [*run.manifest["warnings"], *notes]))
         return Result(table, verdict(runs, scores, sink), conventions, warnings)
-
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The curves with all tokens."""
-        return table[table["sink"] != "drop"]
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Prompt entropy and sink ratio under every condition, and scores where there are some."""

@@ -74,11 +74,6 @@ class Reasoning(Study):
             notes.append("the models cut texts into different tokens: position n is not the same place of a text in all of them.")
         return Result(tabulate(measured, request.seed), verdict(measured, request.seed), conventions, notes)
 
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Of each model, the longest prefix that all of its prompts have."""
-        reached = table[table["n"] == table.groupby("model")["n"].transform("max")]
-        return reached[reached["position"] == reached.groupby("model")["position"].transform("max")]
-
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Entropy against position, a color per model, a column per group of layers."""
         colors = model_colors(manifest, table)

@@ -41,10 +41,10 @@ from layerscope.studies.shared.models import (
     folder_name,
     profile_of,
     read_specs,
+    score_tasks,
 )
 from layerscope.studies.shared.profiles import profile_rows
 from layerscope.studies.shared.words import in_short, join_words
-from layerscope.studies.shared.work import score_tasks
 
 RULES = ["dime", "infonce", "dataset_entropy"]  # Table 2's
 MEASURES = ("dcor", "spearman", "kendall")
@@ -84,10 +84,6 @@ class Scores(Study):
         }
         warnings = [f"{each.label}: {line}" for each in found for line in [*each.profile.manifest["warnings"], *each.notes]]
         return Result(table, _verdict(found), conventions, warnings)
-
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The profile's curves."""
-        return table[table["kind"] == "value"]
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """Mean scores by depth; the mean gain of each rule over the last layer."""

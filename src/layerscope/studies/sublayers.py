@@ -36,10 +36,18 @@ from layerscope.spectra import eigvalsh
 from layerscope.studies.base import Result, Study
 from layerscope.studies.shared.curves import SINKS, defined_mean, mean_of, mean_table, means_of, place_of
 from layerscope.studies.shared.figures import Figure, band, grid, head, label_axes
-from layerscope.studies.shared.models import Request, Spec, canonical, profile_of, read_specs, runs_elsewhere
+from layerscope.studies.shared.models import (
+    Request,
+    Spec,
+    canonical,
+    kept_arrays,
+    most_tokens,
+    profile_of,
+    read_specs,
+    runs_elsewhere,
+)
 from layerscope.studies.shared.profiles import by_layer
 from layerscope.studies.shared.words import MOVES, in_short, join_words
-from layerscope.studies.shared.work import kept_arrays, most_tokens
 
 SITES = ("embed", "block.*", "block.*.*")
 STREAM = "stream"  # the block's input
@@ -79,7 +87,7 @@ class Sublayers(Study):
                 "Studies of whole layers (extreme, compare, scale) work; so does another family= that fits the model."
             )
         spec = given if runs_elsewhere(request) else Spec(model, given.label)
-        run = profile_of(request, spec, ["prompt_entropy", "effective_rank", "sink_ratio"], bar, SITES)
+        run = profile_of(request, spec, ["prompt_entropy"], bar, SITES)
         sites = expand_sites(SITES, model.anatomy)
         values = {("prompt_entropy", sink): by_layer(run, "prompt_entropy", sink) for sink in SINKS}
         # of prompts that have tokens, by prompt number
@@ -88,14 +96,13 @@ class Sublayers(Study):
         values |= {("prompt_effective_rank", sink): ranks[sink] for sink in SINKS}
         steps = block_steps(parts, model.anatomy.residual)
         inside = Inside(given.label, sites, steps, model.n_blocks, values)
-        table = pd.concat([tabulate(inside, request.seed), _pooled(run.table, sites, given.label)], ignore_index=True)
+        table = tabulate(inside, request.seed)
         sentences = verdict(inside, request.seed) + [f"This model: {line}" for line in what_is_missing(model.anatomy)]
         conventions = {
             "models": {given.label: model.identity},
             "residual": model.anatomy.residual,
             "rows": "centered-unit",
             "prompt_effective_rank": "exp of the entropy of σ / Σσ of a prompt's token states, rows as for prompt entropy",
-            "effective_rank": "of the mean-pooled prompts",
             "final_norm_where": "on states of the residual stream; branches and norms inside blocks are always raw",
             "sink": "the token with the largest norm, found per prompt and site on states without the final norm",
         }
@@ -117,18 +124,6 @@ class Sublayers(Study):
         label_axes(axes, _SINKS.values(), _METRICS.values(), "depth (block / blocks)")
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
         return head(figure, manifest, table["model"].iloc[0])
-
-
-def _pooled(profile: pd.DataFrame, sites: Sequence[Site], label: str) -> pd.DataFrame:
-    """Effective rank of the pooled prompts and the sink's size, from the profile."""
-    rows = profile[profile["metric"].isin(["effective_rank", "sink_ratio"]) & (profile["normalization"] == "raw")]
-    known = pd.DataFrame([{"site": site.name, "block": site.block, "part": _part(site)} for site in sites])
-    states = rows.merge(known, on="site").assign(model=label, kind="state", step=None)
-    return states[COLUMNS].astype({"layer": "Int64", "block": "Int64"})
-
-
-def _part(site: Site) -> str:
-    return site.part or ("embed" if site.block is None else "output")
 
 
 @dataclass(frozen=True)
@@ -244,7 +239,8 @@ def tabulate(inside: Inside, seed: int) -> pd.DataFrame:
     for metric, sink in inside.values:
         common = {"model": inside.label, "metric": metric, "sink": sink}
         for site in inside.sites:
-            state = {**common, "kind": "state", "block": site.block, "part": _part(site), **place_of(site)}
+            part = site.part or ("embed" if site.block is None else "output")
+            state = {**common, "kind": "state", "block": site.block, "part": part, **place_of(site)}
             settings.append((state, inside.at(metric, sink, site.name)))
         for step in inside.steps:
             own = {**common, "step": step.name, "part": step.kind}

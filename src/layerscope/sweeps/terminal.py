@@ -1,4 +1,4 @@
-"""A sweep or a recipe in the terminal: its steps, how each step ended, and its curves."""
+"""A sweep or a recipe in the terminal: its steps, and how each step ended."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
 from rich.markup import escape
-from rich.table import Table
 
 from layerscope.core.formatting import format_duration
-from layerscope.metrics.registry import few_metrics
-from layerscope.report.text import curve_ends, sparkline
 from layerscope.sweeps.run import Sweep
 from layerscope.terminal import Console, headed_table
 
@@ -40,19 +36,10 @@ def print_step(row: Mapping[str, Any], console: Console | None = None) -> None:
 
 
 def print_sweep(done: Sweep, console: Console | None = None) -> None:
-    """Step by step: how it ended, and its curves from layer 0 to the last, with where they are lowest and highest."""
+    """How each step ended; `layerscope report` shows their curves."""
     console = console or Console(highlight=False)
     for row in done.jobs.to_dict(orient="records"):
         print_step({str(key): value for key, value in row.items()}, console)
-        if row.get("verdict"):
-            continue
-        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for justify in ("left", "left", "right", "right"):
-            table.add_column(justify=justify, no_wrap=True)
-        for name, line, low, high in _curves(done.table[done.table["job"] == row["job"]]):
-            table.add_row(f"  {escape(name)}", line, low, high)
-        if table.row_count:
-            console.print(table)
     print_failed(done, console)
 
 
@@ -61,20 +48,3 @@ def print_failed(done: Sweep, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     for one in done.failed:
         console.print(f"[red]failed[/] {escape(one['job'])}: {escape(one['reason'])}")
-
-
-def _curves(rows: pd.DataFrame) -> list[tuple[str, str, str, str]]:
-    named = next((column for column in ("task", "setting") if rows[column].notna().any()), None)
-    if named is not None:
-        by = ["task", "readout"] if named == "task" else ["setting", "metric"]
-        groups = [(" ".join(map(str, key)), part) for key, part in rows.groupby(by, sort=False)]
-    else:
-        plain = rows[(rows["normalization"] == "raw") & (rows["sink"] == "keep")]
-        groups = [(name, plain[plain["metric"] == name]) for name in few_metrics(plain["metric"])]
-    lines = []
-    for name, part in groups:
-        curve = part.dropna(subset=["value"]).sort_values("layer")
-        if len(curve):
-            low, high = curve_ends(curve["layer"], curve["value"])
-            lines.append((name, sparkline(curve["value"]), low, high))
-    return lines

@@ -1,4 +1,4 @@
-"""The models of a study: how each is written, told apart, loaded and profiled.
+"""The models of a study: how each is written, told apart, loaded, profiled and scored.
 
 A model with settings of its own is written `org/base?bidirectional=true&adapter=org/lora&label=LLM2Vec`; the other models of
 the study are not affected. The settings are those of `layerscope.load`, plus `adapter` (repeatable) and `label`.
@@ -22,12 +22,15 @@ from torch import Tensor
 
 from layerscope.capture import Batch, Site
 from layerscope.core.identity import model_key
+from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.runs import is_reserved, on_disk
 from layerscope.core.untrusted import exists
 from layerscope.data import Corpus
 from layerscope.data.items import content_key
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, UnknownNameError
+from layerscope.evaluation.job import evaluate
+from layerscope.evaluation.run import Evaluation
 from layerscope.forward import read_states
 from layerscope.models import LoadedModel, catalogue, load, open_model
 from layerscope.models.load import identify_files
@@ -169,8 +172,7 @@ def profile_of(
     bar.begin(f"loading {spec.label}|", 1)
     model: Any = spec.model if remote else spec.open(request)
     if not remote:
-        limit = request.max_length if model.max_length is None else min(request.max_length, model.max_length)
-        _note_tokens(folder, tokens_sha256(model, request.texts.texts, limit))
+        _note_tokens(folder, tokens_sha256(model, request.texts.texts, most_tokens(request, model)))
     where: dict[str, Any] = {"model_options": {**request.model_options, **spec.options}, "offline": request.offline}
     run = profile(
         model,
@@ -247,3 +249,41 @@ def _note_tokens(folder: Path, digest: str) -> None:
 
 def _facts_file(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.json")  # hidden: what is seen in there are runs
+
+
+def most_tokens(request: Request, model: LoadedModel) -> int:
+    """How many tokens of a text are read: what was asked for, and no more than the model takes."""
+    return request.max_length if model.max_length is None else min(request.max_length, model.max_length)
+
+
+def kept_arrays(
+    file: Path, measure: Callable[[], dict[str, np.ndarray]], bar: Progress | None = None, units: int = 0
+) -> dict[str, np.ndarray]:
+    """What `measure` gives, from the file if it is there; the bar then moves by what need not be done again."""
+    stored = checked.read_or_discard(file, checked.read_arrays)
+    if stored is None:
+        stored = measure()
+        checked.write_arrays(file, stored)
+    elif bar is not None:
+        bar.advance(units)
+    return stored
+
+
+def score_tasks(request: Request, model: LoadedModel, label: str, **more: Any) -> tuple[Evaluation, list[str]]:
+    """Scores of every layer on the tasks that the options name, and which of them could not be scored."""
+    options = request.options
+    evaluation = evaluate(
+        model,
+        options["tasks"],
+        out=request.work / f"{folder_name(label)}-scores",
+        readouts=[DEFAULT_READOUT],
+        data_dir=options["data_dir"] or None,
+        sample=options["items"] or None,
+        max_length=request.max_length,
+        seed=request.seed,
+        batch_size=request.batch_size,
+        offline=request.offline,
+        progress=False,
+        **more,
+    )
+    return evaluation, [f"{one['task']} could not be scored: {one['reason']}" for one in evaluation.failed]

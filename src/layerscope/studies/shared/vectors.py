@@ -12,8 +12,7 @@ from layerscope.forward import BatchRunner
 from layerscope.metrics import Options
 from layerscope.models import LoadedModel
 from layerscope.progress import Progress
-from layerscope.studies.shared.models import Request
-from layerscope.studies.shared.work import kept_arrays, most_tokens
+from layerscope.studies.shared.models import Request, kept_arrays, most_tokens
 
 FOLDS = 5
 _PENALTIES = (0.001, 0.01, 0.1, 1.0)  # of the mean squared length of centered vectors
