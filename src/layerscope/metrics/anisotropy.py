@@ -29,7 +29,6 @@ class Anisotropy(Metric[PooledRows]):
         bounds=lambda n, d, o: (-1.0 / max(1, n - 1), 1.0),
         bounds_text="−1/(N − 1) to 1",
         citation="Ethayarajh 2019",
-        order=200,
         main=False,
     )
 
@@ -77,7 +76,6 @@ class SpectralAnisotropy(PooledSpectrumMetric):
         bounds=lambda n, d, o: (1.0 / max(1, min(n, d)), 1.0),
         bounds_text="1/min(N, D) to 1",
         citation="Razzhigaev et al. 2024",
-        order=205,
         main=False,
         by_default=False,
     )

@@ -47,7 +47,6 @@ class AlphaReQ(PooledSpectrumMetric):
         bounds=lambda n, d, o: (0.0, math.inf),
         bounds_text="at least 0",
         citation="Agrawal et al. 2022",
-        order=200,
         main=False,
     )
 
@@ -67,7 +66,6 @@ class NESum(PooledSpectrumMetric):
         bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
         bounds_text="1 to min(N − 1, D)",
         citation="He & Ozay 2022",
-        order=200,
         main=False,
     )
 

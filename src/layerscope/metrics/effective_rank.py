@@ -69,7 +69,6 @@ class EntropyRank(PooledSpectrumMetric):
         bounds=rank_bound,
         bounds_text="1 to the effective rank",
         citation="Skean et al. 2025 (corrected Theorem 1)",
-        order=200,
         main=False,
     )
 

@@ -131,7 +131,6 @@ class InfoNCEBound(InfoNCE):
         bounds=lambda n, d, o: (math.log(n) - _bound(n, d, o)[1], math.log(n)),
         bounds_text="at most log N",
         citation="Oord et al. 2018",
-        order=200,
         main=False,
     )
 

@@ -51,7 +51,6 @@ class IntrinsicDimension(Metric[PooledRows]):
         bounds=lambda n, d, o: (0.0, math.inf),
         bounds_text="above 0",
         citation="Facco et al. 2017 (TwoNN); Denti et al. 2022 (its estimator)",
-        order=200,
         main=False,
     )
 

@@ -423,7 +423,6 @@ class LiDARRank(LiDAR):
         bounds=lambda n, d, o: (1.0, float(max(1, min(n - 1, d)))),
         bounds_text="1 to min(N − 1, D)",
         citation=_CITATION,
-        order=200,
         main=False,
     )
 

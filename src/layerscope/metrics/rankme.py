@@ -40,7 +40,6 @@ class RankMe(PooledSpectrumMetric):
         bounds=_bound,
         bounds_text="1 to min(N, D), up to ε",
         citation="Garrido et al. 2023",
-        order=200,
         main=False,
     )
 

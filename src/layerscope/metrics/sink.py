@@ -49,7 +49,6 @@ class SinkFirst(PromptMean):
         bounds=lambda n, d, o: (0.0, 1.0),
         bounds_text="0 to 1",
         citation=_SOURCE,
-        order=200,
         main=False,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,21 +63,16 @@ def across_models(
     curves: Sequence[Curves], scores: Sequence[Scores], pairs: Sequence[PairCorrelations]
 ) -> ModelCorrelations | None:
     """The test over families of models, of each model's reference readout; None where the report has too few families."""
-    found: dict[str, _OverTasks] = {}
+    found: dict[str, Any] = {}
     families: dict[str, str] = {}
     for pair in pairs:
         model = curves[pair.curves].model
         own = pair.over_tasks[pair.over_tasks["readout"] == scores[pair.scores].reference]
         if model not in found and not own.empty:
             kept = own[(own["sink"] == "keep") | ~own["metric"].isin(own.loc[own["sink"] == "keep", "metric"])]
-            found[model] = _OverTasks(kept.drop_duplicates("metric").assign(measure="spearman"))
+            found[model] = SimpleNamespace(over_tasks=kept.drop_duplicates("metric").assign(measure="spearman"))
             families[model] = str(curves[pair.curves].family)
     return over_models(found, families) if len(set(families.values())) >= FEWEST_FAMILIES else None
-
-
-@dataclass
-class _OverTasks:
-    over_tasks: pd.DataFrame
 
 
 def _tables(curve: Curves, score: Scores) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -21,12 +21,13 @@ from layerscope.report.contents import Report
 from layerscope.report.drawing import ON_DARK, ON_LIGHT
 from layerscope.report.headline import BEST, kind_of
 from layerscope.report.notices import convention_rows
-from layerscope.report.sources import Block, Curves, Scores, Source
+from layerscope.report.relations import PairCorrelations
+from layerscope.report.sources import Block, Curves, Line, Scores, Source
 from layerscope.selection import Choice
 from layerscope.version import VERSION
 
 # In reading order: later files use what earlier ones define.
-SCRIPTS = (
+SCRIPTS = [
     "dom",
     "state",
     "scale",
@@ -40,7 +41,7 @@ SCRIPTS = (
     "blocks",
     "tables",
     "main",
-)
+]
 
 
 def page(report: Report) -> str:
@@ -117,25 +118,8 @@ def payload(report: Report) -> dict[str, Any]:
         "scores": [{**_scores(c), **vars(s)} for c, s in zip(report.scores, report.styles[n:], strict=True)],
         "blocks": [_block(block, report.headline.lead) for block in report.blocks],
         "marks": [_mark(choice) for choice in report.marks],
-        "correlations": [
-            {
-                "curves": c.curves,
-                "scores": c.scores,
-                "says": c.says,
-                **_correlations(c.table),
-                "over": [
-                    {**row, **{name: _number(row[name]) for name in ("value", "chance", "p", "z")}}
-                    for row in c.over_tasks.to_dict(orient="records")
-                ],
-            }
-            for c in report.correlations
-        ],
-        "over_models": []
-        if report.over_models is None
-        else [
-            {**row, **{name: _number(row[name]) for name in ("value", "z", "t", "p", "p_adjusted", "same_sign")}}
-            for row in report.over_models.table.to_dict(orient="records")
-        ],
+        "correlations": [_correlations(pair) for pair in report.correlations],
+        "over_models": [] if report.over_models is None else _records(report.over_models.table),
     }
 
 
@@ -154,36 +138,32 @@ def _mark(choice: Choice) -> dict[str, Any]:
 
 def _block(block: Block, headline: str) -> dict[str, Any]:
     """A study, probes, a sweep, or what another package shows."""
-    charts = [
-        {
-            "title": chart.title,
-            "unit": chart.unit,
-            "says": chart.says,
-            "lines": [
-                {
-                    "name": line.name,
-                    "layers": [int(k) for k in line.layers],
-                    "blocks": line.blocks if line.blocks is not None else max(line.layers, default=0),
-                    "v": _numbers(line.values),
-                    "lo": None if line.low is None else _numbers(line.low),
-                    "hi": None if line.high is None else _numbers(line.high),
-                    "note": line.note,
-                }
-                for line in chart.lines
-            ],
-        }
-        for chart in block.charts
-    ]
     return {
         "kind": block.kind,
         "title": block.title,
         "label": block.label,
         "words": block.told(headline),
-        "charts": charts,
+        "charts": [
+            {"title": chart.title, "unit": chart.unit, "says": chart.says, "lines": [_line(line) for line in chart.lines]}
+            for chart in block.charts
+        ],
         "figures": [f"data:image/png;base64,{base64.b64encode(figure).decode()}" for figure in block.figures],
         "chosen": block.choice is not None,
         "tables": [{"title": title, "inline": title in block.inline, **_columns(table)} for title, table in block.tables.items()],
     }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    ends = {short: None if values is None else _numbers(values) for short, values in (("lo", line.low), ("hi", line.high))}
+    blocks = line.blocks if line.blocks is not None else max(line.layers, default=0)
+    layers = [int(k) for k in line.layers]
+    return {"name": line.name, "layers": layers, "blocks": blocks, "v": _numbers(line.values), **ends, "note": line.note}
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as rows; what is no whole number is shortened."""
+    rows = table.to_dict(orient="records")
+    return [{str(name): _number(value) if isinstance(value, float) else value for name, value in row.items()} for row in rows]
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
@@ -205,15 +185,8 @@ def _metric(name: str) -> dict[str, Any]:
     if known is None:  # a published table may hold metrics that layerscope does not compute
         return {"name": name, "title": name, "unit": "", "level": "other", "higher": "", "main": False, "log": False}
     info = known.info
-    return {
-        "name": name,
-        "title": info.title,
-        "unit": info.unit,
-        "level": info.level,
-        "higher": info.higher_means,
-        "main": info.main,
-        "log": info.log_scale,
-    }
+    shown = {"title": info.title, "unit": info.unit, "level": info.level, "higher": info.higher_means}
+    return {"name": name, **shown, "main": info.main, "log": info.log_scale}
 
 
 def _curves(curves: Curves) -> dict[str, Any]:
@@ -283,18 +256,17 @@ def _scores(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _correlations(table: pd.DataFrame) -> dict[str, Any]:
+def _correlations(pair: PairCorrelations) -> dict[str, Any]:
     """Names once, numbers as columns."""
-    out: dict[str, Any] = {}
+    table = pair.table
+    out: dict[str, Any] = {"curves": pair.curves, "scores": pair.scores, "says": pair.says, "over": _records(pair.over_tasks)}
     for name in ("readout", "task", "metric", "sink"):
         words = list(dict.fromkeys(table[name]))
         place = {word: i for i, word in enumerate(words)}
         out[name] = {"words": words, "at": [place[word] for word in table[name]]}
-    out["rho"] = [None if value is None else round(value, 3) for value in _numbers(table["rho"])]
-    out["chance"] = [None if value is None else round(value, 3) for value in _numbers(table["chance"])]
-    out["p"] = _numbers(table["p"])
-    out["n"] = [int(k) for k in table["n"]]
-    return out
+    for name in ("rho", "chance"):
+        out[name] = [None if value is None else round(value, 3) for value in _numbers(table[name])]
+    return {**out, "p": _numbers(table["p"]), "n": [int(k) for k in table["n"]]}
 
 
 def _number(value: Any) -> float | int | None:
