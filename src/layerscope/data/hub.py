@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -442,24 +442,14 @@ def cached_folder(spec: HubSpec) -> Path | None:
 @contextmanager
 def hub_offline(on: bool) -> Iterator[None]:
     """Keep the hub libraries off the network. They read the variable at import, so their copies are set as well."""
-    if not on:
+    with ExitStack() as undo:
+        if on:
+            variable = os.environ.get("HF_HUB_OFFLINE")
+            undo.callback(os.environ.pop if variable is None else os.environ.__setitem__, "HF_HUB_OFFLINE", variable or "")
+            os.environ["HF_HUB_OFFLINE"] = "1"
+            for name, part in (("datasets", "config"), ("huggingface_hub", "constants")):
+                with suppress(ImportError):
+                    place: Any = getattr(importlib.import_module(name), part)
+                    undo.callback(setattr, place, "HF_HUB_OFFLINE", place.HF_HUB_OFFLINE)
+                    place.HF_HUB_OFFLINE = True
         yield
-        return
-    places: list[Any] = []
-    for name, part in (("datasets", "config"), ("huggingface_hub", "constants")):
-        with suppress(ImportError):
-            places.append(getattr(importlib.import_module(name), part))
-    before = [place.HF_HUB_OFFLINE for place in places]
-    variable = os.environ.get("HF_HUB_OFFLINE")
-    try:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        for place in places:
-            place.HF_HUB_OFFLINE = True
-        yield
-    finally:
-        for place, value in zip(places, before, strict=True):
-            place.HF_HUB_OFFLINE = value
-        if variable is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = variable

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from layerscope.core.closing import Closing
 from layerscope.errors import LayerscopeError
@@ -42,22 +42,6 @@ def cores_here() -> int:
 
 class WorkerError(LayerscopeError):
     """A request that a worker could not answer, with the reason."""
-
-
-class Worker(Protocol):
-    """A process that answers what is written to its input."""
-
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-
-    def kill(self) -> None:
-        """End it at once."""
-
-    def wait(self) -> Any:
-        """Until it has ended."""
-
-    def poll(self) -> int | None:
-        """None while it runs."""
 
 
 class WorkerPool(Closing):
@@ -94,7 +78,8 @@ class WorkerPool(Closing):
         for _ in range(self.count):
             child = None
             try:
-                child = start_worker(self._environment)
+                variables, pipe = _variables(self._environment), subprocess.PIPE
+                child = subprocess.Popen(_command("main()"), stdin=pipe, stdout=pipe, env=variables)  # noqa: S603 - our own
                 self._started.append(child)
             except Exception as error:
                 log.warning("a worker process could not be started (%s); its work is done in this process", error)
@@ -190,12 +175,6 @@ def _variables(environment: dict[str, str], more: Iterable[str] = ()) -> dict[st
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
 
 
-def start_worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A worker that waits for requests."""
-    variables = _variables(environment)
-    return subprocess.Popen(_command("main()"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)  # noqa: S603 - our own
-
-
 class Nursery:
     """One process that imports what workers need, is sent their setup, and forks them: it starts while a GPU waits for the views.
 
@@ -285,6 +264,9 @@ class ForkedWorker:
             time.sleep(0.001)
 
 
+Worker = subprocess.Popen[bytes] | ForkedWorker
+
+
 def nurse(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
     """The main program of a nursery: `pipes` are the ends for each worker's requests and answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -325,15 +307,6 @@ def nurse(imports: Sequence[str], pipes: Sequence[tuple[int, int]]) -> None:
             os.wait()
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer requests until there are no more. The first message names the function and holds its setup."""
-    try:
-        module, name, setup = _receive(requests)
-    except EOFError:
-        return
-    answer_all(getattr(importlib.import_module(module), name), setup, requests, answers)
-
-
 def answer_all(answer: Callable[[Any, Any], Any], setup: Any, requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     while True:
@@ -349,11 +322,13 @@ def answer_all(answer: Callable[[Any, Any], Any], setup: Any, requests: IO[bytes
 
 
 def main() -> None:
-    """The main program of a worker."""
+    """The main program of a worker. The first message names the function and holds its setup."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, which then ends it
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
-    serve(sys.stdin.buffer, pipe)
+    with suppress(EOFError):
+        module, name, setup = _receive(sys.stdin.buffer)
+        answer_all(getattr(importlib.import_module(module), name), setup, sys.stdin.buffer, pipe)
 
 
 def _close_all(pipes: Iterable[tuple[int, int]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerscope.core.untrusted import exists
-from layerscope.errors import ModelError, require
+from layerscope.errors import ModelError
 from layerscope.models.source import hub_snapshot
 from layerscope.packages import file_sha256
 
@@ -48,19 +48,11 @@ def locate(spec: str | Path, offline: bool = False) -> Adapter:
     return found
 
 
-def require_peft() -> None:
-    """Say which extra is missing if adapters cannot be applied."""
-    require("applying adapters", "peft", "peft")
-
-
 def apply(module: nn.Module, adapters: Sequence[Adapter]) -> tuple[nn.Module, list[dict[str, Any]]]:
     """Merge each adapter into `module`, in order; returns the module and what identifies the adapters."""
-    require_peft()
-    facts = []
     for adapter in adapters:
         module = _merge(module, adapter.path)
-        facts.append(adapter.facts())
-    return module, facts
+    return module, [adapter.facts() for adapter in adapters]
 
 
 def _merge(module: nn.Module, folder: Path) -> nn.Module:

@@ -18,9 +18,10 @@ from torch import nn
 from layerscope.capture.batches import Batch
 from layerscope.capture.hooks import Capture
 from layerscope.core.sites import Site
+from layerscope.data.images.imageset import pillow
 from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
 from layerscope.data.items import Items
-from layerscope.errors import LayerscopeError, ModelError, UnknownNameError, require
+from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
 from layerscope.models.architectures import ATTENTIONS
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
@@ -273,14 +274,9 @@ def describe_images(model: ImageModel, where: str) -> dict[str, Any]:
     return facts
 
 
-def require_pillow() -> None:
-    """Images are read with Pillow."""
-    require("reading images", "vision", "PIL")
-
-
 def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -> tuple[Any, str]:
     """The image processor of a folder, and in words where it comes from."""
-    require_pillow()
+    pillow()
     file = folder / FILE
     if not file.is_file():
         return default_preparation(config), f"none in {FILE}: layerscope's default"
@@ -307,7 +303,7 @@ def read_processor(folder: Path, config: Any, trust_remote_code: bool = False) -
 
 def default_processor(module: Any) -> PixelPreparation:
     """For a model that came without one."""
-    require_pillow()
+    pillow()
     config = getattr(module, "config", None)
     if getattr(config, "model_type", None) == "imagegpt":
         raise ModelError("ImageGPT reads colors of a palette: pass its ImageGPTImageProcessorPil (with clusters) to wrap().")

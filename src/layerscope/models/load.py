@@ -61,7 +61,7 @@ def load(
         require("spreading a model over devices (device_map)", "device-map", "accelerate")
     target = None if device_map is not None else pick_device(device)
     if adapters:
-        adapting.require_peft()
+        require("applying adapters", "peft", "peft")
     located = [adapting.locate(adapter, offline) for adapter in adapters]
     source = resolve(spec, offline, revision=revision, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     if source.gguf is not None:

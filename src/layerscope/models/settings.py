@@ -28,24 +28,15 @@ def pick_dtype(dtype: str | torch.dtype) -> str | torch.dtype:
     return DTYPES.get(name, name)
 
 
-def devices_here() -> list[str]:
-    """The kinds of device that can be used on this machine."""
-    devices = ["cpu"]
-    if torch.cuda.is_available():
-        devices.append("cuda")
-    if torch.backends.mps.is_available():
-        devices.append("mps")
-    return devices
-
-
 def pick_device(device: str | torch.device | None) -> torch.device:
     """The device asked for, or a GPU where there is one and the CPU elsewhere."""
-    here = devices_here()
+    usable = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    here = [kind for kind, can in usable.items() if can]
     if device is None:
         return torch.device("cuda" if "cuda" in here else "cpu")
     kind = str(device).split(":")[0]
-    if kind not in ("cpu", "cuda", "mps"):
-        raise UnknownNameError("device", str(device), ["cpu", "cuda", "mps"], "A GPU may be numbered: cuda:1.")
+    if kind not in usable:
+        raise UnknownNameError("device", str(device), usable, "A GPU may be numbered: cuda:1.")
     try:
         chosen = torch.device(device)
     except RuntimeError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -17,44 +17,35 @@ from torch import Tensor
 
 
 @contextmanager
-def full_precision(full: bool = True) -> Iterator[None]:
-    """Products of float32 matrices with all their digits (or, with `full=False`, through TF32) inside this block."""
-    if not torch.cuda.is_available():
-        yield
-        return
+def _switched(**wanted: Any) -> Iterator[None]:
+    """Settings of torch's products on a GPU inside this block."""
     switch: Any = torch.backends.cuda.matmul
-    name, wanted = "allow_tf32", not full
+    before = {name: getattr(switch, name) for name in wanted}
+    for name, value in wanted.items():
+        setattr(switch, name, value)
     try:
-        before = switch.allow_tf32
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(switch, name, value)
+
+
+def full_precision(full: bool = True) -> AbstractContextManager[None]:
+    """Products of float32 matrices with all their digits (or, with `full=False`, through TF32) inside a block."""
+    if not torch.cuda.is_available():
+        return nullcontext()
+    try:
+        set_already = torch.backends.cuda.matmul.allow_tf32 is not full
     except RuntimeError:  # torch has two ways to say it, and refuses this one where the user has used the other
-        name, before = "fp32_precision", switch.fp32_precision
-        wanted = "ieee" if full else "tf32"  # type: ignore[assignment]
-    if before == wanted:
-        yield
-        return
-    setattr(switch, name, wanted)
-    try:
-        yield
-    finally:
-        setattr(switch, name, before)
+        return _switched(fp32_precision="ieee" if full else "tf32")
+    return nullcontext() if set_already else _switched(allow_tf32=not full)
 
 
-@contextmanager
-def half_products() -> Iterator[None]:
-    """Products of float16 matrices are summed in float32 to the end inside this block, whatever the user allows the model."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    switch: Any = torch.backends.cuda.matmul
+def half_products() -> AbstractContextManager[None]:
+    """Products of float16 matrices are summed in float32 to the end inside a block, whatever the user allows the model."""
     names = ("allow_fp16_reduced_precision_reduction", "allow_fp16_accumulation")
-    allowed = [name for name in names if getattr(switch, name, False)]
-    for name in allowed:
-        setattr(switch, name, False)
-    try:
-        yield
-    finally:
-        for name in allowed:
-            setattr(switch, name, True)
+    allowed = [name for name in names if torch.cuda.is_available() and getattr(torch.backends.cuda.matmul, name, False)]
+    return _switched(**dict.fromkeys(allowed, False))
 
 
 def placed(tensor: Tensor, device: torch.device | str) -> Tensor:

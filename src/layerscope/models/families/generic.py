@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,36 +104,31 @@ def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
     return int(ahead)
 
 
+@dataclass
 class _Watch:
     """Records, over one forward pass, the order of the blocks, the last block's output and the norms' ins and outs."""
 
-    def __init__(self, blocks: nn.ModuleList, norms: dict[str, nn.Module]) -> None:
-        self.blocks, self.watched = blocks, norms
-        self.order: list[int] = []
-        self.last: Any = None
-        self.norms: dict[str, tuple[Any, Any]] = {}
+    blocks: nn.ModuleList
+    watched: dict[str, nn.Module]
+    order: list[int] = field(default_factory=list)
+    last: Any = None
+    norms: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def run(self, module: nn.Module) -> Any:
-        def block_hook(k: int) -> Any:
-            def hook(_: nn.Module, __: Any, output: Any) -> None:
-                self.order.append(k)
-                self.last = modules.first(output)
-
-            return hook
-
-        def norm_hook(name: str) -> Any:
-            def hook(_: nn.Module, args: Any, output: Any) -> None:
-                self.norms[name] = (args[0] if args else None, output)
-
-            return hook
-
-        handles = [block.register_forward_hook(block_hook(k)) for k, block in enumerate(self.blocks)]
-        handles += [norm.register_forward_hook(norm_hook(name)) for name, norm in self.watched.items()]
+        handles = [block.register_forward_hook(partial(self._block, k)) for k, block in enumerate(self.blocks)]
+        handles += [norm.register_forward_hook(partial(self._norm, name)) for name, norm in self.watched.items()]
         try:
             return modules.run(module, modules.sample(module))
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _block(self, number: int, _block: nn.Module, _args: Any, output: Any) -> None:
+        self.order.append(number)
+        self.last = modules.first(output)
+
+    def _norm(self, name: str, _norm: nn.Module, args: Any, output: Any) -> None:
+        self.norms[name] = (args[0] if args else None, output)
 
 
 def _same(a: Any, b: Any) -> bool:
