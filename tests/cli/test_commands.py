@@ -72,7 +72,7 @@ def test_corpora_and_metrics(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fetch_checks_every_name_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.data.fetch_corpus", lambda *_: pytest.fail("fetched before all names were checked"))
+    monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda *_, **__: pytest.fail("fetched before all names were checked"))
     assert_refused(cli("fetch", "lee", "minilm"), "unknown model, corpus, image set or task 'minilm'", "Did you mean 'minilm-l6'")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import layerscope.catalogue as mechanism
 from layerscope.catalogue import File, Published
-from layerscope.data import corpora, fetch_corpus, load_corpus
+from layerscope.data import corpora, load_corpus
 from layerscope.data.catalogue import CORPORA, CorpusEntry
 from layerscope.errors import DownloadError, OfflineError, UnknownNameError
 from layerscope.packages import Package
@@ -58,17 +58,17 @@ def test_one_entry_is_all_a_corpus_needs(questions: list[str]) -> None:
     assert CORPORA.is_cached("questions")
     assert load_corpus("questions", offline=True).fingerprint == corpus.fingerprint
     assert questions == ["questions"]
-    folder = fetch_corpus("questions").parent
+    folder = CORPORA.fetch("questions").parent
     assert [item.name for item in folder.iterdir()] == ["questions.txt"]
 
 
 def test_a_damaged_file_is_fetched_again(questions: list[str]) -> None:
-    path = fetch_corpus("questions")
+    path = CORPORA.fetch("questions")
     path.write_bytes(CONTENT[:-5])
     assert not CORPORA.is_cached("questions")
     with pytest.raises(OfflineError):
-        fetch_corpus("questions", offline=True)
-    assert fetch_corpus("questions").read_bytes() == CONTENT
+        CORPORA.fetch("questions", offline=True)
+    assert CORPORA.fetch("questions").read_bytes() == CONTENT
     assert len(questions) == 2
 
 
@@ -77,7 +77,7 @@ def test_a_wrong_file_is_refused(questions: list[str], monkeypatch: pytest.Monke
 
     monkeypatch.setattr(here, "CONTENT", b"something else")
     with pytest.raises(DownloadError, match="not the expected file"):
-        fetch_corpus("questions")
+        CORPORA.fetch("questions")
     assert not CORPORA.is_cached("questions")
 
 
@@ -90,7 +90,7 @@ def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_name() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'wikitext'"):
-        fetch_corpus("wiki-text")
+        CORPORA.fetch("wiki-text")
 
 
 def test_every_entry_is_complete() -> None:

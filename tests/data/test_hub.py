@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from layerscope.data import fetch_corpus, load_corpus
+from layerscope.data import load_corpus
 from layerscope.data.catalogue import CORPORA
 from layerscope.data.hub import cached_folder
 from layerscope.data.specs import HubSpec, parse_hub_spec
@@ -101,7 +101,7 @@ def test_wikitext_gets_its_filter(hub: SimpleNamespace) -> None:
     assert corpus.source["license"].startswith("CC-BY-SA")
     assert hub.calls == [("Salesforce/wikitext", "wikitext-103-raw-v1", "train", False)]
     assert len(load_corpus("wikitext", text_filter="none")) == 3
-    assert fetch_corpus("wikitext") == Path("/cache/wikitext")
+    assert CORPORA.fetch("wikitext") == Path("/cache/wikitext")
 
 
 def test_offline_is_set_for_the_call_only(hub: SimpleNamespace) -> None:

@@ -65,7 +65,7 @@ def attention_reference(part: WindowAttention, x: np.ndarray, side: tuple[int, i
 
 @pytest.mark.parametrize("side", [(3, 3), (4, 4), (6, 3), (5, 7)])
 def test_windows_are_those_of_numpy(side: tuple[int, int]) -> None:
-    part = small().double().layers[2].blocks[0].attn  # type: ignore[union-attr, index]
+    part = small().double().get_submodule("layers.2.blocks.0.attn")
     assert isinstance(part, WindowAttention)
     x = np.random.default_rng(0).normal(size=(side[0] * side[1], 16))
     with torch.inference_mode():

@@ -5,25 +5,21 @@ Corpora are imported when they are first used: the processes that make views do 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from layerscope.data.augment import augment, make_views
 
 if TYPE_CHECKING:
     from layerscope.data.catalogue import corpora
-    from layerscope.data.catalogue import fetch as fetch_corpus
     from layerscope.data.corpus import Corpus, load_corpus
 
-__all__ = ["Corpus", "augment", "corpora", "fetch_corpus", "load_corpus", "make_views"]
+__all__ = ["Corpus", "augment", "corpora", "load_corpus", "make_views"]
+
+_LATER = {"Corpus": "corpus", "load_corpus": "corpus", "corpora": "catalogue"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Corpus", "load_corpus"):
-        from layerscope.data import corpus
-
-        return getattr(corpus, name)
-    if name in ("corpora", "fetch_corpus"):
-        from layerscope.data import catalogue
-
-        return catalogue.corpora if name == "corpora" else catalogue.fetch
-    raise AttributeError(f"module 'layerscope.data' has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'layerscope.data' has no attribute {name!r}")
+    return getattr(import_module(f"layerscope.data.{_LATER[name]}"), name)

@@ -140,8 +140,3 @@ def corpora() -> dict[str, CorpusEntry]:
     ['lee', 'movie-reviews', 'wikitext']
     """
     return CORPORA.all()
-
-
-def fetch(name: str, *, offline: bool = False) -> Path:
-    """Make sure that a corpus is on this machine, and say where: its file, or the hub cache's folder."""
-    return CORPORA.fetch(name, offline=offline)

@@ -251,19 +251,14 @@ def pinned(commits: Mapping[str, str] | None = None, note: Callable[[dict[str, s
 def pinned_revision(kind: str, repo: str, revision: str | None) -> str | None:
     """The commit at which this run reads a branch (`kind` is `models` or `datasets`), or the revision as it was given."""
     pins = _PINS.get()
-    known = None if pins is None else pins.get(_pin_name(kind, repo, revision))
-    return known or revision
+    return (None if pins is None else pins.get(f"{kind}/{repo}@{revision or 'main'}")) or revision
 
 
 def pin(kind: str, repo: str, revision: str | None, commit: str | None) -> None:
     """Remember the commit that the hub says a branch is. What the local cache says of it may be old, and is not for here."""
     pins = _PINS.get()
     if pins is not None and commit is not None and revision != commit:
-        pins.set(_pin_name(kind, repo, revision), commit)
-
-
-def _pin_name(kind: str, repo: str, revision: str | None) -> str:
-    return f"{kind}/{repo}@{revision or 'main'}"
+        pins.set(f"{kind}/{repo}@{revision or 'main'}", commit)
 
 
 # --- what was downloaded is what was published ---

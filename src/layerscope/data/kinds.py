@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from layerscope.core.options import DataOptions
@@ -51,10 +52,6 @@ class ItemKind:
         return {**given, **{name: given.get(name) or value for name, value in self.settings.items()}}
 
 
-def _open_images(data: Any, **options: Any) -> Items:
-    return load_images(data, progress=None, **options)
-
-
 item_kinds: Registry[ItemKind] = Registry(
     "kind of items",
     "layerscope.items",
@@ -66,7 +63,7 @@ item_kinds.add(ItemKind("texts", load_corpus, ("column", "limit", "text_filter")
 item_kinds.add(
     ItemKind(
         "images",
-        _open_images,
+        partial(load_images, progress=None),
         ("column", "limit", "split"),
         settings={"tokens": "patches", "image_pooling": "mean"},
         refused={"max_length": "max_length cuts texts; images are not cut. Leave it out."},

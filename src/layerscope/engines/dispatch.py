@@ -211,33 +211,20 @@ _NUMBERS = itertools.count()
 Shape = tuple[float, float, int]  # cores and GPUs of a worker, and how many items it can have at a time
 
 
-class IdleWorkers:
+class IdleWorkers(list[tuple[Shape, Any]]):
     """Workers that have done their work, kept for the next piece of it: a new process imports torch first, for seconds."""
 
     def __init__(self) -> None:
-        self._actors: list[tuple[Shape, Any]] = []
+        super().__init__()
         self.without_cuda: set[str] = set()  # nodes whose workers found no CUDA: it is said once
-
-    def __len__(self) -> int:
-        return len(self._actors)
-
-    def add(self, shape: Shape, actor: Any) -> None:
-        """Keep a worker."""
-        self._actors.append((shape, actor))
-
-    def take(self) -> Any | None:
-        """A worker, if there is one."""
-        return self._actors.pop(0)[1] if self._actors else None
 
     def trim(self, ray: Any, shape: Shape | None, count: int) -> None:
         """End all but `count` workers of this shape: the others hold cores and GPUs that new workers need."""
-        kept: list[tuple[Shape, Any]] = []
-        for own, actor in self._actors:
-            if own == shape and len(kept) < count:
-                kept.append((own, actor))
-            else:
-                ray.kill(actor)
-        self._actors = kept
+        kept = [worker for worker in self if worker[0] == shape][:count]
+        for worker in self:
+            if worker not in kept:
+                ray.kill(worker[1])
+        self[:] = kept
 
 
 class Dispatch:
@@ -290,7 +277,7 @@ class Dispatch:
             self._end()
 
     def _start(self) -> None:
-        actor = self.idle.take() or self._new_actor()
+        actor = self.idle.pop(0)[1] if self.idle else self._new_actor()
         self.members.append(Member(actor, actor.open.remote(self.sent, self.number, VERSION, self.placement.threads)))
 
     def _new_actor(self) -> Any:
@@ -406,7 +393,7 @@ class Dispatch:
         for member in self.members:
             if not member.items and (member.opening is None or complete):
                 member.actor.release.remote(self.number)
-                self.idle.add(self.shape, member.actor)
+                self.idle.append((self.shape, member.actor))
             else:
                 self.ray.kill(member.actor)
         self.members.clear()

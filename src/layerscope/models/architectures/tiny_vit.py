@@ -63,44 +63,17 @@ class ConvNorm(nn.Sequential):
         self.add_module("bn", nn.BatchNorm2d(outside))
 
 
-class Stem(nn.Module):
-    """From pixels to a map a quarter as high and wide."""
+class Convolutions(nn.Module):
+    """Point by point, by neighborhood, point by point: a branch of the first stage; between stages, what halves a map."""
 
-    def __init__(self, channels: int, width: int) -> None:
+    def __init__(self, inside: int, inner: int, outside: int, stride: int = 1) -> None:
         super().__init__()
-        self.seq = nn.Sequential(ConvNorm(channels, width // 2, 3, 2), nn.GELU(), ConvNorm(width // 2, width, 3, 2))
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, width, H / 4, W / 4)."""
-        return self.seq(pixels)
-
-
-class ConvBlock(nn.Module):
-    """A convolution block of the first stage: wider, by neighborhood, narrower again."""
-
-    def __init__(self, width: int, ratio: int) -> None:
-        super().__init__()
-        inner = width * ratio
-        self.conv1 = ConvNorm(width, inner)
-        self.conv2 = ConvNorm(inner, inner, 3, groups=inner)
-        self.conv3 = ConvNorm(inner, width)
+        self.conv1 = ConvNorm(inside, inner)
+        self.conv2 = ConvNorm(inner, inner, 3, stride, groups=inner)
+        self.conv3 = ConvNorm(inner, outside)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = functional.gelu(self.conv2(functional.gelu(self.conv1(x))))
-        return functional.gelu(x + self.conv3(inner))
-
-
-class Merge(nn.Module):
-    """Between stages: half as high and wide, more features."""
-
-    def __init__(self, inside: int, outside: int) -> None:
-        super().__init__()
-        self.conv1 = ConvNorm(inside, outside)
-        self.conv2 = ConvNorm(outside, outside, 3, 2, groups=outside)
-        self.conv3 = ConvNorm(outside, outside)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, C', H / 2, W / 2)."""
+        """(B, C, H, W) to (B, C', H / stride, W / stride)."""
         return self.conv3(functional.gelu(self.conv2(functional.gelu(self.conv1(x)))))
 
 
@@ -170,15 +143,6 @@ class AttentionBlock(nn.Module):
         return x + self.mlp(x)
 
 
-class Stage(nn.Module):
-    """The blocks of one stage and what leads to the next."""
-
-    def __init__(self, blocks: list[nn.Module], downsample: nn.Module | None) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.downsample = downsample
-
-
 class TinyVitModel(PreTrainedModel):
     """Pixels to the states of the third stage, in raster order."""
 
@@ -190,30 +154,36 @@ class TinyVitModel(PreTrainedModel):
         super().__init__(config)
         widths, ratio = config.widths, config.mlp_ratio
 
-        def attention(stage: int) -> list[nn.Module]:
+        def attention(stage: int) -> nn.ModuleList:
             width, heads, window = widths[stage], config.heads[stage], config.windows[stage]
-            return [AttentionBlock(width, heads, window, ratio) for _ in range(config.depths[stage])]
+            return nn.ModuleList(AttentionBlock(width, heads, window, ratio) for _ in range(config.depths[stage]))
 
-        self.patch_embed = Stem(config.num_channels, widths[0])
-        first = Stage([ConvBlock(widths[0], ratio) for _ in range(config.depths[0])], Merge(widths[0], widths[1]))
-        second = Stage(attention(1), Merge(widths[1], widths[2]))
-        self.layers = nn.ModuleList([first, second, Stage(attention(2), None)])
+        half = widths[0] // 2
+        stem = nn.Sequential(ConvNorm(config.num_channels, half, 3, 2), nn.GELU(), ConvNorm(half, widths[0], 3, 2))
+        self.patch_embed = nn.ModuleDict({"seq": stem})
+        first = nn.ModuleList(Convolutions(widths[0], widths[0] * ratio, widths[0]) for _ in range(config.depths[0]))
+        self.layers = nn.ModuleList(
+            [
+                nn.ModuleDict({"blocks": first, "downsample": Convolutions(widths[0], widths[1], widths[1], 2)}),
+                nn.ModuleDict({"blocks": attention(1), "downsample": Convolutions(widths[1], widths[2], widths[2], 2)}),
+                nn.ModuleDict({"blocks": attention(2)}),
+            ]
+        )
         self.post_init()
 
     def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> BaseModelOutput:
         """States of the third stage of some images (B, C, H, W); sides must be multiples of 16."""
         stages: Any = self.layers
         first, second, third = stages
-        x = self.patch_embed(pixel_values)
-        for block in first.blocks:
-            x = block(x)
-        x = first.downsample(x)
-        x, side = _tokens(x)
-        for block in second.blocks:
+        x = self.patch_embed["seq"](pixel_values)
+        for block in first["blocks"]:
+            x = functional.gelu(x + block(x))
+        x, side = _tokens(first["downsample"](x))
+        for block in second["blocks"]:
             x = block(x, side)
-        x, side = _tokens(second.downsample(x.transpose(1, 2).unflatten(-1, side)))
+        x, side = _tokens(second["downsample"](x.transpose(1, 2).unflatten(-1, side)))
         states = [x]
-        for block in third.blocks:
+        for block in third["blocks"]:
             x = block(x, side)
             states.append(x)
         return BaseModelOutput(last_hidden_state=x, hidden_states=tuple(states) if output_hidden_states else None)
