@@ -96,7 +96,7 @@ nightly: SEED = $(shell date +%Y%m%d)
 
 PAPER_OUT ?= runs/paper-small
 paper: $(STAMP) ## every experiment of the paper on the catalogue's small models
-	$(BIN)/layerscope recipe paper --small --out $(PAPER_OUT)
+	$(BIN)/layerscope sweep paper-small --out $(PAPER_OUT)
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

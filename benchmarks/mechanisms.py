@@ -96,7 +96,7 @@ def no_prefetching(count: int, thread_name_prefix: str) -> Any:
 
 
 class WriteNow:
-    """A `BackgroundWriter` that writes at once."""
+    """As `write_behind`, but it writes at once."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -213,8 +213,8 @@ MECHANISMS = (
     ),
     Mechanism(
         "writing while the next shard is computed",
-        ((encode, "BackgroundWriter", WriteNow),),
-        (encode.BackgroundWriter,),
+        ((encode, "write_behind", WriteNow),),
+        (encode.write_behind,),
         ("b 128 folder",),
     ),
     Mechanism(

@@ -100,7 +100,7 @@ SAME: dict[str, Callable[..., Any]] = {
 OTHER_NAMES: dict[tuple[str, str], str | None] = {
     ("profile", "task"): None,  # Python gives the texts: profile(model, task_corpus("TrecQuestions"))
     ("profile", "data_dir"): None,
-    ("sweep", "file"): "source",
+    ("sweep", "plan"): "source",
     ("report", "kind"): "format",
     ("report", "atlas"): None,  # published results are runs like any other in Python
     ("report", "show"): None,

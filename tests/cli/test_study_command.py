@@ -1,4 +1,4 @@
-"""`layerscope study` and `layerscope recipe` as a user types them."""
+"""`layerscope study` and `layerscope sweep` as a user types them."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def test_mistakes_are_one_line(cli: Cli, model_folder: Path, data: Path) -> None
     assert_refused(cli("study", "extreme", model_folder, "--data", data, "--set", "levels"), "--set takes NAME=VALUE")
     assert_refused(cli("study", "extreme", model_folder, "--data", data, "--set", "level=0"), "Did you mean 'levels'")
     assert_refused(cli("study", "compare", model_folder, "--data", data), "takes 2 or more models")
-    assert_refused(cli("recipe", "papr"), "Did you mean 'paper'")
+    assert_refused(cli("sweep", "papr"), "Did you mean 'paper'")
 
 
 @pytest.mark.usefixtures("no_figure_files")
-def test_a_recipe_from_the_command_line(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
+def test_studies_of_a_plan_from_the_command_line(cli: Cli, model_folder: Path, data: Path, tmp_path: Path) -> None:
     lines = [f"defaults: {{data: {data}, limit: 3, max_length: 32}}", "steps:"]
     lines += [f"  - {{study: extreme, models: [{model_folder}], options: {{levels: [0, 1], conditions: repetition}}}}"]
     lines += [f"  - {{name: broken, study: extreme, models: [{tmp_path / 'nothing'}]}}"]
     (tmp_path / "mine.yaml").write_text("\n".join(lines), encoding="utf-8")
-    before = cli("recipe", "mine.yaml", "--dry-run")
+    before = cli("sweep", "mine.yaml", "--dry-run")
     assert before.code == 0, before
     assert "broken" in before.out
     assert not (tmp_path / "runs").exists()
-    listed = json.loads(cli("recipe", "mine.yaml", "--dry-run", "--json").out)
-    assert [(one["job"], one["status"]) for one in listed] == [("extreme", "waiting"), ("broken", "waiting")]
-    ended = cli("recipe", "mine.yaml")
+    listed = json.loads(cli("sweep", "mine.yaml", "--dry-run", "--json").out)
+    assert [(one["job"], one["status"]) for one in listed["jobs"]] == [("extreme", "waiting"), ("broken", "waiting")]
+    ended = cli("sweep", "mine.yaml")
     assert ended.code == 2, ended
-    assert "1 of 2 steps failed (broken)" in ended.err
+    assert "failed broken: " in ended.out
     assert (tmp_path / "runs" / "mine" / "extreme" / "study.csv").is_file()
-    assert cli("recipe", "mine.yaml", "--only", "extreme", "--quiet").code == 0
+    assert cli("sweep", "mine.yaml", "--only", "extreme", "--quiet").code == 0

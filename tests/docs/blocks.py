@@ -97,7 +97,7 @@ def beyond(words: list[str]) -> str | None:
         return "a program of others, or a script that takes minutes"
     if words[1] == "open":
         return "it serves a page until it is stopped"
-    if words[1] == "recipe" and "--dry-run" not in words:
+    if words[1] == "sweep" and words[2].startswith("paper") and "--dry-run" not in words:
         return "it takes half an hour"
     for word in words[1:]:
         if re.fullmatch(r"[A-Z]{2,}…?|…", word):

@@ -231,7 +231,7 @@ def test_what_the_sandbox_has_is_run() -> None:
         "layerscope profile EleutherAI/pythia-410m": "on the hub",
         "layerscope probe MODEL --data DATA": "filled in",
         "layerscope profile smollm2-135m --engine ray": "a cluster",
-        "layerscope recipe paper --small": "half an hour",
+        "layerscope sweep paper-small": "half an hour",
         "hf auth login": "others",
     }
     for line, reason in page.items():

@@ -26,7 +26,7 @@ from layerscope.profiling import Profile, encoder
 from layerscope.profiling import encode as encode_module
 from layerscope.profiling import job as job_module
 from layerscope.profiling.config import make_config
-from layerscope.profiling.encode import BackgroundWriter, MemoryStore, fits_on_device
+from layerscope.profiling.encode import MemoryStore, fits_on_device, write_behind
 from layerscope.profiling.job import Job
 from layerscope.profiling.tables import TableBuilder
 from layerscope.progress import Silent
@@ -199,7 +199,7 @@ def test_writing_behind_writes_the_same(model: LoadedModel, tmp_path: Path) -> N
     held = MemoryStore()
     job(model).run(held, Silent())
     store = ShardStore(tmp_path)
-    with BackgroundWriter(store) as write:
+    with write_behind(store) as write:
         for index in range(2):
             shard = held.read(index)
             write(index, Shard(shard.prompts, np.asarray(shard.pooled), shard.values))
@@ -214,7 +214,7 @@ def test_an_error_in_writing_is_not_lost() -> None:
 
     nothing = Shard(np.arange(1), np.zeros((1, 1, 1, 1)), {})
     for count in (1, 2):
-        with pytest.raises(OSError, match="no space"), BackgroundWriter(Full()) as write:
+        with pytest.raises(OSError, match="no space"), write_behind(Full()) as write:
             list(map(write, range(count), [nothing] * count))
 
 

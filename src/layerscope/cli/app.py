@@ -26,7 +26,7 @@ from layerscope.version import VERSION
 STORY = {
     "Start here": ("improve", "profile", "evaluate", "select", "export", "report"),
     "Look": ("atlas", "correlate", "plot", "open"),
-    "Study": ("study", "probe", "sweep", "recipe"),
+    "Study": ("study", "probe", "sweep"),
     "Keep": ("models", "corpora", "images", "metrics", "store", "verify", "fetch", "bench", "doctor"),
 }
 EXAMPLES: dict[str, str] = {}
@@ -38,6 +38,7 @@ USUALLY_MEANT = {
     "profile": ("run", "measure", "analyze", "metric"),
     "report": ("html", "page"),
     "evaluate": ("eval", "score", "mteb"),
+    "sweep": ("recipe", "paper"),
 }
 
 

@@ -1,4 +1,4 @@
-"""`layerscope study` and `layerscope recipe`: one experiment of the paper, or several from one file."""
+"""`layerscope study`: one experiment of the paper."""
 
 from __future__ import annotations
 

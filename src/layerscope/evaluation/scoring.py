@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -147,16 +147,13 @@ def quiet_mteb() -> None:
         result_cache._get_package_versions = cache(versions)
 
 
-class Collected(NamedTuple):
-    """The texts and facts of each task, and the tasks that could not be read, with the reason."""
+def collect(
+    specs: Sequence[TaskSpec], run: Path, bar: Progress
+) -> tuple[dict[str, list[str]], dict[str, Any], list[dict[str, str]]]:
+    """The texts that each task encodes, for which it is scored once with a model that only records them; facts of each task.
 
-    texts: dict[str, list[str]]
-    facts: dict[str, Any]
-    failed: list[dict[str, str]]
-
-
-def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
-    """The texts that each task encodes: it is scored once with a model that only records them."""
+    Last come the tasks that could not be read, with the reason.
+    """
     import mteb
 
     from layerscope.evaluation.mteb_models import TextCollector
@@ -184,7 +181,7 @@ def collect(specs: Sequence[TaskSpec], run: Path, bar: Progress) -> Collected:
         checked.write_array(texts_file(run, spec.name), keys)
     if not texts:
         raise LayerscopeError(f"no task could be read: {failed[0]['task']}: {failed[0]['reason']}")
-    return Collected(texts, facts, failed)
+    return texts, facts, failed
 
 
 def run_job(context: ScoringContext, job: ScoreJob) -> dict[str, Any]:

@@ -9,7 +9,7 @@ anisotropy, …) follow from those; metrics of token states or of augmented view
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from layerscope.evaluation.run import Evaluation, texts_file
 from layerscope.evaluation.tasks.facts import used_splits
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
-from layerscope.metrics import Options
-from layerscope.metrics import metrics as every_metric
+from layerscope.metrics import metrics
 from layerscope.metrics.samples import PooledRows
 from layerscope.store import checked
 from layerscope.store.embeddings import EmbeddingStore
@@ -81,11 +80,9 @@ def corpus_of(spec: TaskSpec, sample: int | None, seed: int) -> Corpus:
 
 def stored_metrics(
     evaluation: Evaluation,
-    metrics: Sequence[str] | None = None,
     *,
     readout: str = DEFAULT_READOUT,
     store: str | Path | None = None,
-    options: Options | None = None,
 ) -> pd.DataFrame:
     """Metrics of pooled vectors on each task's texts, from the vectors that an evaluation left in the store: no model is run.
 
@@ -94,20 +91,13 @@ def stored_metrics(
     """
     if evaluation.path is None:
         raise LayerscopeError("this evaluation is in memory: only one with a folder knows which texts its tasks have.")
-    known = {name: metric for name, metric in every_metric().items() if metric.info.level == "pooled"}
-    chosen = list(known) if metrics is None else list(metrics)
-    for name in chosen:
-        if name not in known:
-            raise UnknownNameError(
-                "metric of pooled vectors", name, known, "Others need a pass: `layerscope profile --task TASK`."
-            )
     how, conventions = Readout.parse(readout), evaluation.manifest["conventions"]
     if readout not in conventions["readouts"]:
         raise UnknownNameError("readout of this evaluation", readout, conventions["readouts"])
     described = space_description(evaluation.manifest["model"], get_template(how.template), conventions["max_length"])
     root = Path(store) if store else cache_dir() / "embeddings"
     space = EmbeddingStore(root, None).space(described, dtype=conventions["store_dtype"])
-    measures = {name: known[name](options) for name in chosen}
+    measures = {name: metric() for name, metric in metrics().items() if metric.info.level == "pooled"}
     rows = []
     for task, places in evaluation.scores.groupby("task", sort=False):
         keys = [row.tobytes() for row in checked.read_array(texts_file(evaluation.path, str(task)))]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -62,35 +61,24 @@ class MemoryStore:
         return self._shards[index]
 
 
-class BackgroundWriter:
-    """Writes shards to a store while the next is computed: a GPU does not wait for the disk. Use it as a context.
+@contextmanager
+def write_behind(store: ShardStore | MemoryStore) -> Iterator[Callable[[int, Shard], None]]:
+    """Writes shards to a store while the next is computed: a GPU does not wait for the disk.
 
     One shard at most is being written; an error in writing it is raised by the next call, or at the end.
     """
+    last: Future[None] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="layerscope-writing") as thread:
 
-    def __init__(self, store: ShardStore | MemoryStore) -> None:
-        self._store = store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="layerscope-writing")
-        self._last: Future[None] | None = None
+        def write(index: int, shard: Shard) -> None:
+            nonlocal last
+            if last is not None:
+                last.result()
+            last = thread.submit(store.write, index, shard)
 
-    def __call__(self, index: int, shard: Shard) -> None:
-        self._wait()
-        self._last = self._thread.submit(self._store.write, index, shard)
-
-    def _wait(self) -> None:
-        last, self._last = self._last, None
+        yield write
         if last is not None:
             last.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:
-                self._wait()
-        finally:
-            self._thread.shutdown()
 
 
 def fits_on_device(device: torch.device, vectors: int, width: int) -> bool:
@@ -253,7 +241,7 @@ def _encode_here(task: ProfileTask, plan: Plan, store: ShardStore | MemoryStore,
             shards = [plan.shards[i] for i in missing]
             prefetcher = stack.enter_context(Prefetcher(task.reader, plan, shards, task.config.view_settings))
         encoder = ShardEncoder(task.reader, task.model, reducer, task.config, task.batch_size, prefetcher=prefetcher)
-        write = stack.enter_context(BackgroundWriter(store)) if prefetcher is not None else store.write
+        write = stack.enter_context(write_behind(store)) if prefetcher is not None else store.write
         for index in missing:
             write(index, encoder.run(plan, plan.shards[index], bar.advance))
             task.on_shard(plan, store)

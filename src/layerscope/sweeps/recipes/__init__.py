@@ -1,1 +1,1 @@
-"""Plans that come with the package: `layerscope recipe NAME` runs one."""
+"""Plans that come with the package: `layerscope sweep NAME` runs one."""
