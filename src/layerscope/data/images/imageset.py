@@ -42,7 +42,7 @@ def decode(item: Item) -> Image:
         warnings.simplefilter("ignore")  # about odd but readable metadata
         with image.open(source) as opened:
             size = len(item) if isinstance(item, bytes) else item.stat().st_size
-            check_unpacked(opened.width * opened.height * len(opened.getbands()), size, "it")
+            check_unpacked(4 * opened.width * opened.height, size, "it")  # as many as a view takes, whatever the file holds
             opened.load()
             upright = _upright(opened)
             return upright.copy() if upright is opened else upright
