@@ -84,7 +84,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 @pytest.mark.parametrize(
     ("release", "kind"),
-    [("0.2.0", "profile"), ("0.2.0", "probe"), ("0.2.0", "study"), ("0.2.0", "improve"), ("0.1.0", "improve")],
+    [("0.2.0", "profile"), ("0.2.0", "probe"), ("0.2.0", "improve"), ("0.1.0", "improve")],
 )
 def test_the_same_command_goes_on_with_a_run(release: str, kind: str, commands: Commands, tmp_path: Path) -> None:
     shutil.copytree(RELEASES / release / kind, tmp_path / "run")
