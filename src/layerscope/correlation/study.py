@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,8 +222,9 @@ def correlate(
     job = _Job(tuple(measures), surrogates, bootstrap, seed)
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
-    layers = [row for name in metrics["metric"].unique() for row in job.layer_means(name, metrics, scores)]
-    rows = list(job.single_tasks(metrics, scores)) if within else []
+    both = _pairs(metrics, scores)
+    layers = [row for name in both["metric"].unique() for row in job.layer_means(name, both)]
+    rows = list(job.single_tasks(both)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
     return Correlations(
         pooled.adjusted(pd.DataFrame(layers, columns=_COLUMNS)),
@@ -260,14 +262,9 @@ class _Job:
         self.undefined: list[dict[str, str]] = []
         self.pools: dict[tuple[str, str], list[pooled.TaskPool]] = {}
 
-    def layer_means(self, metric: str, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
+    def layer_means(self, metric: str, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """One point per layer: means over the same tasks on both sides."""
-        mine = metrics[metrics["metric"] == metric]
-        if _per_task(mine):
-            both = scores[["task", "layer", "score"]].merge(mine[["task", "layer", "value"]], on=["task", "layer"])
-        else:
-            both = scores[["task", "layer", "score"]].merge(mine[["layer", "value"]], on="layer")
-        both = same_tasks(both)
+        both = same_tasks(both[both["metric"] == metric].dropna(subset=["value"]))
         points = both.groupby("layer")[["value", "score"]].mean().sort_index()
         x, y = points["value"].to_numpy(float), points["score"].to_numpy(float)
         if self._defined(metric, x, y, None):
@@ -275,22 +272,17 @@ class _Job:
             for row, _ in self._compare([metric], x[None], y, curves, None, both["task"].nunique()):
                 yield row
 
-    def single_tasks(self, metrics: pd.DataFrame, scores: pd.DataFrame) -> Iterable[dict[str, Any]]:
+    def single_tasks(self, both: pd.DataFrame) -> Iterable[dict[str, Any]]:
         """Every metric against each task's own scores. Tasks known at the same layers share their surrogates' draws."""
         by_layers: dict[tuple[int, ...], dict[str, tuple[maths.Array, dict[str, maths.Array]]]] = {}
-        of_metric: dict[str, dict[Any, dict[int, float]]] = {
-            str(metric): (_curves_by_task(mine, "value") if _per_task(mine) else {None: _curve_by_layer(mine, "value")})
-            for metric, mine in metrics.groupby("metric", sort=False)
-        }
-        for task, own in _curves_by_task(scores, "score").items():
-            for metric, known in of_metric.items():
-                mine = known.get(None, known.get(task))
-                if mine is None:
-                    continue
-                both = sorted(own.keys() & mine.keys())
-                x, y = (np.array([curve[layer] for layer in both], dtype=float) for curve in (mine, own))
+        pairs = dict(list(both.sort_values("layer").groupby(["task", "metric"])))
+        for task, metric in product(both["task"].unique(), both["metric"].unique()):
+            if (task, metric) in pairs:
+                layers, x, y = (
+                    pairs[task, metric].dropna(subset=["value"])[name].to_numpy() for name in ("layer", "value", "score")
+                )
                 if self._defined(metric, x, y, str(task)):
-                    by_layers.setdefault(tuple(both), {}).setdefault(str(task), (y, {}))[1][metric] = x
+                    by_layers.setdefault(tuple(layers.tolist()), {}).setdefault(str(task), (y, {}))[1][metric] = x
         for layers, tasks in by_layers.items():
             ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)
@@ -322,28 +314,19 @@ class _Job:
             chances = maths.compare_with(measure, values, nulls)
             for k, (metric, value, chance) in enumerate(zip(names, values, chances, strict=True)):
                 row = {"metric": metric, "measure": measure, "task": task, "value": value, "layers": len(y), "tasks": tasks}
-                if (
-                    task is None
-                ):  # single tasks are many: their spread is the interval that matters, so they get none of their own
+                if task is None:  # single tasks are many: their spread is what matters, and they get no interval of their own
                     ends = maths.bootstrap_interval(measure, xs[k], y, self.bootstrap, self.seed)
                     row |= dict(zip(INTERVAL, ends or (None, None), strict=True))
                 yield row | chance.columns, {name: drawn[k] for name, drawn in nulls.items()}
 
 
-def _curve_by_layer(table: pd.DataFrame, column: str) -> dict[int, float]:
-    """The value of each layer; the mean where it has several."""
-    means = table.groupby("layer")[column].mean()
-    return dict(zip(means.index.tolist(), means.tolist(), strict=True))
-
-
-def _curves_by_task(table: pd.DataFrame, column: str) -> dict[Any, dict[int, float]]:
-    """The curve of each task, in the order of the table."""
-    means = table.groupby(["task", "layer"], sort=False)[column].mean()
-    curves: dict[Any, dict[int, float]] = {}
-    for (task, layer), value in zip(means.index.tolist(), means.tolist(), strict=True):
-        curves.setdefault(task, {})[layer] = value
-    return curves
-
-
-def _per_task(table: pd.DataFrame) -> bool:
-    return "task" in table.columns and bool(table["task"].notna().any())
+def _pairs(metrics: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Each task's scores by layer beside a metric's values there, empty where it has none. A metric without tasks is for all."""
+    own = scores.groupby(["task", "layer"], sort=False)["score"].mean().reset_index()
+    parts = []
+    for metric, mine in metrics.groupby("metric", sort=False):
+        per_task = "task" in mine and mine["task"].notna().any()
+        means = mine.groupby(["task", "layer"] if per_task else ["layer"])["value"].mean().reset_index()
+        known = own[own["task"].isin(means["task"])] if per_task else own
+        parts.append(known.merge(means, how="left").assign(metric=str(metric)))
+    return pd.concat(parts, ignore_index=True)
