@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -127,13 +127,7 @@ class ModelCorrelations:
         return {**as_records({"over_models": self.table, "models": self.models}), "undefined": self.undefined}
 
 
-class OverTasks(Protocol):
-    """What `correlate` returns, as far as a test over models needs it."""
-
-    over_tasks: pd.DataFrame
-
-
-def over_models(found: Mapping[str, OverTasks], families: Mapping[str, str] | None = None) -> ModelCorrelations:
+def over_models(found: Mapping[str, Any], families: Mapping[str, str] | None = None) -> ModelCorrelations:
     """A test over models: `found` is what `correlate` gave for each, `families` says which belong together (default: none do)."""
     parts = [
         each.over_tasks.assign(model=name, family=(families or {}).get(name, name))

@@ -278,11 +278,10 @@ class _Job:
         pairs = dict(list(both.sort_values("layer").groupby(["task", "metric"])))
         for task, metric in product(both["task"].unique(), both["metric"].unique()):
             if (task, metric) in pairs:
-                layers, x, y = (
-                    pairs[task, metric].dropna(subset=["value"])[name].to_numpy() for name in ("layer", "value", "score")
-                )
+                mine = pairs[task, metric].dropna(subset=["value"])
+                x, y = mine["value"].to_numpy(float), mine["score"].to_numpy(float)
                 if self._defined(metric, x, y, str(task)):
-                    by_layers.setdefault(tuple(layers.tolist()), {}).setdefault(str(task), (y, {}))[1][metric] = x
+                    by_layers.setdefault(tuple(mine["layer"]), {}).setdefault(str(task), (y, {}))[1][metric] = x
         for layers, tasks in by_layers.items():
             ys = np.stack([y for y, _ in tasks.values()])
             curves = maths.surrogate_curves(ys, self.surrogates, self.seed)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -168,13 +169,8 @@ def _by_topic(texts: Sequence[str], levels: list[int], size: int, seed: int, war
     queues = [list(rng.permutation(member)) for member in members]
     out = []
     for level in levels:
-        left = [list(queue) for queue in queues[:level]]
-        chosen: list[int] = []
-        while len(chosen) < count:
-            for queue in left:
-                if queue and len(chosen) < count:
-                    chosen.append(queue.pop(0))
-        out.append(NestedCorpus("topic", level, tuple(texts[i] for i in sorted(chosen))))
+        in_turn = [i for one_each in zip_longest(*queues[:level]) for i in one_each if i is not None]
+        out.append(NestedCorpus("topic", level, tuple(texts[i] for i in sorted(in_turn[:count]))))
     return out
 
 

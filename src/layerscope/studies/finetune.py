@@ -33,7 +33,6 @@ from layerscope.metrics import metrics
 from layerscope.models import LoadedModel, wrap
 from layerscope.profiling import Profile
 from layerscope.progress import Progress
-from layerscope.store import RunFolder
 from layerscope.studies.base import Option, Result, Study
 from layerscope.studies.shared.figures import Figure, draw_panels, head, panel_grid, wanted_panels
 from layerscope.studies.shared.models import (
@@ -41,7 +40,7 @@ from layerscope.studies.shared.models import (
     Request,
     Spec,
     canonical,
-    folder_name,
+    finished_profile,
     profile_of,
     read_specs,
 )
@@ -120,10 +119,8 @@ def split(texts: Corpus | None) -> tuple[Corpus, Corpus]:
         raise LayerscopeError(
             f"{len(texts)} texts are too few to train on one half and measure the other: {2 * _LEAST_TEXTS} are needed."
         )
-    halves = [
-        Corpus.of(texts.texts[i::2], f"{texts.name}, {name} half", texts.source) for i, name in ((0, "first"), (1, "second"))
-    ]
-    return halves[0], halves[1]
+    first, second = (Corpus.of(texts.texts[i::2], f"{texts.name}, half {i + 1}", texts.source) for i in (0, 1))
+    return first, second
 
 
 def _one_seed(
@@ -134,10 +131,9 @@ def _one_seed(
     names = {step: f"{label} seed {seed} step {step}" for step in steps}
     if not options["fresh"]:
         names[0] = f"{label} before training"  # the same for every seed
-    folders = {step: request.work / folder_name(name) for step, name in names.items()}
-    done = {step: RunFolder(folder).manifest() for step, folder in folders.items()}
-    if all(manifest is not None and manifest.get("status") == "complete" for manifest in done.values()):
-        return {step: Profile.load(folder) for step, folder in folders.items()}
+    found = {step: run for step, name in names.items() if (run := finished_profile(request, name)) is not None}
+    if len(found) == len(steps):
+        return found
     torch.manual_seed(seed)
     module = fresh_copy(base, options["fresh"])
     model = wrap(module, base.tokenizer, label)

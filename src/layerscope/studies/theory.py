@@ -220,17 +220,14 @@ def _draw_ranks(axis: Any, points: pd.DataFrame) -> None:
 
 
 def _draw_entropies(axis: Any, rows: pd.DataFrame) -> None:
-    names = {"Theorem 5": "maximal prompt entropy (Th. 5)", "Theorem 6": "minimal prompt entropy (Th. 6)"}
-    looks: dict[str, dict[str, Any]] = {"printed": {"linestyle": ":", "linewidth": 1.3}, "trace divided": {"linewidth": 1.6}}
-    for color, (theorem, label) in zip(COLORS, names.items(), strict=False):
-        for version, look in looks.items():
-            chosen = rows[(rows["theorem"] == theorem) & (rows["version"] == version)]
-            # the two solid curves lie on each other: one is drawn as marks on the other
-            mark: dict[str, Any] = (
-                {"marker": "o", "markersize": 4, "linestyle": "none"} if theorem == "Theorem 6" and version != "printed" else look
-            )
-            tail = ", as printed: no trace" if version == "printed" else ", trace divided out"
-            band(axis, chosen, color, x="x", label=label + tail, **mark)
+    dots = {"marker": "o", "markersize": 4, "linestyle": "none"}
+    for color, theorem, name in ((COLORS[0], "Theorem 5", "maximal"), (COLORS[1], "Theorem 6", "minimal")):
+        mine, label = rows[rows["theorem"] == theorem], f"{name} prompt entropy (Th. {theorem[-1]})"
+        printed, divided = (mine[mine["version"] == version] for version in ("printed", "trace divided"))
+        band(axis, printed, color, x="x", label=f"{label}, as printed: no trace", linestyle=":", linewidth=1.3)
+        # the two solid curves lie on each other: one is drawn as marks on the other
+        look: dict[str, Any] = dots if name == "minimal" else {"linewidth": 1.6}
+        band(axis, divided, color, x="x", label=f"{label}, trace divided out", **look)
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(rows["x"].unique()), [f"{n:g}" for n in sorted(rows["x"].unique())])
     axis.axhline(0, color="grey", linewidth=0.8)

@@ -6,7 +6,8 @@ import statistics
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -187,26 +188,18 @@ class LayerWatch:
 
     def step(self, step: int) -> bool:
         """Tell that a training step is done; True if the layers were measured."""
-        self._wait()
-        self.pace.arrive()
-        try:
+        with self._our_time():
             if self._at_start:
                 self._at_start = False
                 return self._measure(step)
             if self.pace.trial_due():
                 self._try()
             return self._measure(step) if self.pace.due() else False
-        finally:
-            self.pace.leave()
 
     def measure(self, step: int) -> pd.DataFrame:
         """Measure now, whatever it costs; the time counts, so that the next measurements wait for it."""
-        self._wait()
-        self.pace.arrive()
-        try:
+        with self._our_time():
             self._measure(step)
-        finally:
-            self.pace.leave()
         return self.table[self.table["step"] == step]
 
     @property
@@ -241,10 +234,16 @@ class LayerWatch:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _wait(self) -> None:
-        """Until a GPU has done what training gave it: that is training's time, and not ours."""
+    @contextmanager
+    def _our_time(self) -> Iterator[None]:
+        """What happens inside is measuring; what a GPU still does for training before is not."""
         if self.model.device.type == "cuda":
             torch.cuda.synchronize(self.model.device)
+        self.pace.arrive()
+        try:
+            yield
+        finally:
+            self.pace.leave()
 
     def _try(self) -> None:
         """The shortest text alone: cheap, and it says what all of them will cost (at most: batches are faster)."""

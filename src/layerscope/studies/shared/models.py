@@ -159,14 +159,20 @@ def canonical(request: Request) -> Request:
     return replace(request, texts=replace(request.texts, texts=tuple(sorted(request.texts.texts, key=content_key))))
 
 
+def finished_profile(request: Request, label: str) -> Profile | None:
+    """A profile in the study's work folder, if it is finished there. It belongs to this very study: its key was checked."""
+    folder = RunFolder(request.work / folder_name(label))
+    done = (folder.manifest() or {}).get("status") == "complete" and folder.is_whole()
+    return Profile.load(folder.path) if done else None
+
+
 def profile_of(
     request: Request, spec: Spec, metrics: Sequence[str], bar: Progress, sites: Sequence[str] = LAYERS, **settings: Any
 ) -> Profile:
     """The profile of one model, from the study's work folder if it is finished there."""
     folder = request.work / folder_name(spec.label)
-    manifest = RunFolder(folder).manifest()
-    if manifest is not None and manifest.get("status") == "complete" and RunFolder(folder).is_whole():
-        return Profile.load(folder)  # the folder belongs to this very study: its key was checked before
+    if (found := finished_profile(request, spec.label)) is not None:
+        return found
     assert request.texts is not None
     remote = runs_elsewhere(request)
     bar.begin(f"loading {spec.label}|", 1)

@@ -39,14 +39,9 @@ class SinkActivation:
     layer: int
     features: tuple[int, ...]
     least: float
-    ratios: tuple[float, ...]  # mean sink ratio by layer
+    ratio: float  # the largest token's norm over the median: the mean over texts
     times: tuple[float, ...]  # of each feature: its entry over the text's median entry
     first: float  # share of texts whose largest token at that layer is the first one
-
-    @property
-    def ratio(self) -> float:
-        """The mean sink ratio at the layer."""
-        return self.ratios[self.layer]
 
     def facts(self) -> dict[str, Any]:
         """For a manifest."""
@@ -102,7 +97,7 @@ def find_sink_activation(model: LoadedModel, prompts: Sequence[np.ndarray], opti
         layer,
         tuple(int(i) for i in carriers),
         least,
-        tuple(float(value) for value in curve),
+        float(curve[layer]),
         tuple(float(typical[i]) for i in carriers),
         float(first[layer].mean()),
     )
