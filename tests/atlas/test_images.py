@@ -9,7 +9,7 @@ import pytest
 from layerscope.atlas import probe_accuracies
 from layerscope.atlas.overlay import load_overlay
 from layerscope.atlas.reproduce.fig14 import accuracies
-from layerscope.atlas.summary import panels, show
+from layerscope.atlas.summary import charts, show
 from layerscope.errors import LayerscopeError
 from layerscope.profiling import profile
 from tests.tiny_images import pictures, tiny_image_model
@@ -42,7 +42,7 @@ def test_shown_beside_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     print_model(found)
     assert "attention probe, ImageNet-100" in capsys.readouterr().out
     assert "probe" not in show("Pythia-410m")
-    assert any("attention probe" in panel.title for panel in panels(["clip-large", "mae-large"]))
+    assert any("attention probe" in chart.title for chart in charts(["clip-large", "mae-large"]))
 
 
 def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_a_run_as_the_published_ones_were_made_shares_their_axes(tmp_path: Path)
     assert "SimCLR" in overlay.differs["infonce"][0]
     assert "images of pictures" in overlay.notes[0]
     assert "wikitext" not in overlay.notes[0]
-    drawn = panels(["vit-large"], overlays=[overlay])
-    assert {series.label for panel in drawn for series in panel.series} >= {"vit-large", "your run: vit"}
+    drawn = charts(["vit-large"], overlays=[overlay])
+    assert {line.name for chart in drawn for line in chart.lines} >= {"vit-large", "your run: vit"}
 
 
 def test_what_differs_is_said(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from layerscope.atlas.overlay import Overlay, labeled, load_overlay, metric_differences, overlay_metrics, overlay_scores
-from layerscope.atlas.summary import compare, panels, show
+from layerscope.atlas.summary import charts, compare, show
 from layerscope.core.readout import Readout
 from layerscope.data import Corpus
 from layerscope.errors import RunFolderError
 from layerscope.evaluation.run import Evaluation
 from layerscope.profiling import Profile, profile
-from layerscope.report.panels import plot_panels
+from layerscope.report.panels import plot_charts
 from tests.tiny import tiny_model
 
 METRICS = ["prompt_entropy", "curvature", "dataset_entropy"]
@@ -112,12 +112,12 @@ def test_compared_on_the_tasks_all_share(tmp_path: Path, released: Path) -> None
     assert (table[3]["layer"], table[3]["gain"]) == (6, 0.0)
     assert table[0]["valley"] == pytest.approx(1.105, abs=0.001)
     profiled = overlay_metrics(Profile.load(released))
-    drawn = panels(["Pythia-410m"], overlays=[profiled, scored])
+    drawn = charts(["Pythia-410m"], overlays=[profiled, scored])
     assert drawn[0].title == "mean MTEB score, 1 tasks (english)"
-    labels = {panel.title.split(" (")[0]: [s.label for s in panel.series] for panel in drawn}
+    labels = {chart.title.split(" (")[0]: [line.name for line in chart.lines] for chart in drawn}
     assert labels["curvature"] == ["Pythia-410m", "your run: tiny-gpt_neox"]
     assert labels["LiDAR"] == ["Pythia-410m"]
-    figure = plot_panels(drawn, "a $title$")
+    figure = plot_charts(drawn, "a $title$")
     assert len([axis for axis in figure.axes if axis.get_visible()]) == len(drawn)
 
 

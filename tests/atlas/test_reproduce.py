@@ -148,9 +148,9 @@ def test_every_item_gives_whole_rows(name: str) -> None:
         assert row.note
         assert (row.ours is None) == (row.verdict == "cannot be checked")
         assert row.ours == row.ours  # not NaN
-    panels = items()[name].panels("english")
-    assert panels
-    assert all(len(series.x) == len(series.y) > 0 for panel in panels for series in panel.series)
+    charts = items()[name].charts("english")
+    assert charts
+    assert all(len(line.layers) == len(line.values) > 0 for chart in charts for line in chart.lines)
 
 
 def test_there_are_no_other_items() -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from layerscope import atlas
 from layerscope.atlas.sharing import CARD, COLUMNS, FILE, _write_table, data_card, load_overlays, read_results
-from layerscope.atlas.summary import compare, panels
+from layerscope.atlas.summary import charts, compare
 from layerscope.core.untrusted import sha256_of
 from layerscope.data import Corpus
 from layerscope.errors import DataError
@@ -97,7 +97,7 @@ def test_shared_results_are_compared_with_the_published_ones(folder: Path) -> No
     assert [row["tasks"] for row in table] == [1, 1]  # STS12; the other task is not published
     assert table[1]["valley"] is not None
     drawn = {
-        panel.title.split(" (")[0]: [line.label for line in panel.series] for panel in panels(["Pythia-410m"], overlays=overlays)
+        chart.title.split(" (")[0]: [line.name for line in chart.lines] for chart in charts(["Pythia-410m"], overlays=overlays)
     }
     assert drawn["curvature"] == ["Pythia-410m", "anna:tiny-gpt_neox"]
     assert overlays[0].notes[0].startswith("its values are on 6 prompts of lee.txt")

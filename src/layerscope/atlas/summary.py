@@ -1,4 +1,4 @@
-"""One model, or several side by side, as plain values and as panels to draw."""
+"""One model, or several side by side, as plain values and as charts to draw."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pandas as pd
 
 from layerscope.atlas.overlay import Overlay, labeled
 from layerscope.atlas.queries import metric_values, probe_accuracies, select_scores
-from layerscope.atlas.reproduce.base import TITLES, Panel, Series, highest, valley
+from layerscope.atlas.reproduce.base import DEPTH, TITLES, highest, valley
 from layerscope.atlas.tables import AtlasModel, find_model
+from layerscope.core.charts import Chart, Line
 from layerscope.core.tables import lowest_and_highest
 from layerscope.correlation import same_tasks
 from layerscope.errors import LayerscopeError
@@ -140,7 +141,7 @@ def compare(names: Sequence[str], convention: str = "english", overlays: Sequenc
     return rows
 
 
-def panels(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[Panel]:
+def charts(names: Sequence[str], convention: str = "english", overlays: Sequence[Overlay] = ()) -> list[Chart]:
     """Mean score and each metric against depth, models and runs on the same axes."""
     side = _Side(names, convention, overlays)
     probes = {m.name: p for m in side.models if (p := or_none(probe_accuracies, m)) is not None}
@@ -151,17 +152,12 @@ def panels(names: Sequence[str], convention: str = "english", overlays: Sequence
         *((TITLES[metric], "value", lines) for metric, lines in curves.items()),
     ]
     out = []
-    for title, column, lines in drawn:
-        series = [
-            Series(name, line["depth"].tolist(), line[column].tolist(), mark=_mark(line, column))
-            for name, line in lines
-            if line is not None
-        ]
-        if series:
-            out.append(Panel(title, "depth (layer / blocks)", "", series))
+    for title, column, tables in drawn:
+        lines = []
+        for name, table in tables:
+            if table is not None:
+                best = None if column == "value" else (float(highest(table, column)["depth"]), "")  # a metric has no best
+                lines.append(Line.of(name, table, column, x="depth", note=best))
+        if lines:
+            out.append(Chart(title, lines, x=DEPTH))
     return out
-
-
-def _mark(line: pd.DataFrame, column: str) -> int | None:
-    """The highest point of scores and accuracies; a metric has none."""
-    return None if column == "value" else int(line[column].to_numpy(float).argmax())

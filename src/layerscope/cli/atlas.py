@@ -139,21 +139,21 @@ def reproduce_command(
     output.show([row.as_dict() for row in rows], printed, then="layerscope study list")
     if out is not None:
         from layerscope.report.drawing import save_figure
-        from layerscope.report.panels import plot_panels
+        from layerscope.report.panels import plot_charts
 
-        drawn = chosen[0].panels("english" if convention == "both" else convention)
-        _told(save_figure(plot_panels(drawn, chosen[0].title), out))
+        drawn = chosen[0].charts("english" if convention == "both" else convention)
+        _told(save_figure(plot_charts(drawn, chosen[0].title), out))
 
 
 def _draw(out: Path | None, models: list[str], convention: str, overlays: list[Any]) -> None:
     if out is None:
         return
-    from layerscope.atlas.summary import panels
+    from layerscope.atlas.summary import charts
     from layerscope.report.drawing import save_figure
-    from layerscope.report.panels import plot_panels
+    from layerscope.report.panels import plot_charts
 
     footnote = "published results; scores: final norm at every layer; metrics (wikitext / imagenet): at the last layer only"
-    _told(save_figure(plot_panels(panels(models, convention, overlays), ", ".join(models), footnote), out))
+    _told(save_figure(plot_charts(charts(models, convention, overlays), ", ".join(models), footnote), out))
 
 
 def _told(path: Path) -> None:

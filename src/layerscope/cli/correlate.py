@@ -77,10 +77,10 @@ def correlate_command(
     )
     if out is not None:
         from layerscope.report.drawing import save_figure
-        from layerscope.report.panels import correlation_panels, plot_panels
+        from layerscope.report.panels import correlation_charts, plot_charts
 
         title = f"{tables.facts['model']}: metrics and scores across layers"
-        print(f"Written to {save_figure(plot_panels(correlation_panels(correlations), title), out)}", file=sys.stderr)
+        print(f"Written to {save_figure(plot_charts(correlation_charts(correlations), title), out)}", file=sys.stderr)
 
 
 def _keep(tables: Tables, chosen: list[str] | None) -> None:

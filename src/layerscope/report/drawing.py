@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerscope.core.charts import Style
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError, UnknownNameError
 from layerscope.store import atomic
@@ -45,15 +45,6 @@ _FAMILIES = {
 DASHES = ["", "9 4", "2 4", "9 3 2 3", "14 4"]
 PLOT_MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x"}  # the page's names and matplotlib's
 MARKERS = list(PLOT_MARKERS)
-
-
-@dataclass(frozen=True)
-class Style:
-    """How one run is drawn; `color` is a place in the palettes."""
-
-    color: int
-    dash: str
-    marker: str
 
 
 def family_color(family: str) -> int | None:

@@ -19,7 +19,7 @@ from layerscope.core.readout import DEFAULT_READOUT
 from layerscope.core.statistics import INTERVAL
 from layerscope.errors import MissingExtraError
 from layerscope.report.drawing import new_figure
-from layerscope.report.panels import correlation_panels, draw_charts, plot_panels
+from layerscope.report.panels import correlation_charts, draw_charts, plot_charts
 from layerscope.report.sources import Block, Chart, Curves, Line, Scores
 from layerscope.report.text import number
 from layerscope.selection.choice import Choice, lines
@@ -83,7 +83,7 @@ def correlations_html(found: Correlations) -> str:
     """Correlations: every metric with its interval, and what unrelated curves as smooth reach."""
     parts = [f"<b>{text(found.facts.get('model', 'Metrics'))}</b>: metrics against scores, one point per layer"]
     says = "a bar per metric, its interval, and chance"
-    parts.append(_drawn(lambda: plot_panels(correlation_panels(found), "metrics against scores"), says))
+    parts.append(_drawn(lambda: plot_charts(correlation_charts(found), "metrics against scores"), says))
     table = found.layers[["metric", "measure", "value", *INTERVAL, "null_95", "p_adjusted", "layers", "tasks"]]
     ends = dict(zip(INTERVAL, ("95 % from", "to"), strict=True))
     named = table.rename(columns={**ends, "null_95": "chance, 95 %", "p_adjusted": "Holm p"})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 
 from layerscope.atlas.overlay import OURS
 from layerscope.atlas.summary import or_none
+from layerscope.core.charts import Chart, Line
 from layerscope.core.columns import PROFILE, names
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT
@@ -19,8 +20,9 @@ from layerscope.core.tables import plain_columns
 from layerscope.correlation import same_tasks
 from layerscope.metrics import NORMALIZATIONS
 from layerscope.profiling.run import EntropyValley, entropy_valley
-from layerscope.report.drawing import Style
 from layerscope.selection.choice import Choice
+
+__all__ = ["Block", "Chart", "Curves", "Line", "Scores", "Section", "Source", "from_atlas", "weights_text"]
 
 
 @dataclass
@@ -85,42 +87,6 @@ class Scores:
     def mean_says(self) -> str:
         """What a mean is over."""
         return f"{len(self.mean_tasks or self.tasks)} tasks"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve over layers; `note` is a few words beside one of its layers, `tied` are layers not told from the best.
-
-    In figures `look` is how it is drawn (a color of its own if None); `dropped` is a curve beside another of the same look.
-    """
-
-    name: str
-    layers: Sequence[int]
-    values: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    blocks: int | None = None  # of the model; None: the last layer's number
-    note: tuple[int, str] | None = None
-    tied: Sequence[int] = ()
-    look: Style | None = None
-    dropped: bool = False
-
-    @classmethod
-    def of(cls, name: str, rows: pd.DataFrame, value: str = "value", scale: float = 1, **more: Any) -> Self:
-        """One column of a table over its layers, with its interval where the table has one."""
-        low, high = (list(scale * rows[end]) if end in rows else None for end in INTERVAL)
-        return cls(name, list(rows["layer"]), list(scale * rows[value]), low, high, **more)
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Curves on the same axes."""
-
-    title: str
-    lines: list[Line]
-    unit: str = ""
-    says: str = ""
-    log: bool = False
 
 
 @dataclass

@@ -7,12 +7,12 @@ import pkgutil
 from functools import lru_cache
 
 from layerscope.atlas.queries import CONVENTIONS
-from layerscope.atlas.reproduce.base import NO_SCORES, Item, Panel, Row
+from layerscope.atlas.reproduce.base import NO_SCORES, Item, Row
 from layerscope.errors import UnknownNameError
 
 ALL = "all"  # every item
 
-__all__ = ["ALL", "Item", "Panel", "Row", "find_item", "items", "reproduce"]
+__all__ = ["ALL", "Item", "Row", "find_item", "items", "reproduce"]
 
 
 @lru_cache(maxsize=1)

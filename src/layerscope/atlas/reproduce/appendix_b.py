@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series
+from layerscope.atlas.reproduce.base import Item, Row
+from layerscope.core.charts import Chart, Line, Style
 from layerscope.core.statistics import Array
 
 ALPHAS = (0.5, 1.0, 2.0, 4.0)
@@ -76,16 +77,17 @@ def rows(convention: str) -> list[Row]:
     ]
 
 
-def panels(convention: str) -> list[Panel]:
+def charts(convention: str) -> list[Chart]:
     """The tail of Proposition 1 in 64 dimensions; the weight of small eigenvalues by α."""
     x = [float(e) for e in EPSILONS if e <= 0.6]
-    exact = Series("exact", x, [wide_angle(64, e) for e in x])
-    allowed = Series("allowed by Proposition 1", x, [min(1.0, printed_tail(64, e)) for e in x], dashed=True)
+    exact = Line("exact", x, [wide_angle(64, e) for e in x])
+    most = [min(1.0, printed_tail(64, e)) for e in x]
+    allowed = Line("allowed by Proposition 1", x, most, look=Style(3, "6 4", "circle"))
     alphas = np.linspace(0.25, 4.0, 31)
-    weights = Series("smaller half of λᵢ = 1/i", alphas.tolist(), [weight_of_small(float(a)) for a in alphas])
+    weights = Line("smaller half of λᵢ = 1/i", alphas.tolist(), [weight_of_small(float(a)) for a in alphas])
     return [
-        Panel("One pair of random unit vectors, D = 64", "ε", "P(|cos| > ε)", [exact, allowed]),
-        Panel("Weight of small eigenvalues in Σ p^α", "α", "share", [weights]),
+        Chart("One pair of random unit vectors, D = 64", [exact, allowed], "P(|cos| > ε)", x="ε"),
+        Chart("Weight of small eigenvalues in Σ p^α", [weights], "share", x="α"),
     ]
 
 
@@ -94,6 +96,6 @@ ITEM = Item(
     "Appendix B and Proposition 1: statements about matrices",
     "LogDet entropy bounds S₁; larger α gives small eigenvalues more weight; random unit vectors are nearly orthogonal.",
     rows,
-    panels,
+    charts,
     uses_scores=False,
 )

@@ -1,15 +1,16 @@
-"""What the tables and figures share: rows with verdicts, panels to draw, published curves and facts about their shape."""
+"""What the tables and figures share: rows with verdicts, charts to draw, published curves and facts about their shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.atlas.queries import metric_values, select_scores
+from layerscope.core.charts import Chart, Line
 from layerscope.core.statistics import INTERVAL, Array, spearman
 from layerscope.core.valley import LEAST_SHARE, find_valley
 from layerscope.correlation import same_tasks
@@ -47,31 +48,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Series:
-    """One line, or one group of bars."""
-
-    label: str
-    x: Sequence[Any]
-    y: Sequence[float]
-    dashed: bool = False
-    mark: int | None = None  # index of a point to mark
-
-
-@dataclass
-class Panel:
-    """One set of axes. With `bars`, x are names."""
-
-    title: str
-    x_label: str
-    y_label: str
-    series: list[Series]
-    bars: bool = False
-    ordered: bool = False  # the series have an order (size, training step): colors run from dark to light
-    whiskers: list[tuple[float, float]] = field(default_factory=list)
-    level: tuple[float, str] | None = None  # a dashed horizontal line and what it is
-
-
-@dataclass(frozen=True)
 class Item:
     """A table or figure of the paper. A new one is a new file in this folder with `ITEM` (or `ITEMS`) in it."""
 
@@ -79,7 +55,7 @@ class Item:
     title: str
     claim: str  # what the paper says, in our words
     find: Callable[[str], Iterable[Row]]
-    panels: Callable[[str], list[Panel]]
+    charts: Callable[[str], list[Chart]]
     uses_scores: bool = True
 
     def rows(self, convention: str) -> list[Row]:
@@ -104,25 +80,26 @@ def curve(model: str, metric: str, dataset: str = "wikitext") -> Array:
     return metric_values(model, dataset, metric)["value"].to_numpy(float)
 
 
-def metric_panels(
+DEPTH = "depth (layer / blocks)"
+
+
+def metric_charts(
     metrics: Sequence[str], models: Mapping[str, str] | Sequence[str], dataset: str = "wikitext", ordered: bool = False
-) -> list[Panel]:
-    """A panel per metric: several models (or labels of models) against depth."""
+) -> list[Chart]:
+    """A chart per metric: several models (or labels of models) against depth."""
     named = models if isinstance(models, Mapping) else {model: model for model in models}
-    panels = []
+    charts = []
     for metric in metrics:
-        tables = {label: metric_values(model, dataset, metric) for label, model in named.items()}
-        series = [Series(label, table["depth"].tolist(), table["value"].tolist()) for label, table in tables.items()]
-        panels.append(Panel(TITLES[metric], "depth (layer / blocks)", "", series, ordered=ordered))
-    return panels
+        lines = [Line.of(label, metric_values(model, dataset, metric), x="depth") for label, model in named.items()]
+        charts.append(Chart(TITLES[metric], lines, x=DEPTH, ordered=ordered))
+    return charts
 
 
-def correlation_panel(title: str, label: str, names: Sequence[str], rows: pd.DataFrame) -> Panel:
+def correlation_chart(title: str, label: str, names: Sequence[str], rows: pd.DataFrame) -> Chart:
     """A bar per row of correlations, its interval, and what chance gives."""
-    series = Series(label, names, rows["value"].tolist())
-    whiskers = [(float(low), float(high)) for low, high in rows[[*INTERVAL]].astype(float).to_numpy()]
+    low, high = (rows[end].astype(float).tolist() for end in INTERVAL)
     level = (float(rows["null_95"].max()), "95 % of unrelated smooth curves lie below")
-    return Panel(title, "", "", [series], bars=True, whiskers=whiskers, level=level)
+    return Chart(title, [Line(label, names, rows["value"].tolist(), low, high)], x="", bars=True, level=level)
 
 
 def score_means(model: str, convention: str, fair: bool = False) -> pd.DataFrame:

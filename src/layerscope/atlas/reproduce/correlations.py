@@ -12,7 +12,8 @@ from functools import lru_cache
 import pandas as pd
 
 from layerscope.atlas.queries import correlation_tables
-from layerscope.atlas.reproduce.base import Item, Panel, Row, correlation_panel
+from layerscope.atlas.reproduce.base import Item, Row, correlation_chart
+from layerscope.core.charts import Chart
 from layerscope.core.statistics import Interval, holm
 from layerscope.correlation import Correlations, correlate, over_models
 
@@ -104,11 +105,11 @@ def beyond_chance(table: pd.DataFrame) -> tuple[int, str]:
     return int((table["p_adjusted"] < 0.05).sum()), f"of {len(table)} metrics, Holm p < 0.05 by both nulls; {each}"
 
 
-def bars(model: str, convention: str, measure: str, title: str) -> Panel:
+def bars(model: str, convention: str, measure: str, title: str) -> Chart:
     """One bar per metric, its interval, and what chance gives."""
     table = layer_correlations(model, convention, (measure,) if measure == "dcor" else ("spearman", "kendall", "dcor"))
     chosen = table[table["measure"] == measure].set_index("metric").loc[ORDER]
-    return correlation_panel(title, f"{model}, {convention}", [SHORT.get(metric, metric) for metric in ORDER], chosen)
+    return correlation_chart(title, f"{model}, {convention}", [SHORT.get(metric, metric) for metric in ORDER], chosen)
 
 
 def distance_rows(model: str, convention: str, measures: tuple[str, ...]) -> Iterator[Row]:
@@ -143,8 +144,8 @@ def _fig3_rows(convention: str) -> Iterator[Row]:
     yield Row(MODEL_3, "dcor: named ones in the top 3", float(len(top & STRONGEST_3)), top == STRONGEST_3, note)
 
 
-def _fig3_panels(convention: str) -> list[Panel]:
-    """One panel."""
+def _fig3_charts(convention: str) -> list[Chart]:
+    """One chart."""
     return [bars(MODEL_3, convention, "dcor", "Distance correlation with the mean score, one point per layer")]
 
 
@@ -153,7 +154,7 @@ FIG3 = Item(
     "Figure 3: distance correlation of metrics with scores, Pythia-410M",
     "All metrics are strongly related to the scores; DiME most, curvature, DiME and InfoNCE stand out.",
     _fig3_rows,
-    _fig3_panels,
+    _fig3_charts,
 )
 
 
@@ -182,8 +183,8 @@ def _fig8_rows(convention: str) -> Iterator[Row]:
     yield models_row(convention, "spearman")
 
 
-def _fig8_panels(convention: str) -> list[Panel]:
-    """One panel per measure."""
+def _fig8_charts(convention: str) -> list[Chart]:
+    """One chart per measure."""
     titles = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b", "dcor": "Distance correlation"}
     return [bars(MODEL_8, convention, measure, title) for measure, title in titles.items()]
 
@@ -193,7 +194,7 @@ FIG8 = Item(
     "Figure 8: three measures of association, Pythia-410M",
     "All metrics are inversely related to the scores, except InfoNCE, which is positive.",
     _fig8_rows,
-    _fig8_panels,
+    _fig8_charts,
 )
 
 
@@ -218,8 +219,8 @@ def _fig9_rows(convention: str) -> Iterator[Row]:
         yield Row(MODEL_9, f"{measure}, largest", largest, largest >= MODERATE, note, int(mine["tasks"].iloc[0]))
 
 
-def _fig9_panels(convention: str) -> list[Panel]:
-    """One panel per measure."""
+def _fig9_charts(convention: str) -> list[Chart]:
+    """One chart per measure."""
     titles = {"dcor": "Distance correlation", "spearman": "Spearman's ρ"}
     # the full set of measures was computed for the rows: read the same table
     layer_correlations(MODEL_9, convention, MEASURES)
@@ -231,7 +232,7 @@ FIG9 = Item(
     "Figure 9: correlations of metrics with scores, BERT",
     "All metrics are strongly related to the scores, LiDAR and dataset entropy most; other measures are moderate to strong.",
     _fig9_rows,
-    _fig9_panels,
+    _fig9_charts,
 )
 
 ITEMS = (FIG3, FIG8, FIG9)

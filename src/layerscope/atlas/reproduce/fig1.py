@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from layerscope.atlas.queries import select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, score_means
+from layerscope.atlas.reproduce.base import DEPTH, Item, Row, highest, score_means
+from layerscope.core.charts import Chart, Line
 
 MODELS = {
     "Pythia-410m": "Pythia-410m",
@@ -61,17 +62,17 @@ def _inner_wins(model: str, convention: str) -> tuple[float, int]:
     return float((inner > last).mean()), len(last)
 
 
-def panels(convention: str) -> list[Panel]:
+def charts(convention: str) -> list[Chart]:
     """The curves on the same tasks; dashed as the paper draws them, where that differs."""
-    series = []
+    lines = []
     for title, model in MODELS.items():
         same, drawn = score_means(model, convention, fair=True), as_drawn(model, convention)
-        tasks, scores = int(same["tasks"].iloc[0]), same["score"]
-        series.append(Series(f"{title} ({tasks} tasks)", same["depth"].tolist(), scores.tolist(), mark=int(scores.argmax())))
+        tasks, best = int(same["tasks"].iloc[0]), float(highest(same, "score")["depth"])
+        lines.append(Line.of(f"{title} ({tasks} tasks)", same, "score", x="depth", note=(best, "")))
         if tasks < 32:
-            series.append(Series("", drawn["depth"].tolist(), drawn["score"].tolist(), dashed=True))
+            lines.append(Line.of("", drawn, "score", x="depth"))
     title = f"Mean MTEB score, {convention} convention (dashed: tasks present at each layer, as printed)"
-    return [Panel(title, "depth (layer / blocks)", "mean score", series)]
+    return [Chart(title, lines, "mean score", x=DEPTH)]
 
 
 ITEM = Item(
@@ -79,5 +80,5 @@ ITEM = Item(
     "Figure 1: mean MTEB score at every layer",
     "Inner layers beat the last in all architectures, by 2 to 16 %, and the best layer is around mid-depth.",
     rows,
-    panels,
+    charts,
 )

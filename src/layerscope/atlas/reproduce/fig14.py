@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from layerscope.atlas.queries import metric_values, probe_accuracies
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, curve, metric_panels, trend, valley
+from layerscope.atlas.reproduce.base import Item, Row, curve, metric_charts, trend, valley
+from layerscope.core.charts import Chart, Line
 from layerscope.core.statistics import Array
 
 PROBED = ["aim", "aimv2", "beit", "clip", "dinov2", "mae", "vit"]
@@ -63,15 +64,14 @@ def rows(convention: str) -> Iterator[Row]:
         yield Row(model, "width", wide, round(wide) == VIT_L_WIDTH, "claim: all are 24-layer ViT-L, whose width is 1024")
 
 
-def panels(convention: str) -> list[Panel]:
+def charts(convention: str) -> list[Chart]:
     """Accuracy, prompt entropy, dataset entropy."""
-    series = [
-        Series(model, list(range(1, 25)), accuracies(model).tolist(), mark=int(accuracies(model).argmax())) for model in PROBED
-    ]
+    found = {model: accuracies(model) for model in PROBED}
+    lines = [Line(model, range(1, 25), list(values), note=(int(values.argmax()) + 1, "")) for model, values in found.items()]
     # the same names as above, so that a model keeps its color; aimv2 has no metrics
     models = {"aim": AIM, **{m: f"{m}-large" for m in PROBED[2:]}}
-    accuracy = Panel("ImageNet-100 accuracy, attention probe (%)", "label of the probe", "", series)
-    return [accuracy, *metric_panels(("entropy_prompt", "entropy_dataset"), models, "imagenet")]
+    accuracy = Chart("ImageNet-100 accuracy, attention probe (%)", lines, x="label of the probe")
+    return [accuracy, *metric_charts(("entropy_prompt", "entropy_dataset"), models, "imagenet")]
 
 
 ITEM = Item(
@@ -79,6 +79,6 @@ ITEM = Item(
     "Figure 14: image models by pretext task",
     "AIM, the autoregressive one, has an entropy valley and an accuracy peak inside; all others rise strictly in accuracy.",
     rows,
-    panels,
+    charts,
     uses_scores=False,
 )

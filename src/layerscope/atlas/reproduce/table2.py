@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from layerscope.atlas.queries import metric_values, select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, score_means
+from layerscope.atlas.reproduce.base import Item, Row, highest, score_means
+from layerscope.core.charts import Chart, Line
 
 MODELS = {"Pythia-410M": "Pythia-410m", "LLM2Vec-8B": "LLM2Vec-mntp-unsup-simcse"}
 RULES = {"min_dime": "dime", "min_infonce": "infonce", "min_entropy_dataset": "entropy_dataset"}
@@ -75,15 +76,15 @@ def rows(convention: str) -> Iterator[Row]:
             yield Row(title, column, ours, holds, note, tasks, printed[column])
 
 
-def panels(convention: str) -> list[Panel]:
+def charts(convention: str) -> list[Chart]:
     """Mean score by layer, and each rule's mean as a bar."""
     out, cells = [], list(rows(convention))
     for title in MODELS:
         mine = [row for row in cells if row.model == title]
         names = [row.column.replace("min_", "lowest\n").replace("entropy_dataset", "dataset\nentropy") for row in mine]
-        ours = Series(f"recomputed, {convention}", names, [float(row.ours or 0) for row in mine])
-        printed = Series("printed", names, [float(row.printed or 0) for row in mine])
-        out.append(Panel(title, "", "mean MTEB score", [printed, ours], bars=True))
+        ours = Line(f"recomputed, {convention}", names, [float(row.ours or 0) for row in mine])
+        printed = Line("printed", names, [float(row.printed or 0) for row in mine])
+        out.append(Chart(title, [printed, ours], "mean MTEB score", x="", bars=True))
     return out
 
 
@@ -92,5 +93,5 @@ ITEM = Item(
     "Table 2: mean MTEB score when the layer is chosen without labels",
     "Choosing each task's layer by the lowest DiME, InfoNCE or dataset entropy improves on the last layer for Pythia-410M.",
     rows,
-    panels,
+    charts,
 )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from layerscope.atlas.queries import metric_values, select_scores
-from layerscope.atlas.reproduce.base import Item, Panel, Row, Series, highest, score_means
+from layerscope.atlas.reproduce.base import Item, Row, highest, score_means
+from layerscope.core.charts import Chart, Line
 from layerscope.correlation import same_tasks
 
 MODELS = [
@@ -83,16 +84,16 @@ def rows(convention: str) -> Iterator[Row]:
     yield Row("all", "0.2 to 0.7 beats the last: models", float(ahead), ahead == len(MODELS), note)
 
 
-def panels(convention: str) -> list[Panel]:
+def charts(convention: str) -> list[Chart]:
     """The gain of the two rules by model, and where each model's best layer lies."""
     gains = [
-        Series(f"lowest {name} entropy", MODELS, [lowest_entropy_gain(model, metric, convention)[2] for model in MODELS])
+        Line(f"lowest {name} entropy", MODELS, [lowest_entropy_gain(model, metric, convention)[2] for model in MODELS])
         for metric, name in ENTROPIES.items()
     ]
     tops = [float(highest(score_means(model, convention, fair=True), "score")["depth"]) for model in MODELS]
     return [
-        Panel("Gain over the last layer", "", "% of its score", gains, bars=True, level=(LEAST, "5 %: the talk's lower end")),
-        Panel("Depth of the best mean score", "", "layer / blocks", [Series(convention, MODELS, tops)], bars=True),
+        Chart("Gain over the last layer", gains, "% of its score", x="", bars=True, level=(LEAST, "5 %: the talk's lower end")),
+        Chart("Depth of the best mean score", [Line(convention, MODELS, tops)], "layer / blocks", x="", bars=True),
     ]
 
 
@@ -101,5 +102,5 @@ ITEM = Item(
     "The talk: two rules of thumb",
     "The layer with the lowest entropy gives 5 to 10 % over the last; the layers to try are at 20 to 70 % of the depth.",
     rows,
-    panels,
+    charts,
 )

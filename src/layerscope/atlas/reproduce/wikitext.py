@@ -11,7 +11,7 @@ from layerscope.atlas.reproduce.base import (
     Item,
     Row,
     curve,
-    metric_panels,
+    metric_charts,
     middle,
     spread,
     trend,
@@ -60,7 +60,7 @@ FIG2 = _item(
     "Figure 2: three metrics on wikitext, by architecture",
     "Pythia and Mamba change strongly in the middle, BERT stays stable; Pythia has an entropy valley, Mamba lies between.",
     _rows_2,
-    lambda convention: metric_panels(THREE_METRICS, MODELS_2),
+    lambda convention: metric_charts(THREE_METRICS, MODELS_2),
 )
 
 
@@ -91,7 +91,7 @@ FIG10 = _item(
     "Figure 10: every metric on wikitext, Pythia-410M and Mamba-370M",
     "Pythia's intermediate layers change strongly, Mamba's remain more stable.",
     _rows_10,
-    lambda convention: metric_panels(EVERY_METRIC, MODELS_10),
+    lambda convention: metric_charts(EVERY_METRIC, MODELS_10),
 )
 
 
@@ -157,14 +157,14 @@ FIG4 = _item(
     "Figure 4: metrics over training, Pythia-410M on wikitext",
     "Middle layers change most: entropy falls, curvature becomes smoother, LiDAR is lowest there; early layers settle quickly.",
     _rows_4,
-    lambda convention: metric_panels(THREE_METRICS, DRAWN_4, ordered=True),
+    lambda convention: metric_charts(THREE_METRICS, DRAWN_4, ordered=True),
 )
 FIG11 = _item(
     "fig11",
     "Figure 11: every metric over training, Pythia-410M on wikitext",
     "Training changes the intermediate layers most; early layers settle quickly.",
     _rows_11,
-    lambda convention: metric_panels(EVERY_METRIC, DRAWN_4, ordered=True),
+    lambda convention: metric_charts(EVERY_METRIC, DRAWN_4, ordered=True),
 )
 
 
@@ -199,7 +199,7 @@ FIG12 = _item(
     "Figure 12: metrics by size, Pythia on wikitext",
     "Larger models have a deeper entropy valley, lower curvature and higher LiDAR (section 4.2; the caption repeats figure 2's).",
     _rows_12,
-    lambda convention: metric_panels(THREE_METRICS, [*MODELS_12, LARGER_12], ordered=True),
+    lambda convention: metric_charts(THREE_METRICS, [*MODELS_12, LARGER_12], ordered=True),
 )
 
 
@@ -227,7 +227,7 @@ FIG13 = _item(
     "Figure 13: metrics before and after fine-tuning, Llama3-8B on wikitext",
     "Both fine-tuned models are more invariant to augmentation; prompt entropy is higher in the unsupervised one, else lower.",
     _rows_13,
-    lambda convention: metric_panels(("entropy_prompt", "lidar", "infonce"), [BASE_13, *TUNED_13]),
+    lambda convention: metric_charts(("entropy_prompt", "lidar", "infonce"), [BASE_13, *TUNED_13]),
 )
 
 ITEMS = (FIG2, FIG4, FIG10, FIG11, FIG12, FIG13)

@@ -1,0 +1,67 @@
+"""Charts as data: curves or bars on the same axes, whoever draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from layerscope.core.statistics import INTERVAL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one run is drawn; `color` is a place in the palettes."""
+
+    color: int
+    dash: str
+    marker: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve over layers; `note` is a few words beside one of its layers (none: a point), `tied` are layers not told from the
+    best.
+
+    In figures `look` is how it is drawn (a color of its own if None); `dropped` is a curve beside another of the same look. A
+    line without a name is drawn dashed, in the color of the one before. Of a chart of bars, `layers` are the bars' names.
+    """
+
+    name: str
+    layers: Sequence[Any]
+    values: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    blocks: int | None = None  # of the model; None: the last layer's number
+    note: tuple[Any, str] | None = None
+    tied: Sequence[int] = ()
+    look: Style | None = None
+    dropped: bool = False
+
+    @classmethod
+    def of(cls, name: str, rows: pd.DataFrame, value: str = "value", scale: float = 1, x: str = "layer", **more: Any) -> Self:
+        """One column of a table over its layers, with its interval where the table has one."""
+        low, high = (list(scale * rows[end]) if end in rows else None for end in INTERVAL)
+        return cls(name, list(rows[x]), list(scale * rows[value]), low, high, **more)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves on the same axes, or groups of bars.
+
+    `x` names the horizontal axis; None: it is the layers, or their depth. Lines that are `ordered` (by size, by training step)
+    are colored from dark to light. `level` is a dashed horizontal line and what it is.
+    """
+
+    title: str
+    lines: list[Line]
+    unit: str = ""
+    says: str = ""
+    log: bool = False
+    x: str | None = None
+    bars: bool = False
+    ordered: bool = False
+    level: tuple[float, str] | None = None
