@@ -20,7 +20,6 @@ _RATIO = 200  # ordinary texts are packed to a third or a tenth; gzip reaches 1,
 _LEAST = 256 * 2**20  # bytes that any file may hold
 _LEAST_ROWS = 500_000  # of a table; beyond them each takes a byte at least
 MOST_LINE = 256 * 2**20
-_BATCH = 1024
 _Kind = type[Exception]
 
 
@@ -68,13 +67,14 @@ def check_parquet(table: Any, path: os.PathLike[str], columns: list[str] | None 
 
 
 def parquet_batches(
-    table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError
+    table: Any, path: os.PathLike[str], columns: list[str] | None = None, error: _Kind = DataError, rows: int = 1024
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a `ParquetFile` some at a time, after a look at how many there are and how large."""
+    """The rows of a `ParquetFile`, so many at a time at most, after a look at how many there are and how large."""
     chunks, size, unpacked = check_parquet(table, path, columns, error), os.stat(path).st_size, 0
     with open(path, "rb") as stream:
-        longest = max((_dictionary(stream, chunk) for chunk in chunks), default=1)
-    for batch in table.iter_batches(batch_size=max(1, min(_BATCH, _LEAST // max(longest, 1))), columns=columns):
+        texts = [chunk for chunk in chunks if chunk.physical_type.endswith("BYTE_ARRAY")]
+        longest = max((_dictionary(stream, chunk) for chunk in texts), default=1)
+    for batch in table.iter_batches(batch_size=max(1, min(rows, _LEAST // max(longest, 1))), columns=columns):
         unpacked += batch.nbytes
         check_unpacked(unpacked, size, path, error)
         yield batch

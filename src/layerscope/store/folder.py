@@ -260,7 +260,7 @@ class RunFolder:
         check_table(file, self.manifest() or {})
         try:
             with pq.ParquetFile(file) as stored:
-                parts = list(parquet_batches(stored, file, error=RunFolderError))
+                parts = list(parquet_batches(stored, file, error=RunFolderError, rows=2**16))
                 table = pa.Table.from_batches(parts, stored.schema_arrow).to_pandas()
         except RunFolderError:
             raise
