@@ -14,17 +14,22 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from layerscope.models import LoadedModel, wrap
 from layerscope.probing.examples import Examples
-from layerscope.probing.frozen import PixelSource
 from layerscope.probing.job import ProbeJob
 from layerscope.probing.training import ProbeRecipe, probes
 from layerscope.progress import Silent
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from vision_set.reading import PixelSource
 
 WANTED = 2.0
 SHAPES = {  # width, heads, pixels, patch: DeiT's names for the widths

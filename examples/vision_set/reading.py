@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 import layerscope
+from layerscope.capture import Batch
 from layerscope.probing.examples import Examples
-from layerscope.probing.frozen import PixelSource
 from layerscope.probing.job import ProbeJob
 from layerscope.probing.run import ProbeRun
 from layerscope.probing.training import ProbeRecipe
@@ -20,6 +21,33 @@ from layerscope.progress import progress_bar
 from vision_set.images import Images, prepared
 
 PROBES = ("attention", "linear", "mean", "knn")
+
+
+class PixelSource:
+    """Images that are prepared already: pixels (n, C, H, W) as the model takes them, on any device.
+
+    In the place of `layerscope.probing.frozen.ModelItems`.
+    """
+
+    def __init__(self, model: Any, pixels: torch.Tensor) -> None:
+        self._model, self._pixels = model, pixels
+        count = int(model.make_batch([pixels[0].float().cpu().numpy()], tokens="patches").lengths[0])
+        self.lengths = [count] * len(pixels)
+        self.has_class_token = bool(model.anatomy.class_token)
+
+    def batch(self, items: Sequence[int]) -> Batch:
+        """A selection."""
+        chosen = self._pixels[torch.from_numpy(np.asarray(items)).to(self._pixels.device)]
+        chosen = chosen.to(self._model.device, self._model.dtype)
+        none = torch.empty((len(chosen), 0), dtype=torch.int64, device=chosen.device)
+        return Batch(none, None, [self.lengths[0]] * len(chosen), chosen, self._model.anatomy.leading)
+
+    def facts(self) -> dict[str, Any]:
+        """How many patches there are."""
+        return {"patches": self.lengths[0], "tokens": "patches; class and register tokens are left out"}
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 def examples_of(images: Images) -> Examples:

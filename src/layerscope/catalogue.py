@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 
 from layerscope.cache import cache_dir
 from layerscope.core.formatting import split_names
-from layerscope.core.plugins import PluginError, Registry
+from layerscope.core.plugins import Registry
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import read_json, sha256_of
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError
@@ -357,13 +357,6 @@ class Catalogue(Registry[E_co]):
         )
         for entry in own:
             self.add(entry)
-
-    def add(self, thing: E_co) -> E_co:
-        """Make an entry known. Two different entries of one name are an error."""
-        known = self._things.get(getattr(thing, "name", ""))
-        if known is not None and known != thing:
-            raise PluginError(f"two entries of the catalogue are called {thing.name!r}. Rename one of them.")
-        return super().add(thing)
 
     def fetch(self, name: str, *, offline: bool = False, accept_license: bool = False) -> Path:
         """Make sure that an entry is on this machine, and say where."""

@@ -82,10 +82,10 @@ def file_sha256(path: Path) -> str:
             digest = str(stored["sha256"]) if stored["sum"] == total else ""
     if not digest:
         digest = sha256_of(real)
-        # The memo saves time only: a cache that cannot be written must not stop a run.
+        # The memo saves time only: a cache that cannot be written must not stop a run, and half a memo is none.
         with suppress(OSError):
             memo.parent.mkdir(parents=True, exist_ok=True)
-            write_text(memo, json.dumps({"key": key, "sha256": digest, "sum": _sum(real) if total is None else total}))
+            memo.write_text(json.dumps({"key": key, "sha256": digest, "sum": _sum(real) if total is None else total}))
     _READ[key] = time.monotonic(), digest
     return digest
 
@@ -106,18 +106,6 @@ def _sum(path: Path) -> int:
             buffer[count:] = bytes(len(buffer) - count)
             total += np.frombuffer(buffer, dtype=np.uint64).sum(dtype=np.uint64)
     return int(total)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees either the old or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as sink:
-            sink.write(text)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def fetch_package(package: Package, into: Path) -> Path:

@@ -8,7 +8,7 @@ import torch
 
 from layerscope.capture import expand_sites
 from layerscope.data import Corpus
-from layerscope.probing.frozen import ModelItems, ModelReader, PixelSource
+from layerscope.probing.frozen import ModelItems, ModelReader
 from layerscope.probing.states import StateCache, plan_storage, statistics
 from layerscope.progress import Silent
 from tests.tiny import tiny_model
@@ -55,18 +55,6 @@ def _rows(model: object, images: object, items: list[int]) -> list[np.ndarray]:
 
     with PixelReader(model.processor) as reader:  # type: ignore[attr-defined]
         return reader.read(images, items)  # type: ignore[arg-type]
-
-
-def test_prepared_pixels_give_the_same_states() -> None:
-    model, images = tiny_image_model("vit"), pictures(4)
-    sites = expand_sites(None, model.anatomy)
-    pixels = torch.from_numpy(np.stack(_rows(model, images, [0, 1, 2, 3])))
-    found = []
-    for source in (ModelItems(model, images), PixelSource(model, pixels)):
-        with ModelReader(model, source, sites, "applied", ["tokens"]) as reader:
-            found.append(reader.read_all(np.arange(4))["tokens"][0])
-        source.close()
-    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])

@@ -6,7 +6,7 @@ A source turns items into batches for one model; a reader runs them here, or an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,29 +24,11 @@ from layerscope.models.inputs import ReadSettings
 DEFAULT_MAX_LENGTH = 128
 
 
-class ItemSource(Protocol):
-    """Items of one kind, ready for one model."""
-
-    lengths: list[int]
-    """Tokens that are read of each item."""
-
-    has_class_token: bool
-    """Whether the first token stands for the whole item."""
-
-    def batch(self, items: Sequence[int]) -> Batch:
-        """Some items as one batch on the model's device."""
-
-    def facts(self) -> dict[str, Any]:
-        """What the manifest says of reading them."""
-
-    def close(self) -> None:
-        """Let go of what was opened."""
-
-
 class ModelItems:
     """Items of any kind as the model itself reads them: texts cut to `max_length` tokens; of images, the patches are the tokens.
 
     The class token is the first one of image models that have it, and of text models that see both ways and have such a token.
+    `lengths` are the tokens that are read of each item.
     """
 
     def __init__(self, model: LoadedModel, items: Items, max_length: int = DEFAULT_MAX_LENGTH) -> None:
@@ -71,30 +53,6 @@ class ModelItems:
         self._reader.close()
 
 
-class PixelSource:
-    """Images that are prepared already: pixels (n, C, H, W) as the model takes them, on any device."""
-
-    def __init__(self, model: Any, pixels: torch.Tensor) -> None:
-        self._model, self._pixels = model, pixels
-        count = int(model.make_batch([pixels[0].float().cpu().numpy()], tokens="patches").lengths[0])
-        self.lengths = [count] * len(pixels)
-        self.has_class_token = bool(model.anatomy.class_token)
-
-    def batch(self, items: Sequence[int]) -> Batch:
-        """A selection."""
-        chosen = self._pixels[torch.from_numpy(np.asarray(items)).to(self._pixels.device)]
-        chosen = chosen.to(self._model.device, self._model.dtype)
-        none = torch.empty((len(chosen), 0), dtype=torch.int64, device=chosen.device)
-        return Batch(none, None, [self.lengths[0]] * len(chosen), chosen, self._model.anatomy.leading)
-
-    def facts(self) -> dict[str, Any]:
-        """How many patches there are."""
-        return {"patches": self.lengths[0], "tokens": "patches; class and register tokens are left out"}
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 _Pooled = dict[str, Tensor]
 Read = dict[str, tuple[Tensor, Tensor | None]]
 
@@ -109,7 +67,7 @@ class ModelReader:
     def __init__(
         self,
         model: LoadedModel,
-        source: ItemSource,
+        source: ModelItems,
         sites: Sequence[Site],
         final_norm: FinalNorm,
         poolings: Sequence[str],

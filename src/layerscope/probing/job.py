@@ -26,7 +26,6 @@ from layerscope.models import LoadedModel, kind_read_by
 from layerscope.probing.examples import Examples, Split, make_split, open_examples
 from layerscope.probing.frozen import (
     DEFAULT_MAX_LENGTH,
-    ItemSource,
     ModelItems,
     ModelReader,
     Parts,
@@ -141,7 +140,7 @@ class ProbeJob:
         self,
         model: LoadedModel,
         examples: Examples,
-        source: ItemSource,
+        source: ModelItems,
         kinds: list[str],
         recipe: ProbeRecipe,
         layers: Sequence[int] | None = None,

@@ -143,31 +143,26 @@ def _characters(texts: Iterable[str]) -> int:
     return sum(map(len, texts))
 
 
+_PUBLISHED = {  # where mteb's statistics have a figure: names differ between task types and versions
+    "rows": ("num_samples",),
+    "characters": ("text_statistics.total_text_length", "number_of_characters"),
+    "queries": ("num_queries",),
+    "documents": ("num_documents",),
+    "query characters": ("queries_text_statistics.total_text_length",),
+    "labels": ("label_statistics.labels", "labels_statistics.labels"),
+    "mean score": ("label_statistics.avg_score", "labels_statistics.avg_score"),
+}
+
+
 def _published_value(stats: Mapping[str, Any], what: str) -> Any:
-    """The same figure in mteb's statistics, whose field names differ between task types and versions."""
-
-    def get(*path: str) -> Any:
+    """The same figure in mteb's statistics; None where it is not there."""
+    for path in _PUBLISHED[what]:
         value: Any = stats
-        for key in path:
+        for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
-        return value
-
-    if what == "labels":
-        labels = get("label_statistics", "labels") or get("labels_statistics", "labels")
-        return {key: value["count"] for key, value in labels.items()} if labels else None
-    if what == "mean score":
-        mean = get("label_statistics", "avg_score")
-        return get("labels_statistics", "avg_score") if mean is None else mean
-    if what == "characters" and "text_statistics" not in stats:
-        return get("number_of_characters")
-    paths = {
-        "rows": ("num_samples",),
-        "characters": ("text_statistics", "total_text_length"),
-        "queries": ("num_queries",),
-        "documents": ("num_documents",),
-        "query characters": ("queries_text_statistics", "total_text_length"),
-    }
-    return get(*paths[what])
+        if value is not None and value != {}:
+            return {key: label["count"] for key, label in value.items()} if what == "labels" else value
+    return None
 
 
 def _same(actual: Any, wanted: Any) -> bool:
