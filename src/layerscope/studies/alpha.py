@@ -74,16 +74,14 @@ class Alpha(Study):
         figure, axes = grid(2, len(names), 3.6 * len(names) + 0.6, 5.4, sharex=True)
         top = manifest["options"]["top"]
         looks: dict[str, dict[str, Any]] = {"keep": {}, "drop": {"linestyle": DOTTED, "linewidth": 1.2}}
+        places = {"entropy": 0, "top_weight": 1}
         for j, name in enumerate(names):
             rows = table[table["model"] == name]
             spectra = list(dict.fromkeys(rows["spectrum"]))
-            colors = sequential(len(spectra)) if j == 0 else COLORS
-            for spectrum, color in zip(spectra, colors, strict=False):
-                for i, metric in enumerate(("entropy", "top_weight")):
-                    for sink, look in looks.items():
-                        chosen = rows[(rows["spectrum"] == spectrum) & (rows["metric"] == metric) & (rows["sink"] == sink)]
-                        if not chosen.empty:
-                            band(axes[i, j], chosen, color, x="alpha", label=spectrum if sink == "keep" else None, **look)
+            colors = dict(zip(spectra, sequential(len(spectra)) if j == 0 else COLORS, strict=False))
+            for (spectrum, metric, sink), curve in rows.groupby(["spectrum", "metric", "sink"], sort=False):
+                label = spectrum if sink == "keep" else None
+                band(axes[places[metric], j], curve, colors[spectrum], x="alpha", label=label, **looks[sink])
             axes[0, j].legend(fontsize=7, frameon=False)
             axes[1, j].set_ylim(0, 1.03)
             for axis in axes[:, j]:

@@ -13,7 +13,6 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class Checkpoints(Study):
 
     def identify(self, request: Request) -> Any:
         """The checkpoints, each by itself."""
-        return [step.spec.identity(request) for step in find_steps(request.models, request.options["steps"])]
+        return [step.identity(request) for step in find_steps(request.models, request.options["steps"])]
 
     def run(self, request: Request, bar: Progress) -> Result:
         """Profile one checkpoint after the other; a finished one is not loaded again."""
@@ -58,44 +57,33 @@ class Checkpoints(Study):
         steps = find_steps(request.models, request.options["steps"])
         found: dict[str, Profile] = {}
         for step in steps:
-            found |= Profiles.of(request, [step.spec], bar, "prompt_entropy")
+            found |= Profiles.of(request, [step], bar, "prompt_entropy")
             if request.options["clean"]:
-                forget_download(step.spec, found[step.spec.label].manifest["model"].get("revision"))
+                forget_download(step, found[step.label].manifest["model"].get("revision"))
         runs = Profiles(request, found)
-        table = runs.table({step.spec.label: {"step": step.number} for step in steps})
+        table = runs.table({label: {"step": step_number(label)} for label in runs})
         given = read_specs(request.models)
         conventions = {
             "of": given[0].label if len(given) == 1 else None,
             **runs.conventions,
             "steps": "the number in a checkpoint's name; one without a number counts as the last",
         }
-        models = list(conventions["models"].values())
-        warnings = not_one_training(steps, models) + same_weights(steps, [model.get("weights_sha256") for model in models])
-        warnings += dict.fromkeys(line for run in runs.values() for line in run.manifest["warnings"])
-        return Result(table, verdict([step.shown for step in steps], runs), conventions, warnings)
+        warnings = [*doubts(runs), *dict.fromkeys(line for run in runs.values() for line in run.manifest["warnings"])]
+        return Result(table, verdict([shown(label) for label in runs], runs), conventions, warnings)
 
     def draw(self, table: pd.DataFrame, manifest: dict[str, Any]) -> Figure:
         """A panel per metric, colored by step."""
         order = table.drop_duplicates("model").sort_values(["step", "model"])
         labels = order["model"].tolist()
-        shown = [f"{step:.0f}" if step < float("inf") else label for label, step in zip(labels, order["step"], strict=True)]
-        return draw_ordered(table, labels, shown, "step", manifest)
+        return draw_ordered(table, labels, [shown(label) for label in labels], "step", manifest)
 
 
-@dataclass(frozen=True)
-class TrainingStep:
-    """One checkpoint: its number of training steps (infinite where its name has none: it counts as the last) and its model."""
-
-    number: float
-    spec: Spec
-
-    @property
-    def shown(self) -> str:
-        """Its number, or its name."""
-        return f"{self.number:.0f}" if math.isfinite(self.number) else self.spec.label
+def shown(label: str) -> str:
+    """A checkpoint's number of training steps, or its name where that has none."""
+    return f"{number:.0f}" if math.isfinite(number := step_number(label)) else label
 
 
-def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[str]) -> list[TrainingStep]:
+def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[str]) -> list[Spec]:
     """The checkpoints that a request means, least trained first."""
     specs = read_specs(models)
     if len(specs) == 1:
@@ -111,11 +99,11 @@ def find_steps(models: Sequence[str | Path | LoadedModel | Spec], wanted: list[s
         )
     if wanted:
         raise LayerscopeError("steps goes with one model: a hub model or a folder that holds the checkpoints.")
-    return _ordered([TrainingStep(step_number(spec.label), spec) for spec in specs])
+    return _ordered(specs)
 
 
 def step_number(name: str) -> float:
-    """The number after `step` or `checkpoint` in a name, else its last whole number; infinite where there is none.
+    """The number after `step` or `checkpoint` in a name, else its last whole number; infinite, the last, where there is none.
 
     >>> step_number("pythia-410m@step3000"), step_number("checkpoint-500"), step_number("main")
     (3000.0, 500.0, inf)
@@ -124,7 +112,7 @@ def step_number(name: str) -> float:
     return float(found[-1]) if found else math.inf
 
 
-def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[TrainingStep]:
+def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[Spec]:
     found = {path.name: path for path in sorted(folder.iterdir()) if (path / "config.json").is_file()}
     if not found:
         raise LayerscopeError(f"{folder} is no model and holds none: no config.json in it or in its folders.")
@@ -137,49 +125,46 @@ def _inside(folder: Path, wanted: list[str], parent: Spec) -> list[TrainingStep]
             if name is None:
                 raise UnknownNameError(f"step in {folder}", each, found)
             names.append(name)
-    return [TrainingStep(step_number(name), Spec(found[name], name, parent.options)) for name in names]
+    return [Spec(found[name], name, parent.options) for name in names]
 
 
-def _revisions(one: Spec, wanted: list[str]) -> list[TrainingStep]:
+def _revisions(one: Spec, wanted: list[str]) -> list[Spec]:
     if not wanted:
         raise LayerscopeError(
             f"{one.label} has no steps yet: name its revisions, such as steps=step0,step1000,step143000, or give a folder."
         )
     repo = str(one.model).partition("@")[0]
     names = [f"step{each}" if each.isdigit() else each for each in wanted]
-    return [TrainingStep(step_number(name), Spec(f"{repo}@{name}", name, one.options)) for name in names]
+    return [Spec(f"{repo}@{name}", name, one.options) for name in names]
 
 
-def _ordered(steps: list[TrainingStep]) -> list[TrainingStep]:
+def _ordered(steps: list[Spec]) -> list[Spec]:
     if len(steps) < 2:
-        raise LayerscopeError(f"checkpoints need at least two steps, and {len(steps)} was found: {steps[0].spec.label}.")
-    labels = [step.spec.label for step in steps]
+        raise LayerscopeError(f"checkpoints need at least two steps, and {len(steps)} was found: {steps[0].label}.")
+    labels = [step.label for step in steps]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise InvalidValueError(f"the step {twice!r} was given twice.")
-    return sorted(steps, key=lambda step: (step.number, step.spec.label))
+    return sorted(steps, key=lambda step: (step_number(step.label), step.label))
 
 
-def same_weights(steps: list[TrainingStep], sha256: list[str | None]) -> list[str]:
-    """A warning for each group of steps whose weights are the very same: some published steps serve another step's files."""
-    out = []
-    for digest in dict.fromkeys(each for each in sha256 if each):
-        group = [step.shown for step, own in zip(steps, sha256, strict=True) if own == digest]
-        if len(group) > 1:
-            out.append(f"steps {join_words(group)} hold the very same weights: their source serves one step in place of another.")
-    return out
-
-
-def not_one_training(steps: list[TrainingStep], models: list[dict[str, Any]]) -> list[str]:
-    """A warning where the models cannot be checkpoints of one training: another family, width or number of blocks."""
+def doubts(runs: Profiles) -> list[str]:
+    """What says that these are not checkpoints of one training: other shapes, or steps that hold the very same weights."""
     shapes: dict[str, list[str]] = {}
-    for step, model in zip(steps, models, strict=True):
+    weights: dict[str | None, list[str]] = {}
+    for label, run in runs.items():
+        model = run.manifest["model"]
         shape = f"{model.get('family')}, {model.get('n_blocks')} blocks of width {model.get('width')}"
-        shapes.setdefault(shape, []).append(step.spec.label)
-    if len(shapes) < 2:
-        return []
-    differing = "; ".join(f"{join_words(labels)}: {shape}" for shape, labels in shapes.items())
-    return [f"these are not checkpoints of one training, and more than training differs between them ({differing})."]
+        shapes.setdefault(shape, []).append(label)
+        weights.setdefault(model.get("weights_sha256"), []).append(shown(label))
+    out = []
+    if len(shapes) > 1:
+        differing = "; ".join(f"{join_words(labels)}: {shape}" for shape, labels in shapes.items())
+        out = [f"these are not checkpoints of one training, and more than training differs between them ({differing})."]
+    for digest, steps in weights.items():
+        if digest and len(steps) > 1:  # some published steps serve another step's files
+            out.append(f"steps {join_words(steps)} hold the very same weights: their source serves one step in place of another.")
+    return out
 
 
 def forget_download(spec: Spec, commit: str | None) -> bool:

@@ -25,7 +25,7 @@ from layerscope.models.source import check_name
 from layerscope.progress import Progress
 from layerscope.store import RunFolder, StoredRun, atomic
 from layerscope.store.folder import Session
-from layerscope.studies.base import Result, Study, get_study
+from layerscope.studies.base import Study, get_study
 from layerscope.studies.shared.models import Request, Spec, read_spec
 from layerscope.version import VERSION
 
@@ -142,8 +142,17 @@ def study(
         if folder is None:
             with tempfile.TemporaryDirectory(prefix="layerscope-study-") as scratch:
                 request.work = Path(scratch)
-                return _finished(chosen, request, command.bar)
-        return _run_in(folder, chosen, request, command.bar, overwrite)
+                return _measure(chosen, request, command.bar)
+
+        def compute(session: Session) -> StudyRun:
+            request.work = folder.path / WORK
+            request.work.mkdir(parents=True, exist_ok=True)
+            commits = (session.earlier or {}).get("commits")
+            known = commits if isinstance(commits, dict) else {}
+            return _measure(chosen, request, command.bar, known, lambda now: session.note(commits=now))
+
+        settings: dict[str, Any] = {"overwrite": overwrite, "owned": [WORK], "study": chosen.name}
+        return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
 
 
 def _read_texts(chosen: Study, texts: Any, column: str | None, limit: int | None, offline: bool) -> Corpus | None:
@@ -170,19 +179,7 @@ def identify(chosen: Study, request: Request) -> dict[str, Any]:
     }
 
 
-def _run_in(folder: RunFolder, chosen: Study, request: Request, bar: Progress, overwrite: bool) -> StudyRun:
-    def compute(session: Session) -> StudyRun:
-        request.work = folder.path / WORK
-        request.work.mkdir(parents=True, exist_ok=True)
-        commits = (session.earlier or {}).get("commits")
-        known = commits if isinstance(commits, dict) else {}
-        return _finished(chosen, request, bar, known, lambda now: session.note(commits=now))
-
-    settings: dict[str, Any] = {"overwrite": overwrite, "owned": [WORK], "study": chosen.name}
-    return run_in(folder, StudyRun, identify(chosen, request), compute, **settings)
-
-
-def _finished(
+def _measure(
     chosen: Study,
     request: Request,
     bar: Progress,
@@ -190,21 +187,14 @@ def _finished(
     note: Callable[[dict[str, str]], None] | None = None,
 ) -> StudyRun:
     """Run it. A study that is resumed reads the hub's branches at the `commits` that it began with, wherever they are now."""
-    clock = time.perf_counter()
+    clock, corpus = time.perf_counter(), request.texts
     with pinned(commits, note) as pins:
         result = chosen.run(request, bar)
-    manifest = _manifest(chosen, request, result, time.perf_counter() - clock)
-    return StudyRun(result.table, {**manifest, "commits": pins.commits})
-
-
-def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -> dict[str, Any]:
-    corpus = request.texts
-    common = {
-        **Reading(request.final_norm, request.max_length, SEVERAL).as_conventions(),
-        "seed": request.seed,
-        "intervals": "95 %, over prompts",
-    }
-    return make_manifest(
+    common: dict[str, Any] = {"seed": request.seed}
+    if chosen.texts:
+        reading = Reading(request.final_norm, request.max_length, SEVERAL).as_conventions()
+        common = {**reading, **common, "intervals": "95 %, over prompts"}
+    manifest = make_manifest(
         StudyRun.kind,
         study=chosen.name,
         title=chosen.title,
@@ -212,9 +202,11 @@ def _manifest(chosen: Study, request: Request, result: Result, seconds: float) -
         options=atomic.plain(request.options),
         corpus=None if corpus is None else {"name": corpus.name, "fingerprint": corpus.fingerprint, **corpus.source},
         texts=None if corpus is None else len(corpus),
-        conventions={**(common if chosen.texts else {"seed": request.seed}), **result.conventions},
+        conventions={**common, **result.conventions},
         verdict=result.verdict,
         warnings=result.warnings,
         environment=environment(),
-        seconds=round(seconds, 3),
+        seconds=round(time.perf_counter() - clock, 3),
+        commits=pins.commits,
     )
+    return StudyRun(result.table, manifest)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -127,10 +128,9 @@ def _entropy_rows(seed: int) -> list[dict[str, Any]]:
             rng = np.random.default_rng([seed, n, i])
             rotated = draw_theorem5(f"N={n}, D={width}", rng)["q"]
             equal = unit(rng.normal(size=(n, width)))
-            for name, q in (("Theorem 5", rotated), ("Theorem 6", equal)):
-                for version in ("printed", "trace divided"):
-                    value = -math.log(collisions(q, divided=version == "trace divided"))
-                    drawn_values.setdefault((name, version), []).append(value)
+            for (name, q), version in product((("Theorem 5", rotated), ("Theorem 6", equal)), ("printed", "trace divided")):
+                value = -math.log(collisions(q, divided=version == "trace divided"))
+                drawn_values.setdefault((name, version), []).append(value)
         for (name, version), values in drawn_values.items():
             drawn = np.random.default_rng([seed, n]).choice(values, (RESAMPLES, len(values))).mean(axis=1)
             mean = percentile_interval(float(np.mean(values)), drawn)
