@@ -129,7 +129,7 @@ def test_the_pixel_head_learns() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.8 * losses[0]
-    assert all(parameter.grad is not None for parameter in model.trunk.blocks.parameters())
+    assert all(parameter.grad is not None for parameter in model.trunk["blocks"].parameters())
 
 
 def test_prepared_pixels_give_the_same_states() -> None:

@@ -138,6 +138,13 @@ def _chain(error: BaseException) -> list[BaseException]:
     return seen
 
 
+_REFUSALS = {
+    429: "the hub asks to slow down (HTTP 429, too many requests). Wait some minutes, or log in",
+    401: "the hub does not accept the access token, or there is none (HTTP 401). Log in again",
+    403: "access is not granted (HTTP 403). Ask for it on the hub's page, then log in",
+}
+
+
 def hub_problem(error: BaseException) -> str | None:
     """What a failed request means for the user, and what to do; None where the error does not tell."""
     seen = _chain(error)
@@ -145,12 +152,8 @@ def hub_problem(error: BaseException) -> str | None:
         if isinstance(one, HubBusyError):
             return one.problem
         code = getattr(getattr(one, "response", None), "status_code", None)
-        if code == 429:
-            return "the hub asks to slow down (HTTP 429, too many requests). Wait some minutes, or log in (`hf auth login`)"
-        if code == 401:
-            return "the hub does not accept the access token, or there is none (HTTP 401). Log in again (`hf auth login`)"
-        if code == 403:
-            return "access is not granted (HTTP 403). Ask for it on the hub's page, then log in (`hf auth login`)"
+        if code in _REFUSALS:
+            return f"{_REFUSALS[code]} (`hf auth login`)"
         if isinstance(code, int) and code >= 500:
             return f"the hub has a problem of its own (HTTP {code}). Try again later"
     if any("Timeout" in type(one).__name__ for one in seen):

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from layerscope.engines.base import Advance, Engine, Item, Result, Results, Work, ignore_progress
@@ -45,7 +46,7 @@ class RayEngine(Engine):
         self.attempts, self.start_timeout = attempts, start_timeout
         self._connected_here = False
         self._idle = IdleWorkers()
-        self._restore_output: Callable[[], None] = _nothing_to_restore
+        self._restore_output: Callable[[], object] = lambda: None
         self._facts: dict[str, Any] = {}
         self.current: Dispatch | None = None  # the work that is being done
 
@@ -135,11 +136,7 @@ class RayEngine(Engine):
         return [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
-def _nothing_to_restore() -> None:
-    """There is nothing to restore."""
-
-
-def _redirect_output() -> Callable[[], None]:
+def _redirect_output() -> Callable[[], object]:
     """Send what the cluster prints to the log, until the returned function is called.
 
     Ray prints a page on stdout, where `--json` writes, for every worker and node that dies; our own warning says that a worker
@@ -149,18 +146,14 @@ def _redirect_output() -> Callable[[], None]:
 
     before = getattr(worker, "print_to_stdstream", None)
     if before is None:
-        return _nothing_to_restore
+        return lambda: None
 
     def to_log(data: Any, *_: Any, **__: Any) -> None:
         for line in data.get("lines", ()):
             log.info("%s", line)
 
     worker.print_to_stdstream = to_log
-
-    def restore() -> None:
-        worker.print_to_stdstream = before
-
-    return restore
+    return partial(setattr, worker, "print_to_stdstream", before)
 
 
 def require_ray() -> Any:

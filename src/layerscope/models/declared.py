@@ -16,10 +16,19 @@ from layerscope.errors import ModelError
 
 _MOST_HEADER = 100 * 2**20  # bytes: that of safetensors itself
 _MOST_TOKENIZER = 128 * 2**20
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_encoder_layers", "num_decoder_layers", "depth")
+_LAYERS = (
+    "num_hidden_layers",
+    "num_blocks",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "depth",
+)
 _SIZES = (
     "hidden_size", "n_embd", "d_model", "dim", "hidden_dim", "intermediate_size", "ffn_dim", "n_inner", "d_ff", "d_inner",
-    "embedding_size", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads", "head_dim",
+    "embedding_size", "embed_dim", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads", "head_dim",
     "num_experts", "num_local_experts", "state_size", "patch_size", "image_size",
 )  # fmt: skip
 _VOCABULARIES = ("vocab_size", "type_vocab_size")  # some image models declare one that they have no weights for

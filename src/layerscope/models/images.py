@@ -152,27 +152,25 @@ class ImageReader(ItemReader):
     def __init__(self, model: ImageModel, items: Items, settings: ReadSettings) -> None:
         model.set_reading(settings.tokens, settings.pooling)
         super().__init__(model, items)
-        self._model, self._images = model, items
-        self._count: int | None = None
 
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
         """Count the tokens of one image, and prepare all of them if they take little memory."""
         first = self.read(numbers[:1])
-        self._model.check_layout(first[0])  # type: ignore[arg-type]
-        self.max_length = count = self._model.lengths(first)[0]
+        self.model.check_layout(first[0])
+        self.max_length = count = self.model.lengths(first)[0]
         n, size = len(numbers), np.asarray(first[0]).nbytes * len(numbers)
         rows = self.read(numbers) if size <= self.most_kept else None
         return Part(numbers, np.full(n, count, dtype=np.int64), np.zeros(n, dtype=bool), rows, size)
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
-        return self._model.reader.read(self._images, numbers)  # type: ignore[arg-type]
+        return self.model.reader.read(self.items, numbers)
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
-        return ViewInputs(list(self._model.reader.views(self._images, numbers, views.count, views.seed)))  # type: ignore[arg-type]
+        return ViewInputs(list(self.model.reader.views(self.items, numbers, views.count, views.seed)))
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
         """Which tokens are read, what stands for an image, and how views are made."""
-        model, anatomy = self._model, self._model.anatomy
+        model, anatomy = self.model, self.model.anatomy
         front = ", ".join(
             [
                 *(["class token"] if anatomy.class_token else []),
@@ -199,11 +197,11 @@ class ImageReader(ItemReader):
 
     @property
     def has_class_token(self) -> bool:
-        return bool(self._model.anatomy.class_token)
+        return bool(self.model.anatomy.class_token)
 
     def facts(self, part: Part) -> dict[str, Any]:
         """How many patches there are, and what was left out."""
-        anatomy = self._model.anatomy
+        anatomy = self.model.anatomy
         return {
             "patches": int(part.lengths[0]) if len(part.lengths) else 0,
             "tokens": "patches; class and register tokens are left out",
@@ -214,7 +212,7 @@ class ImageReader(ItemReader):
 
     def warnings(self) -> list[str]:
         """That the model came without a processor."""
-        if "default" not in str(self._model.identity.get("processor_from", "")):
+        if "default" not in str(self.model.identity.get("processor_from", "")):
             return []
         return [
             "the model came without an image processor: layerscope's default was used (`processor` in the manifest). "
@@ -222,7 +220,7 @@ class ImageReader(ItemReader):
         ]
 
     def close(self) -> None:
-        self._model.reader.close()
+        self.model.reader.close()
 
 
 def read_image_model(

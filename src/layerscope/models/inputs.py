@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 
 from layerscope.capture.batches import Batch
 from layerscope.core.closing import Closing
@@ -41,31 +40,6 @@ def cut_by_characters(texts: Sequence[str], limit: int | None) -> tuple[list[str
         return list(texts), []
     most = limit * _CHARACTERS_PER_TOKEN + _CHARACTERS_AT_LEAST
     return [text[:most] if len(text) > most else text for text in texts], [i for i, text in enumerate(texts) if len(text) > most]
-
-
-class ReadableModel(Protocol):
-    """What a reader asks of a model."""
-
-    name: str
-    tokenizer: Any
-
-    @property
-    def device(self) -> torch.device:
-        """Where its inputs go."""
-
-    @property
-    def max_length(self) -> int | None:
-        """The most tokens that the model takes."""
-
-    @property
-    def has_class_token(self) -> bool:
-        """Whether the first token stands for the text."""
-
-    def tokenize(self, texts: Sequence[str], max_length: int | None = None) -> Any:
-        """Token ids, and which texts were cut."""
-
-    def make_batch(self, rows: Sequence[Row]) -> Batch:
-        """Rows as one batch on the model's device."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +100,10 @@ class ItemReader(Closing, ABC):
     most_kept: int = 0
     """Rows of at most this size in all (`Part.size`) are kept; others are read again when they are needed."""
 
-    def __init__(self, model: ReadableModel, items: Items, max_length: int | None = None) -> None:
-        self.model, self.items, self.max_length = model, items, max_length
+    def __init__(self, model: Any, items: Items, max_length: int | None = None) -> None:
+        self.model: Any = model  # a LoadedModel, or one of its kinds, which open readers and so come after them
+        self.items: Any = items
+        self.max_length = max_length
 
     @abstractmethod
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
@@ -180,10 +156,10 @@ class ItemReader(Closing, ABC):
 class TextReader(ItemReader):
     """Texts as token ids, cut to `max_length` tokens."""
 
-    def __init__(self, model: ReadableModel, items: Items, settings: ReadSettings) -> None:
+    def __init__(self, model: Any, items: Items, settings: ReadSettings) -> None:
         limits = [n for n in (settings.max_length, model.max_length) if n is not None]
         super().__init__(model, items, min(limits) if limits else None)
-        self.texts: Sequence[str] = getattr(items, "texts")  # noqa: B009 - items of the kind `texts` have them
+        self.texts: Sequence[str] = self.items.texts
         self._asked = settings.max_length
         self._pool: ViewPool | None = None
         self._pool_is_set_up = False
@@ -296,7 +272,7 @@ def tokenizer_explained(name: str) -> Iterator[None]:
         ) from error
 
 
-def serialized_tokenizer(model: ReadableModel, texts: list[str], limit: int | None) -> str | None:
+def serialized_tokenizer(model: Any, texts: list[str], limit: int | None) -> str | None:
     """A model's fast tokenizer for other processes; None where it has none, or where it alone gives other tokens."""
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -68,15 +68,10 @@ def quiet(bars: bool = False) -> Iterator[None]:
             hf.enable_progress_bar()
 
 
-class _NotAdvice(logging.Filter):
-    """Lets through everything but the advice to install faster kernels, which would come in the middle of a progress bar."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "is falling back to its reference PyTorch implementation" not in record.getMessage()
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return "is falling back to its reference PyTorch implementation" not in record.getMessage()
 
 
 def without_advice() -> None:
-    """Keep transformers' advice on kernels for state-space models out of the terminal, once and for all."""
-    logger = logging.getLogger("transformers.integrations.hub_kernels")
-    if not any(isinstance(one, _NotAdvice) for one in logger.filters):
-        logger.addFilter(_NotAdvice())
+    """Keep transformers' advice on kernels for state-space models out of the terminal, where it would break a progress bar."""
+    logging.getLogger("transformers.integrations.hub_kernels").addFilter(_is_no_advice)  # of which there is one

@@ -100,18 +100,16 @@ class SoundReader(ItemReader):
 
     def __init__(self, model: SoundModel, items: Items) -> None:
         super().__init__(model, items, model.max_length)
-        self._model = model
-        self._waves: Sequence[np.ndarray] = getattr(items, "waves")  # noqa: B009 - items of the kind `sounds` have them
 
     def survey(self, numbers: np.ndarray, proceed: Event | None = None) -> Part:
         rows = self.read(numbers)
-        lengths = np.array(self._model.lengths(rows), dtype=np.int64)
-        window = getattr(self._model.processor, "n_samples", None) if self._model.has_window else None
+        lengths = np.array(self.model.lengths(rows), dtype=np.int64)
+        window = getattr(self.model.processor, "n_samples", None) if self.model.has_window else None
         truncated = np.array([window is not None and len(row) > window for row in rows], dtype=bool)
         return Part(numbers, lengths, truncated, rows, sum(np.asarray(row).nbytes for row in rows))
 
     def read(self, numbers: Sequence[int] | np.ndarray) -> Sequence[Row]:
-        return [self._waves[int(i)] for i in numbers]
+        return [self.items.waves[int(i)] for i in numbers]
 
     def read_views(self, numbers: Sequence[int] | np.ndarray, rows: Sequence[Row], views: ViewSettings) -> ViewInputs:
         """Copies with noise 20 dB below the sound's level and another loudness (half to twice), from the sound's content."""
@@ -126,7 +124,7 @@ class SoundReader(ItemReader):
         return ViewInputs(out)
 
     def conventions(self, settings: ViewSettings) -> dict[str, Any]:
-        model = self._model
+        model = self.model
         padding = "to the model's window; its frames beyond the sound are left out" if model.has_window else "none"
         return {
             "pooling": "mean over frames",

@@ -8,6 +8,7 @@ Module names are those of the published safetensors, so that the weights load by
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, ClassVar
 
 import torch
@@ -121,34 +122,6 @@ def attention_mask(patches: int, prefix: Tensor | int | None, device: torch.devi
     return (causal[None] | inside[:, None, :]).unsqueeze(1)
 
 
-class Patches(nn.Module):
-    """Cuts an image into patches and projects each."""
-
-    def __init__(self, config: AimConfig) -> None:
-        super().__init__()
-        size = config.patch_size
-        self.proj = nn.Conv2d(config.num_channels, config.embed_dim, kernel_size=size, stride=size)
-        self.norm = nn.LayerNorm(config.embed_dim, eps=_EPS)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, rows, columns, D)."""
-        return self.norm(self.proj(pixels).permute(0, 2, 3, 1))
-
-
-class Preprocessor(nn.Module):
-    """Patches with their positions, in raster order."""
-
-    def __init__(self, config: AimConfig) -> None:
-        super().__init__()
-        self.patchifier = Patches(config)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, N, D)."""
-        grid = self.patchifier(pixels)
-        _, rows, columns, width = grid.shape
-        return grid.flatten(1, 2) + sine_positions(rows, columns, width).to(grid)
-
-
 class Attention(nn.Module):
     """Self-attention without biases."""
 
@@ -166,19 +139,6 @@ class Attention(nn.Module):
         return self.proj(mixed.transpose(1, 2).reshape(batch, count, width))
 
 
-class Mlp(nn.Module):
-    """Two linear layers without biases."""
-
-    def __init__(self, config: AimConfig) -> None:
-        super().__init__()
-        hidden = int(config.mlp_ratio * config.embed_dim)
-        self.fc1 = nn.Linear(config.embed_dim, hidden, bias=False)
-        self.fc2 = nn.Linear(hidden, config.embed_dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(functional.gelu(self.fc1(x)))
-
-
 class AimBlock(nn.Module):
     """One pre-norm block."""
 
@@ -187,28 +147,13 @@ class AimBlock(nn.Module):
         self.norm_1 = nn.LayerNorm(config.embed_dim, eps=_EPS)
         self.attn = Attention(config)
         self.norm_2 = nn.LayerNorm(config.embed_dim, eps=_EPS)
-        self.mlp = Mlp(config)
+        hidden = int(config.mlp_ratio * config.embed_dim)
+        fc1, fc2 = nn.Linear(config.embed_dim, hidden, bias=False), nn.Linear(hidden, config.embed_dim, bias=False)
+        self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         x = x + self.attn(self.norm_1(x), mask)
         return x + self.mlp(self.norm_2(x))
-
-
-class Trunk(nn.Module):
-    """The blocks and the norm after the last."""
-
-    def __init__(self, config: AimConfig) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(AimBlock(config) for _ in range(config.num_blocks))
-        self.post_trunk_norm = nn.LayerNorm(config.embed_dim, eps=_EPS)
-
-    def forward(self, x: Tensor, mask: Tensor | None, keep: list[Tensor] | None = None) -> Tensor:
-        """The normed state after the last block; `keep` collects the state after each block."""
-        for block in self.blocks:
-            x = block(x, mask)
-            if keep is not None:
-                keep.append(x)
-        return self.post_trunk_norm(x)
 
 
 class AimModel(PreTrainedModel):
@@ -227,8 +172,11 @@ class AimModel(PreTrainedModel):
 
     def __init__(self, config: AimConfig) -> None:
         super().__init__(config)
-        self.preprocessor = Preprocessor(config)
-        self.trunk = Trunk(config)
+        width, size = config.embed_dim, config.patch_size
+        proj = nn.Conv2d(config.num_channels, width, kernel_size=size, stride=size)
+        self.preprocessor = nn.ModuleDict({"patchifier": nn.ModuleDict({"proj": proj, "norm": nn.LayerNorm(width, eps=_EPS)})})
+        blocks = nn.ModuleList(AimBlock(config) for _ in range(config.num_blocks))
+        self.trunk = nn.ModuleDict({"blocks": blocks, "post_trunk_norm": nn.LayerNorm(width, eps=_EPS)})
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -250,7 +198,15 @@ class AimModel(PreTrainedModel):
         self, pixel_values: Tensor, prefix: Tensor | int | None = None, output_hidden_states: bool = False
     ) -> BaseModelOutput:
         """States of the patches of some images (B, C, H, W); `hidden_states` are those before the final norm."""
-        x = self.preprocessor(pixel_values)
-        states = [x] if output_hidden_states else None
-        last = self.trunk(x, self.mask(x.shape[1], prefix, x.device), states)
-        return BaseModelOutput(last_hidden_state=last, hidden_states=tuple(states) if states is not None else None)
+        cut: Any = self.preprocessor["patchifier"]
+        grid = cut["norm"](cut["proj"](pixel_values).permute(0, 2, 3, 1))
+        _, rows, columns, width = grid.shape
+        x = grid.flatten(1, 2) + sine_positions(rows, columns, width).to(grid)
+        mask = self.mask(x.shape[1], prefix, x.device)
+        states = [x]
+        trunk: Any = self.trunk
+        for block in trunk["blocks"]:
+            x = block(x, mask)
+            states.append(x)
+        last = trunk["post_trunk_norm"](x)
+        return BaseModelOutput(last_hidden_state=last, hidden_states=tuple(states) if output_hidden_states else None)

@@ -8,6 +8,7 @@ which the model is taken.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +114,6 @@ class WindowAttention(nn.Module):
         return self.proj(mixed.transpose(1, 2).reshape(count, tokens, width))
 
 
-class TinyMlp(nn.Module):
-    """A norm and two linear layers."""
-
-    def __init__(self, width: int, ratio: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.fc1 = nn.Linear(width, ratio * width)
-        self.fc2 = nn.Linear(ratio * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(functional.gelu(self.fc1(self.norm(x))))
-
-
 class AttentionBlock(nn.Module):
     """Attention, a convolution over neighbors that takes the place of the state, an MLP."""
 
@@ -133,7 +121,8 @@ class AttentionBlock(nn.Module):
         super().__init__()
         self.attn = WindowAttention(width, heads, window)
         self.local_conv = ConvNorm(width, width, 3, groups=width)
-        self.mlp = TinyMlp(width, ratio)
+        fc1, fc2 = nn.Linear(width, ratio * width), nn.Linear(ratio * width, width)
+        self.mlp = nn.Sequential(OrderedDict(norm=nn.LayerNorm(width), fc1=fc1, act=nn.GELU(), fc2=fc2))
 
     def forward(self, x: Tensor, side: tuple[int, int]) -> Tensor:
         """(B, H · W, C)."""
