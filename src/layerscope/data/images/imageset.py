@@ -37,6 +37,8 @@ def decode(item: Item) -> Image:
     image = pillow()
     if isinstance(item, np.ndarray):
         return image.fromarray(np.ascontiguousarray(item))
+    from PIL import ImageOps
+
     source = io.BytesIO(item) if isinstance(item, bytes) else item
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd but readable metadata
@@ -44,15 +46,8 @@ def decode(item: Item) -> Image:
             size = len(item) if isinstance(item, bytes) else item.stat().st_size
             check_unpacked(4 * opened.width * opened.height, size, "it")  # as many as a view takes, whatever the file holds
             opened.load()
-            upright = _upright(opened)
-            return upright.copy() if upright is opened else upright
-
-
-def _upright(opened: Image) -> Image:
-    """Turned as the camera says; without that most of the phone's pictures lie on their side."""
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(opened) or opened
+            # turned as the camera says: without that most of a phone's pictures lie on their side
+            return ImageOps.exif_transpose(opened)
 
 
 def digest(item: Item) -> bytes:

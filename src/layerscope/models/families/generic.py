@@ -89,12 +89,8 @@ def find_final_norm(module: nn.Module, path: str, blocks: nn.ModuleList) -> nn.M
 
 def leading_tokens(module: nn.Module, blocks: nn.ModuleList) -> int:
     """Tokens of an image model beside its patches: what a block gives, less the patches; they are taken to come first."""
-    config: Any = getattr(module, "config", None)
     image = modules.sample(module)
-    size = getattr(config, "patch_size", None)
-    if size is None:
-        raise ModelError(f"the config of {type(module).__name__} does not say how large a patch is. {_NEXT}")
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    height, width = modules.sides(getattr(module, "config", None), "patch_size")
     patches = (image.shape[-2] // height) * (image.shape[-1] // width)
     watch = _Watch(blocks, {})
     watch.run(module)
