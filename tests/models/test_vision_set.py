@@ -10,14 +10,14 @@ import torch
 
 from layerscope.core.runs import MARKER
 from layerscope.core.untrusted import sha256_of
-from layerscope.models import catalogue, fetch, is_cached, load
+from layerscope.models import MODELS, catalogue, load
 
 NAMES = ["vision-supervised", "vision-mae", "vision-ar"]
 FAMILIES = {"vision-supervised": "vit", "vision-mae": "vit_mae", "vision-ar": "aim"}
 
 
 def test_together_they_are_small_and_of_one_size() -> None:
-    files = [file for name in NAMES for file in fetch(name).iterdir()]
+    files = [file for name in NAMES for file in MODELS.fetch(name).iterdir()]
     assert sum(file.stat().st_size for file in files) < 5e6
     entries = [catalogue()[name] for name in NAMES]
     assert len({(entry.blocks, entry.width) for entry in entries}) == 1
@@ -26,8 +26,8 @@ def test_together_they_are_small_and_of_one_size() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whole_and_as_declared(name: str) -> None:
-    entry, folder = catalogue()[name], fetch(name)
-    assert is_cached(name)
+    entry, folder = catalogue()[name], MODELS.fetch(name)
+    assert MODELS.is_cached(name)
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     assert facts["weights_sha256"] == sha256_of(folder / "model.safetensors")
     assert "train_vision_set.py" in (folder / "README.md").read_text(encoding="utf-8")

@@ -183,19 +183,3 @@ def check_zoo(name: str) -> None:
     """An error that says how to install the model, if it is one of the zoo and the zoo is not installed."""
     if name in _ZOO_MODELS and name not in catalogue():
         raise ModelError(f"{name} is in the package {ZOO}, which is not installed. Run: {install_package(ZOO)}")
-
-
-def entry(name: str) -> ModelEntry:
-    """The catalogue model called `name`."""
-    check_zoo(name)
-    return MODELS.get(name)
-
-
-def is_cached(name: str) -> bool:
-    """Whether the model is on this machine, ready to load without a download."""
-    return entry(name).is_cached()
-
-
-def fetch(name: str, *, offline: bool = False, accept_license: bool = False) -> Path:
-    """The folder of a catalogue model, downloading and converting it first if it is not in the cache."""
-    return entry(name).fetch(offline=offline, accept_license=accept_license)

@@ -20,6 +20,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from layerscope.errors import ModelError, UnknownNameError
 from layerscope.models.architectures import ATTENTIONS
 
+_SIZES = {
+    "img_size": 224, "patch_size": 14, "embed_dim": 1536, "num_blocks": 24, "num_heads": 12, "num_channels": 3, "mlp_ratio": 4.0,
+}  # fmt: skip
+
 
 class AimConfig(PretrainedConfig):
     """The sizes of an AIM, under the names of the published configurations, and which patches see which.
@@ -39,29 +43,17 @@ class AimConfig(PretrainedConfig):
         "num_hidden_layers": "num_blocks",
     }
 
-    def __init__(
-        self,
-        img_size: int | list[int] = 224,
-        patch_size: int = 14,
-        embed_dim: int = 1536,
-        num_blocks: int = 24,
-        num_heads: int = 12,
-        num_channels: int = 3,
-        mlp_ratio: float = 4.0,
-        attention: str = "bidirectional",
-        prefix: int | None = None,
-        **more: Any,
-    ) -> None:
-        self.img_size = img_size[0] if isinstance(img_size, list) else img_size
-        self.patch_size = patch_size
-        self.embed_dim, self.num_blocks, self.num_heads = embed_dim, num_blocks, num_heads
-        self.num_channels, self.mlp_ratio = num_channels, mlp_ratio
-        if self.img_size % patch_size:
-            raise ModelError(f"an image of {img_size} pixels cannot be cut into patches of {patch_size}.")
-        if embed_dim % num_heads or embed_dim % 4:
-            raise ModelError(f"the width {embed_dim} must be divisible by 4 and by the number of heads, {num_heads}.")
+    def __init__(self, attention: str = "bidirectional", prefix: int | None = None, **given: Any) -> None:
+        if isinstance(given.get("img_size"), list):
+            given["img_size"] = given["img_size"][0]
+        for name, usual in _SIZES.items():
+            setattr(self, name, given.pop(name, usual))
+        if self.img_size % self.patch_size:
+            raise ModelError(f"an image of {self.img_size} pixels cannot be cut into patches of {self.patch_size}.")
+        if self.embed_dim % self.num_heads or self.embed_dim % 4:
+            raise ModelError(f"the width {self.embed_dim} must be divisible by 4 and by the number of heads, {self.num_heads}.")
         self.set_attention(attention, prefix)
-        super().__init__(**more)
+        super().__init__(**given)
 
     def set_attention(self, attention: str, prefix: int | None = None) -> None:
         """Say which patches see which."""
@@ -78,8 +70,7 @@ class AimConfig(PretrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """What is published, and which patches see which: the rest of what transformers keeps says nothing about an AIM."""
-        names = ("img_size", "patch_size", "embed_dim", "num_blocks", "num_heads", "num_channels", "mlp_ratio")
-        facts = {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in _SIZES}
         return {**facts, "model_type": self.model_type, "attention": self.attention, "prefix": self.prefix}
 
     to_diff_dict = to_dict

@@ -21,6 +21,16 @@ from transformers.modeling_outputs import BaseModelOutput
 from layerscope.data.images.pixels import IMAGENET_MEAN, IMAGENET_STD, PixelPreparation
 from layerscope.models.settings import quiet
 
+_SIZES: dict[str, Any] = {
+    "image_size": 224,
+    "num_channels": 3,
+    "widths": (64, 128, 160),
+    "depths": (2, 2, 6),
+    "heads": (2, 4, 5),  # the first stage has no attention
+    "windows": (7, 7, 14),
+    "mlp_ratio": 4,
+}
+
 
 class TinyVitConfig(PretrainedConfig):
     """The sizes of a TinyViT with five million parameters, and the image size it is read at."""
@@ -28,20 +38,10 @@ class TinyVitConfig(PretrainedConfig):
     model_type = "tiny_vit_stage"
     patch_size = 16  # pixels, along one side, that a token stands for
 
-    def __init__(
-        self,
-        image_size: int = 224,
-        num_channels: int = 3,
-        widths: tuple[int, int, int] = (64, 128, 160),
-        depths: tuple[int, int, int] = (2, 2, 6),
-        heads: tuple[int, int, int] = (2, 4, 5),  # the first stage has no attention
-        windows: tuple[int, int, int] = (7, 7, 14),
-        mlp_ratio: int = 4,
-        **more: Any,
-    ) -> None:
-        self.image_size, self.num_channels, self.mlp_ratio = image_size, num_channels, mlp_ratio
-        self.widths, self.depths, self.heads, self.windows = widths, depths, heads, windows
-        super().__init__(**more)
+    def __init__(self, **given: Any) -> None:
+        for name, usual in _SIZES.items():
+            setattr(self, name, given.pop(name, usual))
+        super().__init__(**given)
 
     # of the third stage, under the names of transformers' models
     hidden_size = property(lambda self: self.widths[2])
@@ -49,8 +49,7 @@ class TinyVitConfig(PretrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """The sizes alone."""
-        names = ("image_size", "num_channels", "widths", "depths", "heads", "windows", "mlp_ratio")
-        return {"model_type": self.model_type, **{name: getattr(self, name) for name in names}}
+        return {"model_type": self.model_type, **{name: getattr(self, name) for name in _SIZES}}
 
     to_diff_dict = to_dict
 
