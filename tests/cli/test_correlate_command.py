@@ -108,11 +108,7 @@ def test_several_models_are_tested_over_their_families(cli: Cli) -> None:
     assert_refused(cli("correlate", "--atlas", "bert-base,bert-base", *words), "more than once")
 
 
-def test_an_evaluation_alone_gives_metrics_from_its_store(cli: Cli, folders: tuple[Path, Path, Path]) -> None:
+def test_an_evaluation_needs_its_profile(cli: Cli, folders: tuple[Path, Path, Path]) -> None:
     _, scores, other = folders
-    ended = cli("correlate", scores, "--store", scores.parent / "store", "--json", "--surrogates", "99")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
-    assert found["metrics_on"] == "each task's own texts, from the store"
-    assert {one["metric"] for one in found["undefined"]} >= {"dataset_entropy", "effective_rank", "anisotropy"}  # four layers
-    assert_refused(cli("correlate", other), "a profile and of an evaluation")
+    for alone in (scores, other):
+        assert_refused(cli("correlate", alone), "a profile and of an evaluation")

@@ -1,18 +1,17 @@
-"""Metrics on a task's own texts: as a corpus that is profiled, from the store, and through `correlate` and `select`."""
+"""Metrics on a task's own texts: as a corpus that is profiled, and through `correlate` and `select`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from layerscope import correlate, evaluate, profile, select
+from layerscope import evaluate, profile, select
 from layerscope.correlation import from_runs
-from layerscope.errors import DataError, LayerscopeError, UnknownNameError
+from layerscope.errors import DataError, LayerscopeError
 from layerscope.evaluation.run import Evaluation
-from layerscope.evaluation.task_metrics import stored_metrics, task_corpus
+from layerscope.evaluation.task_metrics import task_corpus
 from layerscope.models import LoadedModel
 from layerscope.profiling import Profile
 from tests.evaluation.support import write_tasks
@@ -85,33 +84,6 @@ def test_what_does_not_fit_is_refused(scored: Evaluation, profiles: list[Profile
     general = profile(model, texts, metrics="dataset_entropy", max_length=64, progress=False)
     with pytest.raises(LayerscopeError, match="several profiles are taken only if each is of one task's texts"):
         from_runs([profiles[0], general], scored)
-
-
-def test_metrics_straight_from_the_store(scored: Evaluation, data: Path, model: LoadedModel) -> None:
-    """The texts that scoring encoded, without another pass: the same as computing them from a pass of one's own."""
-    assert scored.path is not None
-    store = scored.path.parent / "store"
-    table = stored_metrics(scored, store=store)
-    assert set(table["task"]) == set(TASKS)
-    assert sorted(table["layer"].unique()) == [0, 1, 2, 3]
-    # scoring Sets of the task Topics reads its training texts too: all 24 of them
-    every = _all_texts(data)
-    run = profile(model, every, metrics=["dataset_entropy", "anisotropy"], final_norm="applied", max_length=64, progress=False)
-    for metric in ("dataset_entropy", "anisotropy"):
-        own = table[(table["task"] == "Topics") & (table["metric"] == metric)].set_index("layer")["value"]
-        curve = run.curve(metric).set_index("layer")["value"]
-        assert own.to_dict() == pytest.approx(curve.to_dict(), rel=1e-4)
-    assert "curvature" not in set(table["metric"])  # it needs tokens, which the store does not have
-    with pytest.raises(UnknownNameError, match="readout"):
-        stored_metrics(scored, readout="plain/last/raw/keep/none", store=store)
-    found = correlate(table, scored.scores[["task", "layer", "score"]], measures=["spearman"], surrogates=99, bootstrap=100)
-    assert found.undefined  # four layers are too few, and that is said
-
-
-def _all_texts(data: Path) -> list[str]:
-    return sorted(
-        {text for name in ("train", "test") for text in pd.read_json(data / "Topics" / f"{name}.jsonl", lines=True)["text"]}
-    )
 
 
 def test_a_rule_chooses_for_one_task(profiles: list[Profile]) -> None:

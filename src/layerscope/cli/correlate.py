@@ -22,7 +22,7 @@ def correlate_command(
     runs: list[Path] = typer.Argument(
         None,
         help="Folders of a profile and an evaluation of the same model. Also possible: a profile per task (`profile --task`), "
-        "several models, or an evaluation alone, whose stored vectors give the metrics.",
+        "and several models.",
     ),
     model: str | None = option(
         None, "--atlas", panel=DATA, help="Use models of the atlas instead of runs, comma-separated, e.g. Pythia-410m."
@@ -39,9 +39,6 @@ def correlate_command(
     ),
     readout: str = option("plain/mean/applied/keep/none", panel=DATA, help="Runs: the readout whose scores are used."),
     sink: str = option("keep", panel=DATA, help="Runs: keep or drop the sink token, in metrics that allow it."),
-    store: Path | None = option(
-        None, panel=DATA, help="Runs: embedding store of an evaluation given alone. (default: the common one)"
-    ),
     surrogates: int = option(999, panel=METRICS, help="Number of random, equally smooth curves for each p-value."),
     seed: int = shared.seed_option("Seed of the surrogates and the bootstrap."),
     out: Path | None = shared.out_option("Draw to this file: .png, .svg or .pdf."),
@@ -54,11 +51,7 @@ def correlate_command(
     if (model is None) == (not runs):
         raise LayerscopeError("give either --atlas MODEL, or a profile folder and an evaluation folder of the same model.")
     named = parse_list(model) or []
-    every = (
-        [correlation_tables(name, convention, metrics_on) for name in named]
-        if named
-        else _from_folders(runs, readout, sink, store)
-    )
+    every = [correlation_tables(name, convention, metrics_on) for name in named] if named else _from_folders(runs, readout, sink)
     for tables in every:
         _keep(tables, parse_list(metric))
     settings: dict[str, Any] = {"measures": parse_list(measure) or [], "surrogates": surrogates, "seed": seed}
@@ -115,43 +108,32 @@ def _over_models(every: list[Tables], settings: dict[str, Any], out: Path | None
     output.show(value, lambda: print_over_models(result, families))
 
 
-def _from_folders(runs: list[Path], readout: str, sink: str, store: Path | None) -> list[Tables]:
-    """One pair of tables per evaluation, with the profiles of the same model; without any, with metrics from the store."""
+def _from_folders(runs: list[Path], readout: str, sink: str) -> list[Tables]:
+    """One pair of tables per evaluation, with the profiles of the same model."""
     from layerscope.core.identity import ModelIdentity
     from layerscope.core.runs import load_run
-    from layerscope.correlation import Tables, from_runs
-    from layerscope.correlation.study import from_scores
+    from layerscope.correlation import from_runs
     from layerscope.errors import RunFolderError
-    from layerscope.evaluation.task_metrics import stored_metrics
 
     loaded: list[Any] = [load_run(run) for run in runs]
     evaluations = [run for run in loaded if run.kind == "evaluation"]
     profiles = [run for run in loaded if run.kind == "profile"]
-    if not evaluations or len(evaluations) + len(profiles) != len(loaded):
+    if not evaluations or not profiles or len(evaluations) + len(profiles) != len(loaded):
         raise RunFolderError(
             "folders are needed of a profile and of an evaluation of the same model; given: "
             f"{', '.join(run.kind for run in loaded) or 'none'}. `layerscope profile` and `layerscope evaluate` make them."
         )
-    if len(evaluations) == 1 and profiles:
+    if len(evaluations) == 1:
         return [from_runs(profiles, evaluations[0], readout, sink)]  # which says what is wrong where they do not fit
-    out = []
+    identities = [ModelIdentity.of(run.manifest["model"]) for run in profiles]
+    out, used = [], set[int]()
     for evaluation in evaluations:
         identity = ModelIdentity.of(evaluation.manifest["model"])
-        own = [run for run in profiles if ModelIdentity.of(run.manifest["model"]).same_as(identity)]
-        profiles = [run for run in profiles if not any(run is one for one in own)]  # runs hold tables: they have no ==
-        if own:
-            out.append(from_runs(own, evaluation, readout, sink))
-            continue
-        values = stored_metrics(evaluation, readout=readout, store=store)
-        scores = from_scores(evaluation, readout)
-        facts = {
-            "model": evaluation.name,
-            "source": "runs",
-            "readout": readout,
-            "metrics_on": "each task's own texts, from the store",
-        }
-        facts["family"] = str(evaluation.manifest["model"].get("family") or evaluation.name)
-        out.append(Tables(values, scores, facts))
-    if profiles:
-        raise RunFolderError(f"there is no evaluation of {', '.join(run.name for run in profiles)} among the folders.")
+        own = [i for i, known in enumerate(identities) if known.same_as(identity)]
+        if not own:
+            raise RunFolderError(f"there is no profile of {evaluation.name} among the folders.")
+        out.append(from_runs([profiles[i] for i in own], evaluation, readout, sink))
+        used.update(own)
+    if lacking := [run.name for i, run in enumerate(profiles) if i not in used]:
+        raise RunFolderError(f"there is no evaluation of {', '.join(lacking)} among the folders.")
     return out

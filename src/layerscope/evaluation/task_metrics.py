@@ -1,10 +1,6 @@
-"""Metrics on a task's own texts, as the paper's Appendix E takes them: a corpus to profile, or what the embedding store has.
+"""The texts of a task as a corpus to profile, as the paper's Appendix E takes them.
 
-    run = layerscope.profile("smollm2-135m", task_corpus("TrecQuestions", sample=200))    # `layerscope profile --task`
-    table = stored_metrics(layerscope.evaluate(...))    # metric, task, layer, value: pooled metrics, without a further pass
-
-An evaluation has encoded every text of its tasks at every layer already. Metrics of pooled vectors (dataset entropy, the ranks,
-anisotropy, …) follow from those; metrics of token states or of augmented views need a profile.
+run = layerscope.profile("smollm2-135m", task_corpus("TrecQuestions", sample=200))    # `layerscope profile --task`
 """
 
 from __future__ import annotations
@@ -14,22 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from layerscope.cache import cache_dir
-from layerscope.core.readout import DEFAULT_READOUT, Readout
-from layerscope.core.templates import get_template
 from layerscope.data.corpus import Corpus, load_corpus
-from layerscope.errors import DataError, LayerscopeError, UnknownNameError
-from layerscope.evaluation.encode import readout_vectors, space_description
-from layerscope.evaluation.run import Evaluation, texts_file
+from layerscope.errors import DataError
 from layerscope.evaluation.tasks.facts import used_splits
 from layerscope.evaluation.tasks.resolve import resolve_tasks
 from layerscope.evaluation.tasks.spec import TaskSpec
-from layerscope.metrics import metrics
-from layerscope.metrics.samples import PooledRows
-from layerscope.store import checked
-from layerscope.store.embeddings import EmbeddingStore
 
 FEWEST_TEXTS = 8  # of a task whose own texts are measured
 
@@ -76,36 +62,3 @@ def corpus_of(spec: TaskSpec, sample: int | None, seed: int) -> Corpus:
         raise DataError(f"{spec.name} has {len(texts)} different texts; at least {FEWEST_TEXTS} are needed.")
     read = load_corpus(texts, name=spec.name)
     return Corpus(read.texts, read.name, read.fingerprint, {**read.source, "kind": "task", "task": spec.name}, read.dropped)
-
-
-def stored_metrics(
-    evaluation: Evaluation,
-    *,
-    readout: str = DEFAULT_READOUT,
-    store: str | Path | None = None,
-) -> pd.DataFrame:
-    """Metrics of pooled vectors on each task's texts, from the vectors that an evaluation left in the store: no model is run.
-
-    One row per metric, task and layer, ready for `correlate`. `readout` says which vectors; `store` is the folder that the
-    evaluation was given (default: layerscope's own). Undefined values are left out.
-    """
-    if evaluation.path is None:
-        raise LayerscopeError("this evaluation is in memory: only one with a folder knows which texts its tasks have.")
-    how, conventions = Readout.parse(readout), evaluation.manifest["conventions"]
-    if readout not in conventions["readouts"]:
-        raise UnknownNameError("readout of this evaluation", readout, conventions["readouts"])
-    described = space_description(evaluation.manifest["model"], get_template(how.template), conventions["max_length"])
-    root = Path(store) if store else cache_dir() / "embeddings"
-    space = EmbeddingStore(root, None).space(described, dtype=conventions["store_dtype"])
-    measures = {name: metric() for name, metric in metrics().items() if metric.info.level == "pooled"}
-    rows = []
-    for task, places in evaluation.scores.groupby("task", sort=False):
-        keys = [row.tobytes() for row in checked.read_array(texts_file(evaluation.path, str(task)))]
-        for layer, site in sorted(set(zip(places["layer"].astype(int), places["site"].astype(str), strict=True))):
-            data = PooledRows()
-            data.update(readout_vectors(space, keys, how, site), np.array([int.from_bytes(key[:8], "big") for key in keys]))
-            for name, metric in measures.items():
-                value = metric.estimate(data).value
-                if np.isfinite(value):
-                    rows.append({"metric": name, "task": task, "layer": layer, "value": value})
-    return pd.DataFrame(rows, columns=["metric", "task", "layer", "value"])
