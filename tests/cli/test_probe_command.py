@@ -27,7 +27,6 @@ def test_json_and_the_same_again(cli: Cli, model_folder: Path, labeled: Path, tm
     assert set(told["probes"]) == {"mean", "knn"}
     assert told["items"]["test"] == 12
     assert (tmp_path / "run" / "probe.csv").is_file()
-    assert (tmp_path / "run" / "probe.png").is_file()
     again = cli(*words)
     assert again.code == 0
     assert "Written to run" in again.err

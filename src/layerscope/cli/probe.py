@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
@@ -68,16 +67,4 @@ def probe_command(
 
     folder = out or default_folder(model, data or "data", "probe", limit=settings.sample)
     run = run_probes(model, data, out=folder, **settings.given(), **shared.as_arguments(loading, running, output))
-    output.show_run(run, f"layerscope report {shared.shell_quote(folder)}", also="probe.png" if _drawn(run, folder) else "")
-
-
-def _drawn(run: Any, folder: Path) -> bool:
-    """The figure beside the tables, if matplotlib is installed."""
-    from layerscope.errors import MissingExtraError
-    from layerscope.report.drawing import save_figure
-
-    try:
-        save_figure(run.plot(), folder / "probe.png")
-    except MissingExtraError:
-        return False
-    return True
+    output.show_run(run, f"layerscope report {shared.shell_quote(folder)}")

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from layerscope.cache import cache_dir
+from layerscope.capture import expand_sites
 from layerscope.command import Command, environment, make_manifest, run_in
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import kinds_of, parse_readouts
+from layerscope.core.sites import pick_layers, site_of
 from layerscope.core.templates import get_template
 from layerscope.engines import Engine, LocalEngine, ModelRecipe
 from layerscope.errors import UnknownNameError
@@ -99,12 +101,12 @@ def evaluate(
     folder = None if out is None else RunFolder(out)
     with command:
         loaded = command.load(model, tokenizer)
-        plan = EvaluationPlan.make(
+        plan = EvaluationPlan(
             loaded,
-            specs,
-            parse_readouts(readouts, loaded.has_class_token, loaded.anatomy.final_norm is not None),
-            layers,
-            max_length,
+            tuple(specs),
+            tuple(parse_readouts(readouts, loaded.has_class_token, loaded.anatomy.final_norm is not None)),
+            tuple(expand_sites([site_of(k) for k in pick_layers(layers, loaded.n_blocks, loaded.name)], loaded.anatomy)),
+            max_length if loaded.max_length is None else min(max_length, loaded.max_length),
             seed=seed,
             unit_length=bool(loaded.identity.get("normalizes")) if normalize is None else normalize,
             store_dtype=store_dtype,

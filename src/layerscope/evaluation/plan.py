@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerscope.capture import Site, expand_sites
+from layerscope.capture import Site
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.formatting import describe_size
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout, kinds_of
-from layerscope.core.sites import pick_layers, site_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.tasks import TaskSpec
 from layerscope.models import LoadedModel
@@ -33,21 +32,6 @@ class EvaluationPlan:
     seed: int
     unit_length: bool = False
     store_dtype: str = "float32"
-
-    @classmethod
-    def make(
-        cls,
-        model: LoadedModel,
-        specs: Sequence[TaskSpec],
-        readouts: Sequence[Readout],
-        layers: Sequence[int] | None,
-        max_length: int,
-        **settings: Any,
-    ) -> EvaluationPlan:
-        """A plan for a loaded model: its layers are looked up, and its own limit of tokens counts."""
-        length = max_length if model.max_length is None else min(max_length, model.max_length)
-        sites = expand_sites([site_of(k) for k in pick_layers(layers, model.n_blocks, model.name)], model.anatomy)
-        return cls(model, tuple(specs), tuple(readouts), tuple(sites), length, **settings)
 
     @property
     def config(self) -> dict[str, Any]:

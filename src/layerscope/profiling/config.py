@@ -108,14 +108,11 @@ def make_config(
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     known = get_kind(kind)
-    reading = known.reading_settings(
-        {"max_length": max_length, "augmenter": augmenter, "tokens": tokens, "image_pooling": image_pooling}
-    )
+    asked = {"max_length": max_length, "augmenter": augmenter, "tokens": tokens, "image_pooling": image_pooling}
+    reading = {name: value for name, value in known.reading_settings(asked).items() if value is not None}
     if PRESETS[preset].get("augmenter", known.augmenters[0]) not in known.augmenters:
         reading["augmenter"] = known.augmenters[0]  # the preset's makes views of other items
-    max_length, augmenter = reading["max_length"], reading["augmenter"]
-    tokens, image_pooling = reading["tokens"], reading["image_pooling"]
-    given = {"final_norm": final_norm, "views": views, "augmenter": augmenter, **options}
+    given = {"final_norm": final_norm, "views": views, "augmenter": reading.pop("augmenter", None), **options}
     merged = {**PRESETS[preset], **{k: v for k, v in given.items() if v is not None}}
     own = {k: merged.pop(k) for k in ("final_norm", "views", "augmenter") if k in merged}
     unknown = [k for k in merged if k not in Options.__dataclass_fields__]
@@ -125,12 +122,10 @@ def make_config(
     config = ProfileConfig(
         metrics=tuple(expand_names(metrics)),
         sites=tuple(sites) if sites else DEFAULT_SITES,
-        max_length=DEFAULT_MAX_LENGTH if max_length is None else max_length,
         seed=seed,
         preset=preset,
-        tokens=tokens,
-        image_pooling=image_pooling,
         options=replace(Options(seed=seed), **merged),
+        **reading,
         **own,
     )
     _check(config)

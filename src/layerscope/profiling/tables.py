@@ -190,11 +190,10 @@ class PromptTable:
             prompts = numbers.prompts[start : start + _AT_ONCE]
             stop = start + len(prompts)
 
-            def column(
-                name: str, start: int = start, stop: int = stop
-            ) -> np.ndarray:  # prompt by prompt, its sites in their order
-                return numbers.block(name, start, stop).T.ravel()
-
+            columns = {}  # prompt by prompt, its sites in their order
+            for name in fields:
+                values = numbers.block(name, start, stop).T.ravel()
+                columns[column_of(name)] = values.astype(np.int64) if name in _COUNTS else values
             yield pd.DataFrame(
                 {
                     "prompt": prompts.repeat(each),
@@ -203,7 +202,7 @@ class PromptTable:
                     "truncated": plan.truncated[prompts].repeat(each),
                     "site": np.tile(names, len(prompts)),
                     "layer": np.tile(layers, len(prompts)),
-                    **{column_of(name): column(name).astype(np.int64) if name in _COUNTS else column(name) for name in fields},
+                    **columns,
                 }
             )
 

@@ -8,7 +8,7 @@ own file is absent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -245,13 +245,10 @@ def _as_set(row: Mapping[str, Any], texts: str, labels: str, path: Path, number:
         as_label(value, f"{path}, row {number}")
     if isinstance(sentences, str) and not isinstance(values, list):
         return sentences, values
-    if not (_all(sentences, str) and isinstance(values, list) and len(values) == len(sentences)):
+    texts_given = isinstance(sentences, list) and all(isinstance(sentence, str) for sentence in sentences)
+    if not (texts_given and isinstance(values, list) and len(values) == len(sentences)):
         raise DataError(f"{path}, row {number}: {texts!r} and {labels!r} must be lists of the same length, texts and labels.")
     return sentences, values
-
-
-def _all(values: object, kind: type) -> bool:
-    return isinstance(values, Sequence) and not isinstance(values, str) and all(isinstance(v, kind) for v in values)
 
 
 _COLUMNS = {"Classification": _classification, "Clustering": _clustering, "PairClassification": _pairs, "STS": _sts}
