@@ -66,7 +66,7 @@ class Diversity(Study):
     )
 
     def run(self, request: Request, bar: Progress) -> Result:
-        """Read all texts once (and once per length), then measure every corpus from these vectors."""
+        """Read each text once, then measure every corpus from these vectors."""
         request = canonical(request)
         spec = read_specs(request.models)[0]
         bar.begin(f"loading {spec.label}|", 1)
@@ -110,17 +110,11 @@ class Diversity(Study):
 
 @dataclass(frozen=True)
 class NestedCorpus:
-    """One corpus: its texts, in order, and how they are read (`words`: only the first so many)."""
+    """One corpus: its texts, in order."""
 
     aspect: str
     level: float
     texts: tuple[str, ...]
-    words: int = 0
-
-    @property
-    def reading(self) -> str:
-        """What tells the passes apart that its vectors come from."""
-        return f"words-{self.words}" if self.words else "whole"
 
 
 def build_corpora(texts: Sequence[str], options: dict[str, Any], seed: int) -> tuple[list[NestedCorpus], list[str]]:
@@ -135,7 +129,7 @@ def build_corpora(texts: Sequence[str], options: dict[str, Any], seed: int) -> t
         usable = [text for text in texts if len(text.split()) >= lengths[-1]]
         usable = _drawn(usable, size or len(usable), seed)
         _enough(usable, f"texts of {lengths[-1]} words or more", "Give smaller lengths")
-        corpora += [NestedCorpus("length", n, tuple(" ".join(text.split()[:n]) for text in usable), n) for n in lengths]
+        corpora += [NestedCorpus("length", n, tuple(" ".join(text.split()[:n]) for text in usable)) for n in lengths]
     if "duplication" in options["aspects"]:
         chosen = _drawn(texts, size or len(texts), seed)
         _enough(chosen, "texts", "Give more texts")
@@ -234,23 +228,17 @@ def _best_layers(curve: np.ndarray) -> tuple[int, int]:
 
 def measure_corpora(request: Request, model: LoadedModel, corpora: Sequence[NestedCorpus], bar: Progress) -> list[MeasuredCorpus]:
     """Every corpus from vectors that each distinct text is read for once."""
-    readings: dict[str, list[str]] = {}
-    for corpus in corpora:
-        readings.setdefault(corpus.reading, []).extend(corpus.texts)
-    vectors = {}
-    bar.begin("texts and their halves|texts", 3 * sum(len(set(texts)) for texts in readings.values()))
-    for name, every in readings.items():
-        texts = sorted(set(every))
-        whole = vectors_of(request, model, texts, name, bar, "keep")
-        first, second = zip(*map(halves, texts), strict=True)
-        parts = [vectors_of(request, model, half, f"{name}-{k}", bar)["vectors"] for k, half in enumerate((first, second))]
-        vectors[name] = ({text: i for i, text in enumerate(texts)}, whole, parts)
+    texts = sorted({text for corpus in corpora for text in corpus.texts})
+    place = {text: i for i, text in enumerate(texts)}
+    bar.begin("texts and their halves|texts", 3 * len(texts))
+    whole = vectors_of(request, model, texts, "whole", bar, "keep")
+    sides = zip(("first", "second"), zip(*map(halves, texts), strict=True), strict=True)
+    first, second = (vectors_of(request, model, side, name, bar)["vectors"] for name, side in sides)
     bar.begin("corpora|", len(corpora))
     out = []
     for corpus in corpora:
-        place, whole, parts = vectors[corpus.reading]
         rows = np.array([place[text] for text in corpus.texts])
-        ranks = reciprocal_ranks(parts[0][:, rows], parts[1][:, rows], corpus.texts)
+        ranks = reciprocal_ranks(first[:, rows], second[:, rows], corpus.texts)
         out.append(_measure(corpus, whole["vectors"][:, rows], ranks, whole["keep"][:, rows], request.seed))
         bar.advance(1)
     return out
