@@ -140,6 +140,13 @@ def test_a_hostile_table_is_refused_although_its_digest_is_right(folder: Path, c
     assert type(raised.value).__module__ == "layerscope.errors"
 
 
+def test_rows_that_no_run_writes_are_left_out(folder: Path) -> None:
+    rewritten(folder, lambda table: table.assign(value=float("inf")))
+    assert all(overlay.is_empty for overlay in load_overlays(folder))
+    rewritten(folder, lambda table: table.assign(depth=float("inf")))
+    assert load_overlays(folder) == []
+
+
 def test_what_is_no_parquet_file_is_refused(folder: Path) -> None:
     (folder / FILE).write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     (folder / CARD).write_text(f"---\nresults_sha256: {sha256_of(folder / FILE)}\n---\n", encoding="utf-8")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -307,7 +308,8 @@ def read_results(folder: str | Path) -> pd.DataFrame:
             packed = pa.Table.from_pandas(with_added(table, COLUMNS.values()), schema=_schema(), preserve_index=False)
         except (pa.ArrowException, LookupError, ValueError, TypeError, OverflowError, MemoryError, OSError) as error:
             raise DataError(f"{file} is not a file that `layerscope atlas export` wrote: {error}. Download it again.") from error
-    return packed.to_pandas()
+    table = packed.to_pandas().replace([math.inf, -math.inf], math.nan)  # no run writes them, and nothing can draw them
+    return table.dropna(subset=["model", "kind", "facts", "layer", "depth"])
 
 
 def digest_of(folder: Path) -> str | None:
