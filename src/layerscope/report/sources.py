@@ -22,24 +22,39 @@ from layerscope.metrics import NORMALIZATIONS
 from layerscope.profiling.run import EntropyValley, entropy_valley
 from layerscope.selection.choice import Choice
 
-__all__ = ["Block", "Chart", "Curves", "Line", "Scores", "Section", "Source", "from_atlas", "weights_text"]
+__all__ = ["Block", "Chart", "Curves", "Line", "Scores", "Section", "Source", "from_atlas", "of_run", "weights_text"]
 
 
-@dataclass
-class Curves:
-    """Metrics of one model at its sites. `table` has the columns of a profile; `facts` are the conventions, by name."""
+@dataclass(kw_only=True)
+class Common:
+    """What every part of a report has beside its contents. `facts` are the conventions, by name."""
 
-    model: str
-    family: str
-    n_blocks: int
-    final_norm: str
-    table: pd.DataFrame
+    family: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     identity: ModelIdentity | None = None
     path: str | None = None
     label: str = ""
     run: Any = None
+
+
+def of_run(run: Any) -> dict[str, Any]:
+    """The same of a finished run, but for its facts."""
+    model, folder = run.manifest.get("model"), getattr(run, "path", None)
+    known = {"warnings": [str(warning) for warning in run.manifest.get("warnings", ())], "run": run}
+    if isinstance(model, dict):
+        known |= {"family": str(model.get("family", "")), "identity": ModelIdentity.of(model)}
+    return known | {"path": None if folder is None else str(folder)}
+
+
+@dataclass
+class Curves(Common):
+    """Metrics of one model at its sites. `table` has the columns of a profile."""
+
+    model: str
+    n_blocks: int
+    final_norm: str
+    table: pd.DataFrame
     mean_only: bool = False  # its values are means over the tasks' own texts: they go with mean scores only
 
     @property
@@ -49,22 +64,15 @@ class Curves:
 
 
 @dataclass
-class Scores:
+class Scores(Common):
     """Scores of one model: `table` has task, readout, layer, score, gain (with its interval) and tied."""
 
     model: str
-    family: str
     n_blocks: int
     table: pd.DataFrame
     tasks: list[str]
     task_types: dict[str, str]
     readouts: list[str]
-    facts: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    identity: ModelIdentity | None = None
-    path: str | None = None
-    label: str = ""
-    run: Any = None
     mean_tasks: list[str] | None = None  # what means are over; None: all tasks
 
     @property
@@ -90,7 +98,7 @@ class Scores:
 
 
 @dataclass
-class Block:
+class Block(Common):
     """A part of a report that speaks for itself: sentences (the answer first), charts, tables and drawn figures (PNG).
 
     A block with a `choice` decides which layer of its model the whole page points out, and stands before the charts; `lead` is
@@ -105,11 +113,6 @@ class Block:
     charts: list[Chart] = field(default_factory=list)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     figures: list[bytes] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    path: str | None = None
-    label: str = ""
-    family: str = ""
     choice: Choice | None = None
     lead: list[str] = field(default_factory=list)
     inline: list[str] = field(default_factory=list)
@@ -192,10 +195,8 @@ def _curves(name: str, family: str, rows: pd.DataFrame, where: str) -> Curves:
         "preset": "released",
         "source": "OFSkean/information_flow",
     }
-    return Curves(
-        name, _family(family), blocks, "hf", table, facts, [*warnings, *([_OLDER] if older else [])],
-        label=f"{name} · {where}", mean_only=where == "mteb",
-    )  # fmt: skip
+    own: dict[str, Any] = {"family": _family(family), "facts": facts, "warnings": [*warnings, *([_OLDER] if older else [])]}
+    return Curves(name, blocks, "hf", table, where == "mteb", label=f"{name} · {where}", **own)
 
 
 def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
@@ -229,9 +230,8 @@ def _scores(name: str, family: str, published: pd.DataFrame) -> Scores:
         "source": "OFSkean/information_flow",
     }
     kinds = dict(zip(published["task"], published["task_type"], strict=True))
-    return Scores(
-        name, _family(family), blocks, table, tasks, kinds, [DEFAULT_READOUT], facts, warnings, label=name, mean_tasks=mean_tasks
-    )
+    own: dict[str, Any] = {"family": _family(family), "facts": facts, "warnings": warnings, "label": name}
+    return Scores(name, blocks, table, tasks, kinds, [DEFAULT_READOUT], mean_tasks, **own)
 
 
 def _family(family: str) -> str:

@@ -10,12 +10,11 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import DEFAULT_READOUT, READOUT_COLUMNS, Readout, readout_names
 from layerscope.core.sites import layer_ranges
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.report.drawing import escape_math
-from layerscope.report.sources import Block, Chart, Line, Scores, Section, weights_text
+from layerscope.report.sources import Block, Chart, Line, Scores, Section, of_run, weights_text
 from layerscope.report.text import break_at_slashes, numeric_table, sparkline
 from layerscope.selection.choice import readout_word
 from layerscope.terminal import Console, print_notes
@@ -63,12 +62,10 @@ def from_evaluation(run: Evaluation) -> Scores:
         for template, n in (m["counts"].get("truncated") or {}).items()
         if n and not any("were cut" in w for w in m["warnings"])
     ]
-    return Scores(
-        str(model["name"]), str(model.get("family", "")), int(model["n_blocks"]),
-        table[["task", "readout", "layer", "score", "gain", *INTERVAL, "tied"]],
-        list(dict.fromkeys(table["task"])), kinds, list(dict.fromkeys(scores["readout"])), facts, warnings,
-        ModelIdentity.of(model), str(run.path), run=run,
-    )  # fmt: skip
+    own = {**of_run(run), "facts": facts, "warnings": warnings}
+    shown = table[["task", "readout", "layer", "score", "gain", *INTERVAL, "tied"]]
+    tasks, readouts = (list(dict.fromkeys(names)) for names in (table["task"], scores["readout"]))
+    return Scores(str(model["name"]), int(model["n_blocks"]), shown, tasks, kinds, readouts, **own)
 
 
 SECTION = Section("evaluation", from_evaluation)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from layerscope.improving.terminal import page_words, score_lines
-from layerscope.report.sources import Block, Section
+from layerscope.report.sources import Block, Section, of_run
 
 _SHOWN = 20
 _NEIGHBORS = "Five of the texts, drawn at random, with their nearest neighbors"
@@ -31,8 +31,7 @@ def from_improvement(run: Any) -> Block:
         [run.choice.reason, *details],
         tables=tables,
         facts=facts,
-        warnings=[str(warning) for warning in run.warnings],
-        path=None if run.path is None else str(run.path),
+        **{**of_run(run), "warnings": [str(warning) for warning in run.warnings]},
         choice=run.choice,
         lead=page_words(run),
         inline=[_NEIGHBORS],

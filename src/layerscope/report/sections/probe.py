@@ -12,7 +12,7 @@ from rich.table import Table
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.report.drawing import escape_math, new_figure, styles
 from layerscope.report.panels import draw_charts
-from layerscope.report.sources import Block, Chart, Line, Section
+from layerscope.report.sources import Block, Chart, Line, Section, of_run
 from layerscope.report.text import numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
 
@@ -68,9 +68,7 @@ def from_probes(run: ProbeRun) -> Block:
         charts,
         {"Accuracy by layer": run.table},
         facts=facts,
-        warnings=[str(w) for w in m["warnings"]],
-        path=None if run.path is None else str(run.path),
-        family=str(model.get("family", "")),
+        **of_run(run),
     )
 
 

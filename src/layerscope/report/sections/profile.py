@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.conventions import Reading
-from layerscope.core.identity import ModelIdentity
 from layerscope.core.sites import whole_layers
 from layerscope.core.statistics import INTERVAL, Interval
 from layerscope.errors import LayerscopeError, UnknownNameError
@@ -20,7 +19,7 @@ from layerscope.metrics import get_metric, main_metrics, metric_title, metrics, 
 from layerscope.profiling.run import entropy_valley
 from layerscope.report.drawing import escape_math, new_figure, styles
 from layerscope.report.panels import draw_charts
-from layerscope.report.sources import Block, Chart, Curves, Line, Section, weights_text
+from layerscope.report.sources import Block, Chart, Curves, Line, Section, of_run, weights_text
 from layerscope.report.text import curve_ends, number, numeric_table, sparkline
 from layerscope.terminal import Console, print_notes
 
@@ -52,11 +51,8 @@ def from_run(run: Profile) -> Curves:
         "precision": model.get("dtype"),
         "layerscope": m.get("layerscope"),
     }
-    path = None if run.path is None else str(run.path)
-    return Curves(
-        str(model["name"]), str(model.get("family", "")), int(model["n_blocks"]), str(c["final_norm"]), run.table, facts,
-        [str(w) for w in m["warnings"]], ModelIdentity.of(model), path, run=run,
-    )  # fmt: skip
+    name, blocks, norm = str(model["name"]), int(model["n_blocks"]), str(c["final_norm"])
+    return Curves(name, blocks, norm, run.table, facts=facts, **of_run(run))
 
 
 SECTION = Section("profile", from_run)

@@ -8,7 +8,7 @@ from typing import Any
 
 from layerscope.core.conventions import Reading
 from layerscope.errors import MissingExtraError
-from layerscope.report.sources import Block, Section
+from layerscope.report.sources import Block, Section, of_run
 
 
 def from_study(run: Any) -> Block:
@@ -41,8 +41,7 @@ def from_study(run: Any) -> Block:
         tables={f"Study {run.name}": run.table},
         figures=figures,
         facts=facts,
-        warnings=warnings,
-        path=None if run.path is None else str(run.path),
+        **{**of_run(run), "warnings": warnings},
     )
 
 

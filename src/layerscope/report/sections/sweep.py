@@ -10,7 +10,7 @@ from layerscope.core.sites import whole_layers
 from layerscope.core.tables import lowest_and_highest
 from layerscope.metrics import metrics
 from layerscope.metrics.registry import few_metrics
-from layerscope.report.sources import Block, Chart, Line, Section
+from layerscope.report.sources import Block, Chart, Line, Section, of_run
 
 _MOST = 12  # lines on one chart
 
@@ -32,8 +32,7 @@ def from_sweep(run: Any) -> Block:
         charts,
         {"Jobs": jobs, "Lowest and highest of every job": _extremes(table)},
         facts={"kind": "sweep", "models": len(models), "jobs": len(jobs), "layerscope": run.manifest.get("layerscope")},
-        warnings=[f"the job {one['job']} failed: {one['reason']}" for one in run.failed],
-        path=None if run.path is None else str(run.path),
+        **{**of_run(run), "warnings": [f"the job {one['job']} failed: {one['reason']}" for one in run.failed]},
     )
 
 
