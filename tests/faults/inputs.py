@@ -263,7 +263,7 @@ def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Pat
     """A small file that asks for a lot of memory, and what kind of input it is."""
     from PIL import Image
 
-    size, kind = int(10 ** rng.uniform(8, 9.3)), int(rng.integers(8))
+    size, kind = int(10 ** rng.uniform(8.5, 9)), int(rng.integers(8))
     if kind == 0:
         target = Path(shutil.copytree(scene.model, folder / "model"))
         told = {"num_labels": size, "vision_config": {"num_labels": size, "num_hidden_layers": size}}
