@@ -159,6 +159,12 @@ def test_verify_inflates_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert peak < 4 * LEAST
 
 
+def test_a_long_field_of_a_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_bytes(b"text" + b"a" * 2**26)
+    with pytest.raises(LayerscopeError, match="field larger than field limit"):
+        load_corpus(tmp_path / "texts.csv")
+
+
 def test_what_is_packed_as_usual_is_read(tmp_path: Path) -> None:
     lines = [f"text {i} with some words" for i in range(2000)]
     (tmp_path / "texts.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode()))

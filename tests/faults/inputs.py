@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from layerscope.version import VERSION
@@ -280,10 +282,10 @@ def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Pat
                 stream.write(part)
         return "texts", path
     if kind in (3, 4, 5):
-        path = folder / "data.parquet"
-        long = [["a" * (size // 4)], ["a" * 2**19] * (size >> 19), ["a"] * (size >> 8)][kind - 3]
-        what = str(rng.choice(["texts", "images"]))
-        pd.DataFrame({what[:-1]: long}).to_parquet(path, compression="zstd")
+        path, what = folder / "data.parquet", str(rng.choice(["texts", "images"]))
+        value, count = [("a" * (size // 4), 1), ("a" * 2**19, size >> 19), ("a", size >> 8)][kind - 3]
+        column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([value]))
+        pq.write_table(pa.table({what[:-1]: column}), path, compression="zstd", store_schema=False)
         return what, path
     if kind == 6:
         (folder / "images").mkdir()
@@ -294,7 +296,7 @@ def bomb(scene: Scene, folder: Path, rng: np.random.Generator) -> tuple[str, Pat
     table = pd.read_parquet(target / "profile.parquet")
     table.iloc[np.arange(size >> 8) % len(table)].to_parquet(target / "profile.parquet", index=False, compression="zstd")
     (target / "shards").mkdir()
-    np.savez_compressed(target / "shards" / "000000.values.npz", a=np.zeros(size // 8))
+    np.savez_compressed(target / "shards" / "000000.values.npz", a=np.zeros(size // 16))
     content = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
     bare = {name: value for name, value in content.items() if name not in ("checksum", "tables")}
     (target / "manifest.json").write_text(json.dumps({**bare, "owned": ["shards"]}))

@@ -223,12 +223,15 @@ def csv_rows(path: Path, encoding: str = "utf-8", delimiter: str | None = None) 
 def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
     """What separates the fields: what the suffix says, unless only another one splits the header, and the rows as it does."""
     # The limit is one of the process, 128 KiB at first: less than some documents. It is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 26))  # a field takes eight times its length while it is read
     usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
     head = list(itertools.islice((line for line in text_lines(path, encoding) if line.strip()), CSV_PREVIEW_ROWS))
     widths: dict[str, list[int]] = {}
     for delimiter in DELIMITERS:
-        rows = [len(row) for row in csv.reader(head, delimiter=delimiter)]
+        try:
+            rows = [len(row) for row in csv.reader(head, delimiter=delimiter)]
+        except csv.Error as error:
+            raise DataError(f"{path} is not valid CSV: {error}. Check the quotes.") from error
         if rows and rows[0] > 1:
             widths[delimiter] = rows[:-1] if len(head) == CSV_PREVIEW_ROWS else rows  # the last may go on in the next line
     # where several split the header, the rows tell; a single one is taken, and a row that does not fit is an error later
