@@ -25,9 +25,8 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="Sentence encoder that ranks the candidates, or a judge by name; none: the model's own consistency.",
     )
-    budget: float | None = option(None, "--budget", panel=CHOICE, help="Use at most this share of the blocks, e.g. 0.5.")
-    max_cost: float = option(
-        1.0, "--max-cost", panel=CHOICE, help="Maximum model passes per text; above 1, the folder may need trust_remote_code."
+    budget: float | None = option(
+        None, "--budget", panel=CHOICE, help="Cost at most this share of today's computation per text, e.g. 0.3."
     )
     templates: str | None = option(
         None,
@@ -41,8 +40,9 @@ class ImproveSettings(shared.CommandOptions):
         "auto",
         "--center-on",
         panel=CHOICE,
-        help="Texts whose mean is subtracted: all, sample, or auto (as many as are cheap).",
+        help="Texts that a mean or a head is fitted on: all, sample, or auto (as many as are cheap).",
     )
+    time: float | None = option(None, "--time", panel=CHOICE, help="Minutes to read further texts for the fit, instead.")
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
 
 

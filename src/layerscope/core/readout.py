@@ -2,7 +2,7 @@
 
 Its parts are a *template* (what is put around the text), a *pooling* (how token states become one vector), whether the model's
 *final norm* is applied, whether the attention *sink* token is dropped, and *centering* (whether the mean over the corpus is
-subtracted). A readout is written `template/pooling/norm/sink/centering`. Nothing here needs a model.
+subtracted, or a head applied). A readout is written `template/pooling/norm/sink/centering`. Nothing here needs a model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from layerscope.core.formatting import split_names
 from layerscope.core.poolings import POOLINGS
-from layerscope.core.templates import BLEND, SLOT, get_template, names_of
+from layerscope.core.templates import SLOT, get_template, names_of
 from layerscope.errors import LayerscopeError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NORMS = ("applied", "raw")
 SINKS = ("keep", "drop")
 CENTERINGS = ("none", "corpus")
+HEAD = "head"
+"""Instead of a centering: a linear map that `improve` fits, which centers as well."""
 
 READOUT_COLUMNS = ["template", "pooling", "final_norm", "sink", "centering"]
 """The columns of a table that hold a readout, in the order of its name."""
@@ -86,7 +88,7 @@ class Readout:
             ("pooling", self.pooling, POOLINGS),
             ("final norm of a readout", self.final_norm, NORMS),
             ("sink", self.sink, SINKS),
-            ("centering", self.centering, CENTERINGS),
+            ("centering", self.centering, (*CENTERINGS, HEAD)),
         ):
             if given not in valid:
                 raise UnknownNameError(kind, given, valid)
@@ -102,6 +104,9 @@ DEFAULT_READOUT = Readout().name
 """The paper's: what the published scores are about, and what a user who changes nothing gets."""
 
 
+_AFTERWARDS = {"corpus": ", centered", HEAD: ", through a head"}
+
+
 def how_read(readout: str, reference: str = DEFAULT_READOUT) -> str:
     """A way of reading texts, given by its full name, told by what differs from the reference.
 
@@ -112,11 +117,10 @@ def how_read(readout: str, reference: str = DEFAULT_READOUT) -> str:
     """
     given, other = (Readout(*name.rsplit("/", 4)) for name in (readout, reference))
     how = f"{given.pooling} pooling, {'no final norm' if given.final_norm == 'raw' else 'final norm applied'}"
-    how += (", sink dropped" if given.sink == "drop" else "") + (", centered" if given.centering == "corpus" else "")
+    how += (", sink dropped" if given.sink == "drop" else "") + _AFTERWARDS.get(given.centering, "")
     if given.template == other.template:
         return f"read by {how}"
-    name = "mean over several templates" if given.template == BLEND else f"{given.template} template"
-    return f"read with the {name} ({how})"
+    return f"read with the {given.template} template ({how})"
 
 
 def _split(text: str) -> tuple[str, list[str]]:
@@ -124,7 +128,7 @@ def _split(text: str) -> tuple[str, list[str]]:
     if SLOT not in text:
         template, *parts = text.split("/")
         return template, parts
-    valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, CENTERINGS)
+    valid: tuple[Container[str], ...] = (POOLINGS, NORMS, SINKS, (*CENTERINGS, HEAD))
     for count in range(1, 5):
         template, *parts = text.rsplit("/", count)
         if len(parts) == count and SLOT in template and all(part in known for part, known in zip(parts, valid, strict=False)):
@@ -179,6 +183,8 @@ def parse_readouts(text: str | Sequence[str] | None, has_cls: bool, has_norm: bo
             readouts += all_readouts([name.removesuffix("/all")], has_cls, has_norm)
         else:
             readouts.append(_check_cls(Readout.parse(name), has_cls))
+    if any(readout.centering == HEAD for readout in readouts):
+        raise LayerscopeError("a head is fitted by `improve`; score the folder that it writes. Here: centering none or corpus.")
     if not readouts:
         raise LayerscopeError("no readouts given. Valid: default, all, TEMPLATE/all, or template/pooling/norm/sink/centering.")
     return list(dict.fromkeys(readouts))

@@ -13,9 +13,6 @@ from layerscope.core.poolings import POOLINGS
 
 SLOT = "{text}"
 
-BLEND = "blend"
-"""Instead of a template's name: the mean of the centered unit vectors under several templates, a pass for each."""
-
 
 @dataclass(frozen=True)
 class Template:
@@ -24,7 +21,7 @@ class Template:
     `plain` reads every token of the text. A template with the text twice (`echo`) reads the second copy, which has seen the
     first; any other template (`one-word`) reads the whole sequence. `read_by` names the poolings that make sense for it, where
     not all do. The rest says who offers it: `in_all` the readouts `all` of `evaluate`, `tried` `improve` where it has no labels
-    to tell more templates apart, `blended` the mean over several templates (and `improve` with labels).
+    to tell more templates apart, `with_labels` where it has.
     """
 
     name: str
@@ -33,7 +30,7 @@ class Template:
     citation: str = ""
     in_all: bool = False
     tried: bool = False
-    blended: bool = False
+    with_labels: bool = False
 
     @property
     def copies(self) -> int:
@@ -49,9 +46,7 @@ class Template:
 
 
 def _is_template(thing: Any) -> bool:
-    return (
-        isinstance(thing, Template) and thing.copies > 0 and "/" not in thing.name and thing.name not in (BLEND, "all", "default")
-    )
+    return isinstance(thing, Template) and thing.copies > 0 and "/" not in thing.name and thing.name not in ("all", "default")
 
 
 TEMPLATES: Registry[Template] = Registry(
@@ -80,15 +75,15 @@ def _demonstrated(count: int) -> str:
 
 
 # A judge without labels chooses better among the few that are tried than among more: some others (topic, intent) please an
-# encoder without serving every task. A blend takes as many as it has passes, from the first.
+# encoder without serving every task.
 BUILT_IN = (
     Template("plain", SLOT, in_all=True, tried=True),
     Template(
         "echo", "Rewrite the sentence: {text}\nThe rewritten sentence: {text}", citation="Springer et al. 2024", in_all=True
     ),
-    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, blended=True),
+    Template("one-word", _ONE_WORD, ("last",), "Jiang et al. 2023", in_all=True, tried=True, with_labels=True),
     *(
-        Template(name, pattern, ("last",), citation, tried=name == "step-by-step", blended=True)
+        Template(name, pattern, ("last",), citation, tried=name == "step-by-step", with_labels=True)
         for name, pattern, citation in (
             ("step-by-step", "After thinking step by step, t" + _ONE_WORD[1:], "Zhang et al. 2024"),
             ("topic", 'This text: "{text}" is about one topic, in one word: "', "after Lei et al. 2024"),
@@ -110,5 +105,5 @@ def get_template(name: str) -> Template:
 
 
 def names_of(offer: str) -> list[str]:
-    """The templates of one offer: `in_all`, `tried` or `blended`."""
+    """The templates of one offer: `in_all`, `tried` or `with_labels`."""
     return [name for name, template in TEMPLATES.all().items() if getattr(template, offer)]

@@ -54,7 +54,8 @@ def describe(draft: Draft, verification: Verification) -> dict[str, Any]:
         "max_length": draft.framed.max_length,
         "evaluated_max_length": draft.max_length,
         "unit_length": draft.unit,
-        "centered_on": draft.centered_on,
+        "centered_on": None if draft.head is None else draft.head.fitted_on,
+        "head": None if draft.head is None or draft.head.matrix is None else draft.head.matrix.shape[1],
         "modules": [str(module["type"]).rsplit(".", 1)[-1] for module in modules],
         "parameters": parameters_of(draft.folder),
         "verification": verification.as_dict(),
@@ -244,6 +245,8 @@ def _verified(facts: Mapping[str, Any]) -> str:
 def _conventions(facts: Mapping[str, Any]) -> str:
     base = facts["base"]
     centered = f"the mean over {facts['centered_on']} is subtracted" if facts["centered_on"] else "none"
+    if facts.get("head"):
+        centered += f", then a linear map to {facts['head']} numbers, fitted without labels on the same texts, is applied"
     lines = [
         "## Conventions",
         "",

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
+from layerscope.core.heads import Head
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
 from layerscope.core.templates import Template, get_template
@@ -75,8 +74,7 @@ class Draft:
     framed: FramedTokenizer
     max_length: int
     unit: bool
-    mean: np.ndarray | None
-    centered_on: str | None
+    head: Head | None
     texts: list[str]
 
     @property

@@ -13,6 +13,7 @@ import pandas as pd
 from layerscope.cache import cache_dir
 from layerscope.capture import expand_sites
 from layerscope.core.conventions import Reading
+from layerscope.core.heads import Head
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.readout import READOUT_COLUMNS, Readout
 from layerscope.core.runs import load_run, read_back
@@ -189,8 +190,8 @@ class ExportEvidence:
         texts = read_labels(file).texts
         return texts, f"the {len(texts)} texts of {Path(file).name}"
 
-    def mean(self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None) -> tuple[np.ndarray, str]:
-        """The mean over all distinct texts of the run's tasks, from the vectors in the embedding store; and what it is over."""
+    def mean(self, model: LoadedModel, layer: int, readout: Readout, store: str | Path | None) -> Head:
+        """The mean over all distinct texts of the run's tasks, from the vectors in the embedding store."""
         if not isinstance(self.run, Evaluation):
             raise ExportError(
                 f"readout {readout.name!r} subtracts a mean, and {self.where} holds no vectors to take it from: "
@@ -213,4 +214,4 @@ class ExportEvidence:
                 f"the vectors that {self.run.path} centered on are no longer in the store. Run the same evaluation again with "
                 "another out= (it fills the store), or say which texts to center on (center_on=FILE)."
             ) from error
-        return vectors.mean(0, dtype=np.float64), f"the {len(keys)} texts of {', '.join(tasks)}"
+        return Head(vectors.mean(0, dtype=np.float64), None, f"the {len(keys)} texts of {', '.join(tasks)}")

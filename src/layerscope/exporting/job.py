@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from layerscope.core.heads import Head
 from layerscope.core.options import ModelOptions, take_options
 from layerscope.core.poolings import POOLINGS
-from layerscope.core.readout import Readout
+from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MARKER, folder_name, refuse_newer
 from layerscope.core.templates import get_template
 from layerscope.core.untrusted import read_json
@@ -40,8 +41,8 @@ _ASIDE = ".old"
 DEFAULT_MAX_LENGTH = 256  # the evaluation's
 FRAMED_MAX_LENGTH = 2048  # where cutting a text would break its frame, fewer texts are cut
 
-Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], tuple[np.ndarray, str]]
-"""Finds the mean to subtract, and over what it is, given how texts become token ids."""
+Centering = Callable[[Callable[[Sequence[str]], list[list[int]]]], Head]
+"""Finds what is done to pooled vectors, given how texts become token ids."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def export(
     brief: bool = False,
     center_on: str | Path | Sequence[str] | None = None,
     column: str | None = None,
-    mean: tuple[np.ndarray, str] | None = None,
+    head: Head | None = None,
     max_length: int | None = None,
     normalize: bool | None = None,
     formats: Sequence[str] = (),
@@ -109,8 +110,8 @@ def export(
     - `choice`: what chooses the layer and readout if they are not given: the folder of a profile or an evaluation, a file that
       `layerscope select --json` wrote, or a `Choice`. It also gives the evidence in the model card. From an evaluation come the
       maximum length, the scaling and the mean for centering as well.
-    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `mean`: their mean, and a description
-      of the texts, if it is already known.
+    - `center_on`: other texts to center on: a file (and its `column`), a corpus, or texts. `head`: what is applied to the pooled
+      vectors, if it is already known: a mean to subtract, or a linear map that `improve` fitted.
     - `texts`: texts to verify on, besides the built-in ones. `brief`: use only a few short built-in ones.
     - `normalize`: scale vectors to length 1. None: as in the run, or in the model's own pipeline.
     - `out`: the folder to write; by default `exports/` and the model's name. An earlier export there is replaced only with
@@ -147,6 +148,8 @@ def export(
         raise ExportError(f"say which layer= (0 to {loaded.n_blocks}), or give choice= with the folder of a run.")
     plan = wanted or Readout()
     _check(loaded, plan)
+    if plan.centering == HEAD and (head is None or head.matrix is None):
+        raise ExportError(f"readout {plan.name!r} goes through a head, which `improve` fits and exports; or give it (head=).")
     if center_on is not None and plan.centering != "corpus":
         raise ExportError(
             f"center_on= gives texts to center on, and the readout {plan.name} does not center. Leave it out, or give "
@@ -159,7 +162,7 @@ def export(
     with published(place, overwrite) as folder:
         draft = prepare(
             loaded, chosen, plan, folder, texts=texts, brief=brief, max_length=length, extend=max_length is None, unit=unit,
-            center=lambda ids_of: mean or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
+            center=lambda ids_of: head or _mean(loaded, chosen, plan, evidence, (center_on, column), store, offline, ids_of),
         )  # fmt: skip
         facts = {
             **describe(draft, verify([draft])[0]),
@@ -215,12 +218,12 @@ def prepare(
     if extend and not framed.exact_when_cut:
         framed = framed.longer(max(max_length, min(model.max_length or FRAMED_MAX_LENGTH, FRAMED_MAX_LENGTH)))
         probes.append(beyond(framed.max_length))  # a text that this folder, too, has to cut
-    mean, centered_on = (None, None)
-    if readout.centering == "corpus":
+    head = None
+    if readout.centering != "none":
         assert center is not None
-        mean, centered_on = center(framed.ids)
+        head = center(framed.ids)
     route = write_cut(model, layer, readout.final_norm, folder)
-    draft = Draft(folder, model, layer, readout, route, framed, max_length, unit, mean, centered_on, probes)
+    draft = Draft(folder, model, layer, readout, route, framed, max_length, unit, head, probes)
     FORMATS.get(BASE_FORMAT).write(draft, {})
     return draft
 
@@ -282,8 +285,8 @@ def _mean(
     store: str | Path | None,
     offline: bool,
     ids_of: Any,
-) -> tuple[np.ndarray, str]:
-    """The mean to subtract, and over what. `center_on` are the texts to center on, where some were named, and their column."""
+) -> Head:
+    """The mean to subtract. `center_on` are the texts to center on, where some were named, and their column."""
     named, column = center_on
     if named is not None:
         from layerscope.data import load_corpus
@@ -292,9 +295,9 @@ def _mean(
         vectors = pooled_vectors(model, ids_of(list(corpus.texts)), layer, readout)
         commit = corpus.source.get("commit")
         at = f" at commit {commit[:12]}" if commit else ""
-        return vectors.mean(0, dtype=np.float64), f"the {len(corpus)} texts of {corpus.name}{at}"
+        return Head(vectors.mean(0, dtype=np.float64), None, f"the {len(corpus)} texts of {corpus.name}{at}")
     if evidence is not None and (known := evidence.center_texts()) is not None:
-        return pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64), known[1]
+        return Head(pooled_vectors(model, ids_of(known[0]), layer, readout).mean(0, dtype=np.float64), None, known[1])
     if evidence is not None:
         return evidence.mean(model, layer, readout, store)
     uncentered = replace(readout, centering="none").name

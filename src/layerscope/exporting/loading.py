@@ -1,7 +1,6 @@
 """An exported folder as a SentenceTransformer. Only modules of known kinds are built: no code of a folder's own runs.
 
-A folder cannot ask to be trusted. Where it needs a module that sentence-transformers does not have (the blend), the one that is
-installed with layerscope is used, whatever file lies in the folder.
+A folder cannot ask to be trusted.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any
 from layerscope.core.untrusted import is_plain_name, read_json
 from layerscope.errors import ExportError, LayerscopeError, MissingExtraError, one_line
 
-BLEND = "blend.Blend"
 _KNOWN = re.compile(r"sentence_transformers(\.\w+)*\.(Transformer|Pooling|Dense|Normalize|LayerNorm|Dropout|StaticEmbedding)")
 
 
@@ -22,7 +20,7 @@ def module_kinds(folder: Path) -> list[str]:
     kinds = []
     for entry in read_json(folder / "modules.json", expect=list, error=ExportError):
         kind, path = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
-        known = isinstance(kind, str) and (_KNOWN.fullmatch(kind) is not None or kind == BLEND)
+        known = isinstance(kind, str) and _KNOWN.fullmatch(kind) is not None
         if not known or not (path == "" or is_plain_name(path)):
             raise ExportError(
                 f"{folder / 'modules.json'} names the module {one_line(str(kind))!r} in {one_line(str(path))!r}. Only standard "
@@ -36,17 +34,12 @@ def load_folder(folder: Path) -> Any:
     """The folder as a SentenceTransformer."""
     try:
         from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer.modules import Normalize
     except ImportError:
         raise MissingExtraError("encoding with an exported folder", "export") from None
-    kinds = module_kinds(folder)
+    module_kinds(folder)
     try:
-        if BLEND not in kinds:
-            options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
-            return SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False, **options)
-        from layerscope.exporting.blend_module import Blend
-
-        return SentenceTransformer(modules=[Blend.load(str(folder)), Normalize()])
+        options: dict[str, Any] = {"model_kwargs": {"use_safetensors": True}}
+        return SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except LayerscopeError:
         raise
     except Exception as error:  # of many kinds, from files that can say anything

@@ -5,7 +5,6 @@ Run as a script: `python reload_child.py JOBS.json`. Each job names a folder, te
 
 import json
 import logging
-import runpy
 import sys
 import warnings
 
@@ -19,7 +18,6 @@ def main(path: str) -> None:
     import torch
     import transformers
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
 
     torch.set_num_threads(work["threads"])
     transformers.utils.logging.disable_progress_bar()
@@ -27,11 +25,7 @@ def main(path: str) -> None:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     own = {"local_files_only": True, "trust_remote_code": False}
     for job in work["jobs"]:
-        if "blend" in job:  # the module that the job names, not the folder's
-            blend = runpy.run_path(job["blend"])["Blend"]
-            model = SentenceTransformer(modules=[blend.load(job["folder"]), Normalize()], device="cpu")
-        else:
-            model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True, trust_remote_code=False)
+        model = SentenceTransformer(job["folder"], device="cpu", local_files_only=True, trust_remote_code=False)
         vectors = model.encode(job["texts"], batch_size=2, convert_to_numpy=True, show_progress_bar=False)
         arrays = {"vectors": np.asarray(vectors, dtype=np.float32)}
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], **own)

@@ -17,6 +17,7 @@ import torch
 
 from layerscope.capture import Batch, expand_sites
 from layerscope.capture.pooling import Pooler
+from layerscope.core.heads import Head
 from layerscope.core.readout import Readout
 from layerscope.errors import ExportError, MissingExtraError
 from layerscope.evaluation.encode import encode_template
@@ -90,7 +91,7 @@ def reload(jobs: Sequence[dict[str, Any]], scratch: Path) -> tuple[list[dict[str
 def _compare(draft: Draft, arrays: dict[str, np.ndarray], versions: dict[str, str]) -> Verification:
     model, readout = draft.model, draft.readout
     ids = draft.framed.ids(draft.texts)
-    wanted = finished(pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.mean, draft.unit)
+    wanted = finished(pooled_vectors(model, ids, draft.layer, readout, _BATCH), draft.head, draft.unit)
     distances = cosine_distances(wanted, arrays["vectors"])
     tolerance = TOLERANCE.get(model.identity["dtype"], HALF_TOLERANCE)
     worst = int(np.argmax(np.where(np.isfinite(distances), distances, np.inf)))
@@ -134,7 +135,7 @@ def _states(draft: Draft, arrays: dict[str, np.ndarray], tolerance: float) -> fl
 
 def _cut_distance(draft: Draft, ids: list[list[int]], given: np.ndarray) -> float:
     """For texts that were cut: how far the vector is from the evaluation's, which may cut a template one token elsewhere."""
-    theirs = finished(pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH), draft.mean, draft.unit)
+    theirs = finished(pooled_vectors(draft.model, ids, draft.layer, draft.readout, _BATCH), draft.head, draft.unit)
     return float(np.nanmax(cosine_distances(theirs, given)))
 
 
@@ -156,9 +157,9 @@ def pooled_vectors(
     return out
 
 
-def finished(vectors: np.ndarray, mean: np.ndarray | None, unit: bool) -> np.ndarray:
-    """Vectors centered, then scaled to length 1, as the evaluation does both."""
-    out = vectors.astype(np.float64) if mean is None else vectors.astype(np.float64) - mean
+def finished(vectors: np.ndarray, head: Head | None, unit: bool) -> np.ndarray:
+    """Vectors centered or through a head, then scaled to length 1, as the evaluation does both."""
+    out = vectors.astype(np.float64) if head is None else head(vectors)
     return out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-30) if unit else out
 
 

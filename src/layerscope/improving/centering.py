@@ -1,21 +1,24 @@
-"""Centering on more texts than are judged: the mean of what was chosen over all texts, or over a larger draw, in a stream."""
+"""Fitting on more texts than are judged: the mean of what was chosen over all texts or a larger draw, in a stream; or a head."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from layerscope.core.heads import Head, Ridge
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
 from layerscope.evaluation.encode import EncodePass, TextEncoder, Vectors, encode_by_workers
 from layerscope.improving.grid import StoredCandidates
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.heads import Heads
 from layerscope.improving.sample import Reader, Sample
 from layerscope.progress import Progress
 from layerscope.store import checked
@@ -36,13 +39,15 @@ def check_center_on(given: str) -> str:
     return given
 
 
-def texts_to_center_on(center_on: str, sample: Sample, spent: float, each: float) -> int:
-    """How many texts the mean is over: the sample and, where they are wanted, others.
+def texts_to_fit_on(center_on: str, sample: Sample, spent: float, each: float, tokens: float | None = None) -> int:
+    """How many texts a mean or a head is fitted on: the sample and, where they are wanted, others.
 
-    `spent` is what the choice reads and `each` what one more text takes, both in tokens: the number depends on the texts
-    alone, not on how fast a machine happens to be.
+    `tokens` is what others may take, where that was said. Otherwise `spent` is what the choice reads and `each` what one more
+    text takes, both in tokens: the number depends on the texts alone, not on how fast a machine happens to be.
     """
     judged = len(sample.texts)
+    if tokens is not None:
+        return min(sample.total, judged + int(tokens / each))
     if center_on == "sample":
         return judged
     if center_on == "all":
@@ -51,21 +56,20 @@ def texts_to_center_on(center_on: str, sample: Sample, spent: float, each: float
 
 
 @dataclass(frozen=True)
-class Centered:
-    """The mean (D,) to subtract under each template that is read, and over how many of the distinct texts it was taken."""
+class Fitted:
+    """What is done to pooled vectors, a mean subtracted or a head applied, and over how many of the distinct texts it is."""
 
-    means: dict[str, np.ndarray]
+    head: Head
     texts: int
     total: int
+    penalty: float | None = None
 
-    @property
-    def words(self) -> str:
-        """Over what, in words."""
-        return (
-            f"all {self.total:,} texts"
-            if self.texts == self.total
-            else f"{self.texts:,} of {self.total:,} texts (drawn at random)"
-        )
+    @classmethod
+    def on(cls, sample: Sample, texts: int, mean: np.ndarray, matrix: np.ndarray | None = None, **more: float) -> Fitted:
+        """The same, saying over which texts."""
+        of = sample.total
+        words = f"all {of:,} texts" if texts == of else f"{texts:,} of {of:,} texts (drawn at random)"
+        return cls(Head(mean, matrix, f"{words} of {sample.name}"), texts, of, **more)
 
 
 class _SumPass(EncodePass):
@@ -83,32 +87,44 @@ class _SumPass(EncodePass):
 
 
 def center(
-    reader: Reader, candidates: StoredCandidates, readouts: dict[str, Readout], layer: int, sample: Sample, count: int,
+    reader: Reader, candidates: StoredCandidates, readout: Readout, layer: int, sample: Sample, count: int,
     bar: Progress, scratch: Path | None = None,
-) -> Centered:  # fmt: skip
-    """The mean over `count` texts under each readout, given by its template; the sample's vectors are in the store already.
+) -> Fitted:  # fmt: skip
+    """The mean over `count` texts under a readout; the sample's vectors are in the store already.
 
     Where `scratch` names a file, sums are saved there now and then, and a run that was stopped goes on from them.
     """
     judged = len(sample.texts)
-    means = {name: candidates.mean(readout, layer) for name, readout in readouts.items()}
+    mean = candidates.mean(readout, layer)
     if count <= judged:
-        return Centered(means, judged, sample.total)
-    passes = [_SumPass(reader, name, readout.kinds[0], layer) for name, readout in readouts.items()]
-    saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{sorted(readouts.values())}|{layer}|{count}|{judged}")
-    done = saved.load(passes)
-    bar.begin("centering|texts", len(passes) * (count - judged), len(passes) * done)
+        return Fitted.on(sample, judged, mean)
+    one = _SumPass(reader, readout.template, readout.kinds[0], layer)
+    saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{count}|{judged}")
+    done = saved.load(one)
+    bar.begin("centering|texts", count - judged, done)
     texts = islice(sample.rest(count), done, None)
     for block in _blocks(texts, _BLOCK if reader.recipe is None else _REMOTE_BLOCK):
         if reader.recipe is not None and reader.engine is not None:
-            encode_by_workers(reader.engine, reader.recipe, [(one, block) for one in passes], bar.advance)
+            encode_by_workers(reader.engine, reader.recipe, [(one, block)], bar.advance)
         else:
-            for one in passes:
-                one.run(block, bar.advance)
+            one.run(block, bar.advance)
         done += len(block)
-        saved.save(passes, done)
-    sums = {name: one.total + judged * means[name] for name, one in zip(means, passes, strict=True)}
-    return Centered({name: total / (judged + done) for name, total in sums.items()}, judged + done, sample.total)
+        saved.save(one, done)
+    return Fitted.on(sample, judged + done, (one.total + judged * mean) / (judged + done))
+
+
+def fit_head(
+    reader: Reader, heads: Heads, encode: Callable[[Sequence[str]], np.ndarray | None], layer: int, sample: Sample, count: int,
+    bar: Progress,
+) -> Fitted:  # fmt: skip
+    """The head at a layer on `count` texts: the sample and further ones, which the teacher reads too. All goes to the store."""
+    teacher, texts = heads.teacher, [*sample.texts, *sample.rest(count)]
+    plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
+    prompted = reader.vectors_at(teacher.readout, teacher.layer, texts, bar, f"its teacher, {teacher.words}")
+    ridge = Ridge(plain, teacher.target(prompted, encode(texts)))
+    penalty = ridge.best_penalty()
+    head = ridge.head(penalty)
+    return Fitted.on(sample, len(texts), head.mean, head.matrix, penalty=penalty)
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -124,20 +140,16 @@ class _Saved:
         self.path, self.key = path, np.frombuffer(hashlib.sha256(what.encode()).digest(), dtype=np.uint8)
         self.last = time.monotonic()
 
-    def load(self, passes: Sequence[_SumPass]) -> int:
-        """Put the saved sums into the passes; returns how many texts they are over."""
+    def load(self, one: _SumPass) -> int:
+        """Put the saved sum into the pass; returns how many texts it is over."""
         found = None if self.path is None else checked.read_or_discard(self.path, checked.read_arrays)
         if found is None or not np.array_equal(found["key"], self.key):
             return 0
-        totals, done = found["totals"], int(found["done"])
-        for one, total in zip(passes, totals, strict=True):
-            one.total = total.copy()
-        return done
+        one.total = found["total"].copy()
+        return int(found["done"])
 
-    def save(self, passes: Sequence[_SumPass], done: int) -> None:
-        """Save the sums, unless that was done a moment ago."""
+    def save(self, one: _SumPass, done: int) -> None:
+        """Save the sum, unless that was done a moment ago."""
         if self.path is not None and time.monotonic() - self.last >= _SAVE_EVERY:
-            checked.write_arrays(
-                self.path, {"key": self.key, "totals": np.stack([one.total for one in passes]), "done": np.array(done)}
-            )
+            checked.write_arrays(self.path, {"key": self.key, "total": one.total, "done": np.array(done)})
             self.last = time.monotonic()

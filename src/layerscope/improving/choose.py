@@ -7,16 +7,16 @@ tells layers apart that an encoder cannot. It never decides whether there is a g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from layerscope.core.candidates import Place, ScoredCandidates
-from layerscope.core.readout import Readout
+from layerscope.core.readout import HEAD, Readout
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import INTERVAL, Interval
-from layerscope.errors import LayerscopeError
-from layerscope.selection.budget import allowed_blocks
+from layerscope.errors import InvalidValueError, LayerscopeError
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import with_second_opinion
 
@@ -53,22 +53,25 @@ def decide(
     eligible: Sequence[bool] | None = None,
     second: ScoredCandidates | None = None,
 ) -> Choice:
-    """Choose. `budget` is the largest share of the blocks to run; `eligible` says which readouts may be chosen.
+    """Choose. `budget` is the largest share of today's computation per text; `eligible` says which readouts may be chosen.
 
     The judge's score claims nothing in points, so that the choice has no gain; `extra` says what the judge says of it: the 95 %
     `interval` of its score minus the default's, and what the readout (at the default's layer) and then the layer bring.
     """
     reference = (list(readouts).index(Readout()), len(layers) - 1)
     n_blocks = layers[-1]
-    within = np.asarray(layers)[None, :] <= allowed_blocks(budget, n_blocks)
+    within = np.full(costs.shape, True) if budget is None else costs <= budget + 1e-9
     allowed = judgment.defined & within
+    if not allowed.any() and judgment.defined.any():
+        least = float(costs[judgment.defined].min())
+        raise InvalidValueError(f"nothing costs as little as budget={budget:g} × today's computation: {least:.2f} at least.")
     if eligible is not None and (allowed & np.asarray(eligible)[:, None]).any():
         allowed &= np.asarray(eligible)[:, None]
     if not allowed.any():
         raise LayerscopeError("no layer under any readout can be judged: all texts have the same vector everywhere.")
     best, opinion = judgment.best(allowed), judgment
     if second is not None:
-        own = np.array([readout.template == readouts[best[0]].template for readout in readouts])
+        own = np.array([_like(readout, readouts[best[0]]) for readout in readouts])
         opinion = with_second_opinion(judgment, second, allowed & own[:, None], SECOND)
         allowed = opinion.defined
         best = opinion.best()
@@ -76,7 +79,7 @@ def decide(
     chosen = min(zip(*np.nonzero(near), strict=True), key=lambda place: (costs[place], -opinion.score[place]))
     chosen = (int(chosen[0]), int(chosen[1]))
     gain, weak = judgment.gain(chosen, reference), ""
-    if best != reference and within[0, reference[1]] and not gain.low > 0:
+    if best != reference and within[reference] and not gain.low > 0:
         weak = "the texts do not show that it is better than what you have"
         chosen, gain = reference, Interval(0.0, 0.0, 0.0)  # the default stays
     middle = judgment.score[chosen[0], reference[1]]
@@ -90,6 +93,7 @@ def decide(
         "near": int(near.sum()),
         "kept_default": chosen == reference,
         "best": {"readout": readouts[best[0]].name, "layer": layers[best[1]]},
+        "as_good": _cheapest(tied, costs, chosen, readouts, layers),
     }
     return Choice(
         layers[chosen[1]],
@@ -104,6 +108,25 @@ def decide(
         extra=extra,
         table=_table(readouts, layers, judgment, tied, chosen, costs),
     )
+
+
+def _like(one: Readout, other: Readout) -> bool:
+    """Whether a second opinion compares two readouts: of one template, and both heads or neither."""
+    return one.template == other.template and (one.centering == HEAD) == (other.centering == HEAD)
+
+
+def _cheapest(tied: np.ndarray, costs: np.ndarray, chosen: Place, readouts: Sequence[Readout], layers: Sequence[int]) -> Any:
+    """The cheapest that cannot be told from the best, where it saves a tenth at least; else None."""
+    place = min(zip(*np.nonzero(tied), strict=True), key=lambda place: float(costs[place]), default=chosen)
+    if not costs[place] <= 0.9 * costs[chosen]:
+        return None
+    return {"readout": readouts[place[0]].name, "layer": layers[place[1]], "relative_cost": float(costs[place])}
+
+
+def front(table: pd.DataFrame) -> pd.DataFrame:
+    """The candidates that none beats at the same cost or less, the cheapest first."""
+    ordered = table.dropna(subset=["score"]).sort_values(["cost", "score"], ascending=[True, False])
+    return ordered[ordered["score"] > ordered["score"].shift().cummax().fillna(-np.inf)].reset_index(drop=True)
 
 
 def _near(judgment: ScoredCandidates, best: Place, allowed: np.ndarray) -> np.ndarray:

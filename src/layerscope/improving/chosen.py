@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from layerscope.core.readout import Readout
-from layerscope.core.templates import BLEND, get_template
+from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.exporting.blend import export_blend
 from layerscope.exporting.job import export
-from layerscope.improving.centering import Centered
-from layerscope.improving.grid import unit
+from layerscope.improving.centering import Fitted
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside
@@ -33,43 +31,29 @@ def working_folder(out: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A layer of a model under a readout. `parts` are the templates that are read: several for a blend, otherwise one."""
+    """A layer of a model under a readout, and what was fitted to center or map its vectors."""
 
     model: LoadedModel
     reader: Reader
     readout: Readout
     layer: int
-    parts: Sequence[str]
-    centered: Centered | None
-    nearest: str = ""
-    """Of a blend: the best that needs one pass and no code, in words."""
-
-    def of(self, name: str) -> Readout:
-        """The readout under one of the templates."""
-        return replace(self.readout, template=name)
+    fitted: Fitted | None = None
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Vectors (texts, D) by the model that is in memory; not scaled."""
-        return self.finished({name: self._read(name, texts) for name in self.parts})
-
-    def finished(self, found: dict[str, np.ndarray]) -> np.ndarray:
-        """The vectors from those under each template: centered and, of several, the mean of the unit vectors."""
-        vectors = []
-        for name in self.parts:
-            one = found[name].astype(np.float64)
-            vectors.append(one if self.centered is None else one - self.centered.means[name])
-        return np.asarray(vectors[0] if len(vectors) == 1 else np.mean([unit(one) for one in vectors], axis=0), dtype=np.float32)
-
-    def _read(self, name: str, texts: Sequence[str]) -> np.ndarray:
         site = [one for one in self.reader.sites if one.layer == self.layer]
-        encoder = TextEncoder(self.model, get_template(name), site, list(self.readout.kinds), self.reader.max_length)
+        template, kinds = get_template(self.readout.template), list(self.readout.kinds)
+        encoder = TextEncoder(self.model, template, site, kinds, self.reader.max_length)
         vectors, _ = encoder.run(encoder.read(list(texts)), lambda n: None)
-        return vectors[self.readout.kinds[0]][0]
+        return self.finished(vectors[kinds[0]][0])
+
+    def finished(self, pooled: np.ndarray) -> np.ndarray:
+        """The vectors from the pooled ones: centered, or through the head."""
+        return pooled if self.fitted is None else self.fitted.head(pooled).astype(np.float32)
 
     def save(
         self,
         place: Path,
-        corpus: str,
         overwrite: bool,
         offline: bool,
         why: str = "",
@@ -77,21 +61,11 @@ class Chosen:
     ) -> Path:
         """Write the sentence-transformers folder, verified in a fresh process."""
         options: dict[str, Any] = {} if also is None else {"also": also}
-        if self.readout.template == BLEND:
-            assert self.centered is not None, "a blend is a mean of centered vectors"
-            export_blend(
-                self.model, self.layer, self.readout, self.centered.means, out=place, encode=self.encode, why=why,
-                max_length=self.reader.max_length, centered_on=f"{self.centered.words} of {corpus}", nearest=self.nearest,
-                overwrite=overwrite, offline=offline, **options,
-            )  # fmt: skip
-            return place
-        mean = (
-            None if self.centered is None else (self.centered.means[self.readout.template], f"{self.centered.words} of {corpus}")
-        )
+        head = None if self.fitted is None else self.fitted.head
         # a sentence encoder that is left alone keeps its own scaling
         normalize = None if self.model.identity.get("sentence_encoder") else True
         export(
-            self.model, self.layer, readout=self.readout, out=place, mean=mean, max_length=self.reader.max_length,
+            self.model, self.layer, readout=self.readout, out=place, head=head, max_length=self.reader.max_length,
             brief=True, normalize=normalize, overwrite=overwrite, offline=offline, why=why, **options,
         )  # fmt: skip
         return place

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,28 @@ from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.formatting import format_duration
 from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions
-from layerscope.core.readout import Readout
+from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
-from layerscope.core.templates import BLEND
 from layerscope.engines import Engine
 from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
-from layerscope.improving.centering import Centered, center, check_center_on, texts_to_center_on
+from layerscope.improving.centering import Fitted, center, check_center_on, fit_head, texts_to_fit_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
-from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered, passes_of
+from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.heads import Heads, find_teacher, fit_heads
 from layerscope.improving.judging import JudgeGiven, Panel, find_judge, make_panel, parts_of, prefers_plain_text, second_opinion
 from layerscope.improving.neighbors import changed_share, neighbor_table
 from layerscope.improving.record import VERSION_KEY, Settings, evidence_of, left_alone, manifest_of, other_rule, told
 from layerscope.improving.result import Improved
-from layerscope.improving.sample import Reader, Sample, draw_sample, own_readout
+from layerscope.improving.sample import MORE, MOST, Reader, Sample, draw_sample, own_readout
 from layerscope.improving.stages import announce, stages
 from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
 from layerscope.models.source import resolve
-from layerscope.progress import Progress
+from layerscope.progress import Progress, Silent
 from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
@@ -53,6 +55,7 @@ log = logging.getLogger("layerscope")
 
 DEFAULT_JUDGE = "minilm-l6"
 SAMPLE = 1000
+_TIMED = 24  # texts on which speeds are compared
 MAX_LENGTH = 256
 
 
@@ -65,12 +68,12 @@ def improve(
     labels: str | Path | None = None,
     judge: JudgeGiven = DEFAULT_JUDGE,
     budget: float | None = None,
-    max_cost: float = 1,
     templates: Sequence[str] | None = None,
     sample: int = SAMPLE,
     max_length: int = MAX_LENGTH,
     seed: int = 0,
     center_on: str = "auto",
+    time: float | None = None,
     tokenizer: Any = None,
     store: str | Path | None = None,
     store_size: int | None = DEFAULT_BUDGET,
@@ -83,18 +86,20 @@ def improve(
 ) -> Improved:
     """Find the layer and readout of a model that serve these texts best, and export it as a sentence-transformers folder.
 
-    Every layer under every readout is judged on a sample of the texts. Of the candidates that tie, the cheapest is chosen. The
-    default (last layer, mean of the tokens) stays if the evidence is weak, or if the model is already a sentence encoder. The
-    result can encode right away; with `out` it is also written there and verified.
+    Every layer under every readout is judged on a sample of the texts. So are heads: linear maps of a layer's plain reading,
+    fitted so that similarities agree with those of the best prompt and of the encoder, and judged on texts that they were not
+    fitted on. Of the candidates that score practically the same, the cheapest is chosen. The default (last layer, mean of the
+    tokens) stays if the evidence is weak, or if the model is already a sentence encoder. The result can encode right away; with
+    `out` it is also written there and verified.
 
     - `data`: strings, a file, a catalogued corpus or a hub dataset. About `sample` texts, drawn at random, are judged on.
     - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency. Or another judge:
       its name (`rankme`, or one that a package adds) or an object with a method `judge`.
     - `labels`: a file with a few labeled examples, which then judge as well.
     - `templates`: the templates of the readouts to try.
-    - `budget`: the largest share of the blocks to run. `max_cost`: the maximum number of passes per text.
-    - `center_on`: the texts whose mean is subtracted: `sample` (those judged on), `all` (read in a stream), or `auto` (all, or as
-      many random ones as take a quarter of the time of the choice).
+    - `budget`: the largest share of today's computation per text (last layer, no prompt) that the choice may cost.
+    - `center_on`: the texts that a mean or a head is fitted on: `sample` (those judged on), `all`, or `auto` (all, or as many
+      random ones as take a quarter of the time of the choice). `time`: minutes to read further texts for the fit, instead.
 
     Options of the model (dtype, device, revision, adapters, …) and of the engine (address, workers, gpus_per_worker, batch_size)
     can be given as plain keywords, or together as `model_options` and `engine`.
@@ -108,8 +113,10 @@ def improve(
     if sample < 1:
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
-    names, blended = offered(templates, max_cost, labels is not None)
-    make_grid(names, has_cls=False, has_norm=True, blended=blended)  # what is wrong is said before anything is loaded
+    if time is not None and not time > 0:
+        raise InvalidValueError(f"time= is minutes, more than 0, not {time:g}.")
+    names = offered(templates, labels is not None)
+    make_grid(names, has_cls=False, has_norm=True)  # what is wrong is said before anything is loaded
     judge = find_judge(judge, labels is not None)
     place = None if out is None else Path(out)
     if place is not None and not (place / MANIFEST).is_file():  # a run that is there may be this very one
@@ -117,7 +124,8 @@ def improve(
     labeled = None if labels is None else read_labels(labels)
     alone = nullcontext(None) if place is None else working_folder(place)
     with alone as work, command:
-        drawn = draw_sample(data, column=column, size=sample, seed=seed, offline=offline)
+        more = MORE if time is None else MOST
+        drawn = draw_sample(data, column=column, size=sample, more=more, seed=seed, offline=offline)
         loaded = command.load(model, tokenizer)
         _check_readable(loaded)
         held = EmbeddingStore(Path(store) if store else cache_dir() / "embeddings", store_size)
@@ -125,7 +133,7 @@ def improve(
         reader = Reader(loaded, held, max_length, batch_size=command.where.batch_size, **running)
         asked = judge if isinstance(judge, str) else judge.name
         own = not isinstance(judge, str | LoadedModel)
-        settings = Settings(names, blended, budget, max_cost, seed, sample, asked, labels, max_length, center_on, own)
+        settings = Settings(names, budget, seed, sample, asked, labels, max_length, center_on, time, own)
         job = ImproveJob(loaded, model, drawn, labeled, reader, settings, command.bar, offline, work)
         try:
             return job.run(judge, place, overwrite)
@@ -163,15 +171,8 @@ class ImproveJob:
     """Those of them that the model is run on: what a template puts before every text is read once."""
     spent: float = 0.0
     """The tokens that the choice reads."""
-    nearest: str = ""
-    """Where a blend was chosen: the best that needs no code of its own, in words."""
     speed: float = 0.0
     """Seconds per token here and now."""
-
-    @property
-    def prompts(self) -> list[str]:
-        """The templates that a blend averages."""
-        return list(self.settings.blended)
 
     def run(self, judge: JudgeGiven, out: Path | None, overwrite: bool) -> Improved:
         """Judge, choose, export, report; a run that is finished in `out` is read back."""
@@ -189,7 +190,7 @@ class ImproveJob:
                     log.warning("%s is damaged (%s): the run is computed again", check.path, check.reason)
                 overwrite = True  # the damaged folder stays until the new one takes its place
             check_free(out, overwrite)
-        self.config, self.clock = config, time.perf_counter()
+        self.config, self.clock = config, perf_counter()
         if self.model.identity.get("sentence_encoder"):
             return self._left_alone(out, overwrite)
         self.reader.check_differ(self.sample.texts)
@@ -198,39 +199,35 @@ class ImproveJob:
         grid = self._grid()
         self._estimate(panel, grid)
         readouts = self._screen(panel, grid)
-        judgment = panel.judge(
-            self.reader, readouts, self.sample.texts, self.prompts, self.settings.seed, self.bar,
-            self._stage(panel, readouts, len(self.sample.texts)),
-        )  # fmt: skip
-        costs = self._costs(readouts)
-        choice = self._decide(panel, readouts, judgment, costs)
-        if _of_name(readouts, choice.readout).template == BLEND:
-            self._tell_blend(panel, readouts, judgment, choice, costs)
-        return self._result(panel, readouts, choice, out, overwrite)
+        stage = self._stage(panel, readouts, len(self.sample.texts))
+        judgment = panel.judge(self.reader, readouts, self.sample.texts, self.settings.seed, self.bar, stage)
+        self._note_weak_judge(panel, judgment, readouts)
+        heads = self._heads(panel, judgment, readouts)
+        if heads is not None:
+            sample, seed = self.sample.texts, self.settings.seed
+            judgment = panel.judge_heads(self.reader, readouts, heads, sample, seed, self.bar)
+            readouts = [*readouts, HEAD_READOUT]
+        choice = self._decide(panel, readouts, judgment, self._costs(readouts))
+        return self._result(panel, readouts, choice, heads, out, overwrite)
 
-    def _tell_blend(
-        self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, choice: Choice, costs: np.ndarray
-    ) -> None:
-        """A mean over templates takes code of its own: say so, and name the best that takes none."""
-        single = [i for i, readout in enumerate(readouts) if readout.template != BLEND]
-        part, names = judgment.only(single), [readouts[i] for i in single]
-        eligible = panel.eligible(names, self.tokens["plain"])
-        other = decide(part, names, self.reader.layers, costs[single], self.settings.budget, eligible=eligible)
-        where = f"layer {other.layer} under {other.readout}"
-        scores = f"{other.after:.3f} instead of {choice.after:.3f}"
-        self.nearest = f"The best that needs one pass per text and no code of its own is {where} ({scores}): max_cost=1."
-        self.notes.append(
-            f"a mean over {len(self.prompts)} templates is no standard module: its folder holds a small file of Python, and "
-            f"loads with SentenceTransformer(folder, trust_remote_code=True) only. {self.nearest}"
-        )
+    def _heads(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> Heads | None:
+        """A head at every layer, taught by what was judged best; None where nothing can teach."""
+        layers, texts = self.reader.layers, self.sample.texts
+        teacher = find_teacher(judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name)
+        if teacher is None:
+            return None
+        candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
+        prompted = candidates.raw(teacher.readout, teacher.layer)
+        raw = np.stack([candidates.raw(Readout(), layer) for layer in layers])
+        return fit_heads(teacher, raw, prompted, panel.encoded(self.reader, texts, Silent()))
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None
-        return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm, blended=self.settings.blended)
+        return make_grid(self.settings.templates, has_cls=has_cls, has_norm=has_norm)
 
     def _stage(self, panel: Panel, readouts: Sequence[Readout], texts: int) -> str:
         """What a stage reads, in words."""
-        parts, many = " and their parts" if panel.needs_views else "", len(by_template(readouts, self.prompts))
+        parts, many = " and their parts" if panel.needs_views else "", len(by_template(readouts))
         return f"{self.model.name} reads {texts} texts{parts} under {many} templates"
 
     def _screen(self, panel: Panel, grid: list[Readout]) -> list[Readout]:
@@ -238,10 +235,8 @@ class ImproveJob:
         names = list(dict.fromkeys(readout.template for readout in grid))
         if len(names) <= KEPT + 1 or len(self.sample.texts) <= SCREEN:
             return grid
-        judgment = panel.judge(
-            self.reader, grid, self.sample.texts[:SCREEN], self.prompts, self.settings.seed, self.bar,
-            self._stage(panel, grid, SCREEN),
-        )  # fmt: skip
+        some, stage = self.sample.texts[:SCREEN], self._stage(panel, grid, SCREEN)
+        judgment = panel.judge(self.reader, grid, some, self.settings.seed, self.bar, stage)
         top = dict.fromkeys(names, -np.inf)
         for readout, scores, known in zip(grid, judgment.score, judgment.defined, strict=True):
             if known.any():
@@ -249,13 +244,11 @@ class ImproveJob:
         self.screened = {name: value for name, value in top.items() if np.isfinite(value)}
         rest = sorted((name for name in names if name != "plain"), key=lambda name: -top[name])
         kept = {"plain", *rest[:KEPT]}
-        if BLEND in kept:  # its templates are read anyway: the best of them is compared with it
-            kept |= set([name for name in rest if name != BLEND][:1])
         return [readout for readout in grid if readout.template in kept]
 
     def _estimate(self, panel: Panel, grid: Sequence[Readout]) -> None:
         """How long it will take, said before anything long begins."""
-        wanted, texts = by_template(grid, self.prompts), self.sample.texts
+        wanted, texts = by_template(grid), self.sample.texts
         tokens = self.tokens = self.reader.tokens(list(wanted), texts[:SCREEN])
         computed = self.computed = self.reader.computed_tokens(wanted, texts[:SCREEN])
         views = 2.7 if panel.needs_views else 1.0  # a text, most of it, and its halves
@@ -282,43 +275,44 @@ class ImproveJob:
         )
 
     def _costs(self, readouts: Sequence[Readout]) -> np.ndarray:
-        each = [sum(self.tokens[name] for name in self._parts(readout)) for readout in readouts]
-        return relative_costs(each, self.reader.layers, self.model.n_blocks)
-
-    def _parts(self, readout: Readout) -> list[str]:
-        """The templates that are read."""
-        return list(self.prompts) if readout.template == BLEND else [readout.template]
+        return relative_costs([self.tokens[readout.template] for readout in readouts], self.reader.layers, self.model.n_blocks)
 
     def _decide(self, panel: Panel, readouts: Sequence[Readout], judgment: ScoredCandidates, costs: np.ndarray) -> Choice:
-        """The judge's choice; of its template's layers, with a second opinion. A judge that seems weak is named."""
+        """The judge's choice; of its template's layers, with a second opinion. Heads are told apart by the judge alone."""
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
         choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
-        if panel.takes_second_opinion and not choice.extra["kept_default"]:
-            template = _of_name(readouts, choice.extra["best"]["readout"]).template
-            second = second_opinion(
-                self.reader, readouts, template, self.sample.texts, self.prompts, self.settings.seed, self.bar
-            )
+        best = Readout.parse(choice.extra["best"]["readout"])
+        if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
+            second = second_opinion(self.reader, readouts, best.template, self.sample.texts, self.settings.seed, self.bar)
             choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
+        return choice
+
+    def _note_weak_judge(self, panel: Panel, judgment: ScoredCandidates, readouts: Sequence[Readout]) -> None:
+        """A judge that seems weak is named."""
         prompts = any(readout.template != "plain" for readout in readouts)
         if panel.encoder is not None and self.labels is None and prompts and prefers_plain_text(judgment, readouts):
             self.notes.append(
                 f"{panel.encoder.name} agrees more with the plain text than with any prompt. Judges that go by words rather than "
                 "by meaning do that, and their choice is worth less; long documents are another cause. Compare with judge='none'."
             )
-        return choice
 
-    def _result(self, panel: Panel, readouts: Sequence[Readout], choice: Choice, out: Path | None, overwrite: bool) -> Improved:
+    def _result(
+        self, panel: Panel, readouts: Sequence[Readout], choice: Choice, heads: Heads | None, out: Path | None, overwrite: bool
+    ) -> Improved:
         layers, sample = self.reader.layers, self.sample.texts
-        readout, layer = _of_name(readouts, choice.readout), choice.layer
-        candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, self.prompts)
+        readout, layer = Readout.parse(str(choice.readout)), choice.layer
+        candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, heads)
         before = candidates.vectors(Readout())[-1]
-        chosen = Chosen(self.model, self.reader, readout, layer, self._parts(readout), None, self.nearest)
-        if readout.centering == "corpus":
-            chosen = replace(chosen, centered=self._center(candidates, chosen))
-        after = chosen.finished({name: candidates.raw(chosen.of(name), layer) for name in chosen.parts})
+        chosen = Chosen(self.model, self.reader, readout, layer)
+        if readout.centering != "none":
+            chosen = replace(chosen, fitted=self._fit(panel, candidates, chosen))
+        after = chosen.finished(candidates.raw(readout, layer))
+        teacher = heads.teacher.words if heads is not None and readout.centering == HEAD else None
         evidence = {
-            **evidence_of(panel, choice, readout, passes_of(readout, self.prompts)),
+            **evidence_of(panel, choice),
+            "teacher": teacher,
+            "speedup": self._speedup(chosen) if choice.extra["relative_cost"] < 1 else None,
             "screened": self.screened,
             "changed_neighbors": changed_share(before, after),
         }
@@ -327,22 +321,40 @@ class ImproveJob:
         sampled = {"texts": list(sample), "before": before, "after": after}
         return self._finish(choice, choice.table, sampled, evidence, chosen, out, overwrite)
 
-    def _center(self, candidates: StoredCandidates, chosen: Chosen) -> Centered:
-        """The mean to subtract: over the sample and, as far as that is asked for or costs little, over further texts."""
-        sample, mode = self.sample, self.settings.center_on
-        blocks = max(chosen.layer, 1) / self.model.n_blocks
-        each, computed = (blocks * sum(of[name] for name in chosen.parts) for of in (self.tokens, self.computed))
-        count = texts_to_center_on(mode, sample, self.spent, each)
-        readouts = {name: chosen.of(name) for name in chosen.parts}
+    def _fit(self, panel: Panel, candidates: StoredCandidates, chosen: Chosen) -> Fitted:
+        """The mean or the head: on the sample and, as far as that is asked for or costs little, on further texts."""
+        sample, settings, heads = self.sample, self.settings, candidates.heads
+        parts = [(chosen.readout.template, chosen.layer)]
+        if chosen.readout.centering == HEAD and heads is not None:  # its teacher reads the texts as well
+            parts.append((heads.teacher.readout.template, heads.teacher.layer))
+        each, computed = (
+            sum(of[name] * max(layer, 1) / self.model.n_blocks for name, layer in parts) for of in (self.tokens, self.computed)
+        )
+        tokens = None if settings.time is None else 60 * settings.time / self.speed * each / computed
+        count = texts_to_fit_on(settings.center_on, sample, self.spent, each, tokens)
         if count > len(sample.texts):
             seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
-            announce(self.bar, f"centering on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
+            announce(self.bar, f"fitting on {count:,} of {sample.total:,} texts: about {seconds[0]}{whole}")
+        if chosen.readout.centering == HEAD and heads is not None:
+            encode = partial(panel.encoded, self.reader, bar=self.bar)
+            return fit_head(self.reader, heads, encode, chosen.layer, sample, count, self.bar)
         scratch = None if self.work is None else self.work / "centering.npz"
-        return center(self.reader, candidates, readouts, chosen.layer, sample, count, self.bar, scratch)
+        return center(self.reader, candidates, chosen.readout, chosen.layer, sample, count, self.bar, scratch)
+
+    def _speedup(self, chosen: Chosen) -> float:
+        """How many times as many texts per second as today's reading, timed on a few texts in turns."""
+        today = Chosen(self.model, self.reader, Readout(), self.model.n_blocks)
+        texts, seconds = list(self.sample.texts[:_TIMED]), np.zeros(2)
+        for turn in range(3):
+            for who, one in enumerate((today, chosen)):
+                start = perf_counter()
+                one.encode(texts)
+                seconds[who] += perf_counter() - start if turn else 0.0  # the first pays for what is done once
+        return float(seconds[0] / seconds[1])
 
     def _note_cuts(self, readout: Readout) -> None:
-        for name in dict.fromkeys(["plain", *self._parts(readout)]):
+        for name in dict.fromkeys(["plain", readout.template]):
             cut = self.reader.truncated(name, self.sample.texts) if name in self.reader.spaces else 0
             if cut:
                 self.notes.append(
@@ -362,7 +374,7 @@ class ImproveJob:
         vectors = candidates.vectors(readout)[-1]
         evidence, choice = left_alone(self.model, readout)
         sampled = {"texts": list(self.sample.texts), "before": vectors, "after": vectors}
-        chosen = Chosen(self.model, self.reader, readout, blocks, [readout.template], None)
+        chosen = Chosen(self.model, self.reader, readout, blocks)
         return self._finish(choice, pd.DataFrame(columns=COLUMNS), sampled, evidence, chosen, out, overwrite)
 
     def _finish(
@@ -376,10 +388,8 @@ class ImproveJob:
         overwrite: bool,
     ) -> Improved:
         neighbors = neighbor_table(sampled["texts"], sampled["before"], sampled["after"])
-        manifest = manifest_of(
-            self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.centered
-        )
-        manifest["seconds"] = {"estimated": self.estimated, "taken": time.perf_counter() - self.clock}
+        manifest = manifest_of(self.config, self.model, self.reader, self.sample, self.settings, evidence, choice, chosen.fitted)
+        manifest["seconds"] = {"estimated": self.estimated, "taken": perf_counter() - self.clock}
 
         def write(place: Path) -> None:
             """What tells the run, into the folder before it appears in its place."""
@@ -388,7 +398,7 @@ class ImproveJob:
             folder.write_manifest(manifest)
 
         def save(place: Path, replace_old: bool) -> Path:
-            return chosen.save(place, self.sample.name, replace_old, self.offline, _card(self.sample.name, choice), write)
+            return chosen.save(place, replace_old, self.offline, _card(self.sample.name, choice), write)
 
         result = Improved(choice, table, neighbors, manifest, None, sampled, chosen.encode, save)
         if out is not None:
@@ -396,11 +406,6 @@ class ImproveJob:
             result.save(out, overwrite)
             self.bar.advance(1)
         return result
-
-
-def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
-    """One of the candidates' readouts; a blend is no template that could be parsed."""
-    return next(readout for readout in readouts if readout.name == name)
 
 
 def _card(corpus: str, choice: Choice) -> str:

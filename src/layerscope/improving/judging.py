@@ -8,21 +8,32 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.identity import ModelIdentity
 from layerscope.core.plugins import PluginError
-from layerscope.core.readout import Readout
+from layerscope.core.readout import HEAD, Readout
 from layerscope.errors import DownloadError, LayerscopeError, OfflineError, UnknownNameError
 from layerscope.improving.grid import StoredCandidates, by_template
+from layerscope.improving.heads import READOUT as HEAD_READOUT
+from layerscope.improving.heads import Heads, with_heads
 from layerscope.improving.sample import Reader, encoder_vectors, knows_language, own_readout, unknown_share
 from layerscope.models import LoadedModel, catalogue, load
 from layerscope.models.load import at_commit
 from layerscope.models.source import check_name, resolve
 from layerscope.progress import Progress
-from layerscope.selection.judges.agreement import Agreement
-from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, combined
-from layerscope.selection.judges.consistency import VIEWS, SelfConsistency, added_ranks, consistency_items, make_views
+from layerscope.selection.judges.agreement import Agreement, Neighborhoods
+from layerscope.selection.judges.base import JUDGES, TEXTS, Judge, combined, scored_by_items
+from layerscope.selection.judges.consistency import (
+    VIEWS,
+    SelfConsistency,
+    added_ranks,
+    best_candidates,
+    consensus,
+    consistency_items,
+    make_views,
+)
 from layerscope.selection.judges.few_labels import LABELS_SHARE, FewLabels
 from layerscope.selection.labels.read import Labeled
 
@@ -169,11 +180,10 @@ class Panel:
         return {TEXTS: sample, **(make_views(sample, seed) if self.needs_views else {})}
 
     def judge(
-        self, reader: Reader, readouts: Sequence[Readout], sample: Sequence[str], prompts: Sequence[str],
-        seed: int, bar: Progress, label: str,
-    ) -> ScoredCandidates:  # fmt: skip
+        self, reader: Reader, readouts: Sequence[Readout], sample: Sequence[str], seed: int, bar: Progress, label: str
+    ) -> ScoredCandidates:
         """Read what is missing, and score every candidate."""
-        wanted = by_template(readouts, prompts)
+        wanted = by_template(readouts)
         views = self.texts(sample, seed)
         every = [text for texts in views.values() for text in texts]
         if self.labels is not None:
@@ -182,19 +192,61 @@ class Panel:
 
         def asked(judge: Judge, views: Mapping[str, Sequence[str]], doing: str = "judging") -> ScoredCandidates:
             bar.begin(f"{doing}|readouts", len(readouts))
-            candidates = StoredCandidates(reader.spaces, readouts, reader.layers, views, prompts, bar.advance)
-            return ask(judge, candidates, seed)
+            return ask(judge, StoredCandidates(reader.spaces, readouts, reader.layers, views, advance=bar.advance), seed)
 
         found = []
         if self.labels is not None:
             both = {TEXTS: sample, LABELED: self.labels.texts}
             found.append(asked(FewLabels(self.labels, view=LABELED), both, "judging by labels"))
         if self.encoder is not None:
-            vectors = encoder_vectors(self.encoder, reader.store, sample, self.encoder_readout, bar)
-            found.append(asked(Agreement(vectors, self.encoder.name), views))
+            encoded = self.encoded(reader, sample, bar)
+            assert encoded is not None
+            self.reference = Agreement(encoded, self.encoder.name)
+            found.append(asked(self.reference, views))
         if self.own is not None:
             found.append(asked(self.own, views))
-        return combined(found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found])
+        self._said = found
+        return _all_said(found)
+
+    def encoded(self, reader: Reader, texts: Sequence[str], bar: Progress) -> np.ndarray | None:
+        """The encoder's vectors of texts; None without one."""
+        if self.encoder is None:
+            return None
+        return encoder_vectors(self.encoder, reader.store, texts, self.encoder_readout, bar)
+
+    def judge_heads(
+        self, reader: Reader, readouts: Sequence[Readout], heads: Heads, sample: Sequence[str], seed: int, bar: Progress
+    ) -> ScoredCandidates:
+        """The candidates judged last, and heads besides: by the same judges, on texts that no head was fitted on."""
+        layers, found = reader.layers, []
+        views = {**self.texts(sample, seed), **({} if self.labels is None else {LABELED: self.labels.texts})}
+        candidates = StoredCandidates(reader.spaces, readouts, layers, views, heads)
+        bar.begin("heads|layers", len(layers))
+        for said in self._said:
+            if said.judge == FewLabels.name:
+                assert self.labels is not None
+                found.append(ask(FewLabels(self.labels, view=LABELED), candidates.only([HEAD_READOUT]), seed))
+            elif self.own is not None and not self.alone:
+                found.append(ask(self.own, candidates.only([HEAD_READOUT]), seed))
+            else:
+                reference = self.reference.reference if self.encoder is not None else _consensus(candidates, said)
+                items = np.full((1, len(layers), len(sample)), np.nan, dtype=np.float32)
+                for place in range(len(layers)):
+                    similar = heads.similarities(place)
+                    if similar is not None:
+                        items[0, place] = reference.agreement(torch.as_tensor(similar, device=reference.near.device)).cpu()
+                    bar.advance(1)
+                found.append(scored_by_items(said.judge, items, seed))
+        return _all_said([with_heads(one, other) for one, other in zip(self._said, found, strict=True)])
+
+
+def _consensus(candidates: StoredCandidates, said: ScoredCandidates) -> Neighborhoods:
+    """What the most consistent candidates say of the texts, as when they were judged."""
+    return Neighborhoods.of(consensus(candidates, best_candidates(said.facts["alone"])))
+
+
+def _all_said(found: Sequence[ScoredCandidates]) -> ScoredCandidates:
+    return combined(found, [LABELS_SHARE if judgment.judge == FewLabels.name else 1.0 for judgment in found])
 
 
 def ask(judge: Judge, candidates: StoredCandidates, seed: int) -> ScoredCandidates:
@@ -258,17 +310,16 @@ def parts_of(count: int) -> int:
 
 
 def second_opinion(
-    reader: Reader, readouts: Sequence[Readout], template: str, sample: Sequence[str], prompts: Sequence[str],
-    seed: int, bar: Progress,
-) -> ScoredCandidates:  # fmt: skip
+    reader: Reader, readouts: Sequence[Readout], template: str, sample: Sequence[str], seed: int, bar: Progress
+) -> ScoredCandidates:
     """How well the readouts of one template recognize some of the texts by their parts; undefined for all others."""
     texts = list(sample[: parts_of(len(sample))])
     views = {TEXTS: texts, **make_views(texts, seed)}
     every = list(dict.fromkeys(text for some in views.values() for text in some))
-    own = [i for i, readout in enumerate(readouts) if readout.template == template]
+    own = [i for i, readout in enumerate(readouts) if readout.template == template and readout.centering != HEAD]
     asked = [readouts[i] for i in own]
-    reader.read(by_template(asked, prompts), every, bar, f"a second opinion: parts of {len(texts)} texts under {template}")
-    judgment = added_ranks(consistency_items(StoredCandidates(reader.spaces, asked, reader.layers, views, prompts)), seed)
+    reader.read(by_template(asked), every, bar, f"a second opinion: parts of {len(texts)} texts under {template}")
+    judgment = added_ranks(consistency_items(StoredCandidates(reader.spaces, asked, reader.layers, views)), seed)
     assert judgment.draws is not None
     score = np.full((len(readouts), len(reader.layers)), np.nan)
     draws = np.full((*score.shape, judgment.draws.shape[-1]), np.nan)

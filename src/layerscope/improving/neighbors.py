@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from layerscope.improving.grid import unit
+from layerscope.core.heads import unit
 
 SHOWN = 5
 NEAREST = 3

@@ -11,8 +11,7 @@ from typing import Any
 from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
-from layerscope.core.templates import BLEND
-from layerscope.improving.centering import Centered
+from layerscope.improving.centering import Fitted
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.sample import Reader, Sample
@@ -32,15 +31,15 @@ class Settings:
     """What was asked for."""
 
     templates: Sequence[str]
-    blended: Sequence[str]
     budget: float | None
-    max_cost: float
     seed: int
     sample: int
     judge: str | None
     labels: str | Path | None
     max_length: int
     center_on: str = "auto"
+    time: float | None = None
+    """Minutes for reading further texts, where that was said."""
     own: bool = False
     """Whether the judge is another than an encoder, labels or the model itself."""
 
@@ -51,14 +50,13 @@ class Settings:
             "model": model_key(model.identity),
             "texts": {"fingerprint": sample.facts["fingerprint"], "sample": self.sample},
             "templates": list(self.templates),
-            "blended": list(self.blended),
             "judge": self.judge,
             "labels": labels,
             "budget": self.budget,
-            "max_cost": self.max_cost,
             "max_length": self.max_length,
             "seed": self.seed,
             "center_on": self.center_on,
+            "time": self.time,
             VERSION_KEY: VERSION,
         }
 
@@ -100,7 +98,7 @@ def other_rule(manifest: dict[str, Any], settings: Settings) -> str:
     return f"layerscope {manifest['layerscope']} with another rule ({'; '.join(differing)})" if differing else ""
 
 
-def evidence_of(panel: Panel, choice: Choice, readout: Readout, passes: int) -> dict[str, Any]:
+def evidence_of(panel: Panel, choice: Choice) -> dict[str, Any]:
     """What the judge says of the choice and of what the user has today, and what the choice costs."""
     return {
         "judge": panel.name,
@@ -109,9 +107,7 @@ def evidence_of(panel: Panel, choice: Choice, readout: Readout, passes: int) -> 
         "after": choice.after,
         **choice.extra,
         "today": f"layer {choice.layers} under {Readout().name}",
-        "cost": f"{passes} pass{'es' if passes > 1 else ''} per text, {choice.extra['relative_cost']:.2f} × today's computation",
-        "passes": passes,
-        "needs_trust": readout.template == BLEND,
+        "cost": f"{choice.extra['relative_cost']:.2f} × today's computation",
     }
 
 
@@ -147,12 +143,20 @@ def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Ch
     return evidence, choice
 
 
+def _head_words(fitted: Fitted) -> str:
+    assert fitted.head.matrix is not None
+    return (
+        f"ridge regression onto the teacher's centered unit vectors, penalty {fitted.penalty:g} of the mean squared feature, "
+        f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
+    )
+
+
 def manifest_of(
     config: dict[str, Any], model: LoadedModel, reader: Reader, sample: Sample, settings: Settings, evidence: dict[str, Any],
-    choice: Choice, centered: Centered | None,
+    choice: Choice, fitted: Fitted | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a finished run."""
-    on = None if centered is None else {"texts": centered.texts, "of": centered.total, "asked": settings.center_on}
+    on = None if fitted is None else {"texts": fitted.texts, "of": fitted.total, "asked": settings.center_on}
     return {
         "kind": "improve",
         "key": config_key(config),
@@ -173,7 +177,8 @@ def manifest_of(
             "tied": "not told from the best, texts resampled, 95 % for all candidates at once",
             "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
             **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
-            "centering": "none" if centered is None else f"the mean over {centered.words} is subtracted",
+            "centering": "none" if fitted is None else f"the mean over {fitted.head.fitted_on} is subtracted",
+            **({} if fitted is None or fitted.penalty is None else {"head": _head_words(fitted)}),
             **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm
             "seed": settings.seed,
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from layerscope.capture import Site, expand_sites
 from layerscope.core.poolings import POOLINGS
 from layerscope.core.readout import Readout
+from layerscope.core.sites import site_of
 from layerscope.core.templates import get_template
 from layerscope.data.corpus import TextStream
 from layerscope.data.sampling import distinct_texts, draw_texts
@@ -26,7 +27,9 @@ from layerscope.store.embeddings import EmbeddingStore, Space, text_key
 
 LEAST_TEXTS = 20
 MORE = 5
-"""So many times the sample are drawn, for centering on more texts than are judged."""
+"""So many times the sample are drawn, for fitting on more texts than are judged."""
+MOST = 50
+"""The same where the time for reading further texts was given."""
 _TRIAL = 8  # texts of the trial run that the estimate of the time rests on
 _UNKNOWN = 0.1  # a judge that does not know more of the tokens than this does not know the language
 
@@ -53,13 +56,15 @@ class Sample:
         return distinct_texts(self.stream, self.keys, self.texts)
 
 
-def draw_sample(texts: Any, *, column: str | None = None, size: int = 1000, seed: int = 0, offline: bool = False) -> Sample:
+def draw_sample(
+    texts: Any, *, column: str | None = None, size: int = 1000, more: int = MORE, seed: int = 0, offline: bool = False
+) -> Sample:
     """At most `size` distinct texts, at random; the draw depends on the seed and the texts, not on their order.
 
     Texts are read in a stream: a file of a million of them needs no more memory than one of a few thousand.
     """
     stream = TextStream(texts, column=column, offline=offline)
-    drawn = draw_texts(stream, MORE * size, seed)
+    drawn = draw_texts(stream, max(more, 1) * size, seed)
     if drawn.distinct < LEAST_TEXTS:
         same = f" ({drawn.read} texts, of which {drawn.distinct} differ)" if drawn.distinct < drawn.read else ""
         raise DataError(
@@ -106,19 +111,29 @@ class Reader:
         """Read texts under templates, storing the kinds named for each; returns how many were not there yet."""
         passes = [self._pass(name, kinds) for name, kinds in wanted.items()]
         todo = [(one, one.missing(texts)) for one in passes]
-        missing, total = sum(len(some) for _, some in todo), len(set(texts)) * len(passes)
-        bar.begin(f"{label}|readings", total, total - missing)
+        return self._run(todo, len(set(texts)) * len(passes), bar, f"{label}|readings")
+
+    def _run(self, todo: Sequence[tuple[EncodePass, list[str]]], total: int, bar: Progress, label: str) -> int:
+        missing = sum(len(some) for _, some in todo)
+        bar.begin(label, total, total - missing)
         if self.recipe is not None and self.engine is not None:
-            encode_by_workers(self.engine, self.recipe, todo, bar.advance)
+            encode_by_workers(self.engine, self.recipe, list(todo), bar.advance)
         else:
             for one, some in todo:
                 one.run(some, bar.advance)
         return missing
 
-    def _pass(self, name: str, kinds: Sequence[str]) -> EncodePass:
+    def vectors_at(self, readout: Readout, layer: int, texts: Sequence[str], bar: Progress, label: str) -> np.ndarray:
+        """The vectors (texts, D) of one layer, not centered; only the blocks below it are run."""
+        one = self._pass(readout.template, readout.kinds, layer)
+        self._run([(one, one.missing(texts))], len(set(texts)), bar, f"{label}|texts")
+        return readout_vectors(one.space, [text_key(text) for text in texts], replace(readout, centering="none"), site_of(layer))
+
+    def _pass(self, name: str, kinds: Sequence[str], layer: int | None = None) -> EncodePass:
         template = get_template(name)
         self.spaces[name] = open_space(self.store, self.model, template, self.max_length)
-        return EncodePass(self.model, template, self.sites, kinds, self.spaces[name], self.max_length, self.batch_size)
+        sites = [site for site in self.sites if layer is None or site.layer == layer]
+        return EncodePass(self.model, template, sites, kinds, self.spaces[name], self.max_length, self.batch_size)
 
     def tokens(self, names: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
         """The mean tokens per text under each template."""

@@ -6,15 +6,18 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
 from layerscope.core.readout import how_read
 from layerscope.core.templates import names_of
+from layerscope.improving.choose import front
 from layerscope.improving.result import Improved
 from layerscope.terminal import Console, print_facts, print_notes
 
 _WIDTH = 64
+_SHOWN = 5
 _COSTLY = 4.0
 """Encoding that costs this many times what it costs today is worth a note."""
 
@@ -47,10 +50,14 @@ def score_lines(result: Improved) -> list[tuple[str, str]]:
         )
         lines.append(("of which", f"readout {evidence['readout_gain']:+.3f}, layer {evidence['layer_gain']:+.3f}"))
         lines.append(("today", evidence["today"]))
-        lines.append(("cost per text", evidence["cost"]))
+        if evidence.get("teacher"):
+            lines.append(("head", f"fitted on {evidence['teacher']}; the score is of texts that it was not fitted on"))
+        lines.append(("cost per text", evidence["cost"] + _speed(evidence)))
+        lines += _front_lines(result)
     on = result.manifest["texts"].get("centered_on")
     if on:
-        lines.append(("centered on", f"{on['texts']:,} of {on['of']:,} texts"))
+        how = "fitted on" if evidence.get("teacher") else "centered on"
+        lines.append((how, f"{on['texts']:,} of {on['of']:,} texts"))
     judged = f"{evidence['candidates']} layers × readouts on {result.manifest['texts']['sampled']} texts"
     undefined = len(result.table) - evidence["candidates"]
     if 0 < undefined < len(result.table):  # such as layer 0 at a template's last token, which is the same for every text
@@ -74,8 +81,7 @@ def print_improved(result: Improved, console: Console | None = None) -> None:
     print_facts(console, score_lines(result))
     print_notes(console, (*result.warnings, *_cost_note(result)))
     if result.folder is not None:
-        trust = ", trust_remote_code=True" if result.manifest["evidence"].get("needs_trust") else ""
-        console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}"{trust})[/].encode(texts)')
+        console.print(f'Next: [bold]SentenceTransformer("{escape(str(result.folder))}")[/].encode(texts)')
 
 
 def _neighbors(result: Improved) -> Table:
@@ -95,8 +101,27 @@ def _cost_note(result: Improved) -> list[str]:
     cost = evidence.get("relative_cost") or 0.0
     if evidence["kept_default"] or cost < _COSTLY:
         return []
-    less = "a smaller --max-cost" if evidence["passes"] > 1 else f"--templates {','.join(names_of('tried'))} (shorter prompts)"
-    return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: {less}, or --budget 0.5."]
+    less = f"--templates {','.join(names_of('tried'))} (shorter prompts)"
+    return [f"encoding costs {cost:.1f} × today's computation. For a cheaper choice: --budget 0.5, or {less}."]
+
+
+def _speed(evidence: dict[str, Any]) -> str:
+    times = evidence.get("speedup")
+    return "" if not times else f"; {times:.1f} × as many texts per second here"
+
+
+def _front_lines(result: Improved) -> list[tuple[str, str]]:
+    """What other costs buy: the candidates that none beats at the same cost or less, a few of them."""
+    found = front(result.table)
+    if len(found) > _SHOWN:
+        found = found.iloc[np.unique(np.linspace(0, len(found) - 1, _SHOWN).round().astype(int))]
+    rows = [f"{row.cost:.2f} ×: {row.score:.3f} (layer {row.layer}, {how_read(str(row.readout))})" for row in found.itertuples()]
+    lines = [("score by cost", "\n".join(rows))] if len(rows) > 1 else []
+    other = result.manifest["evidence"].get("as_good")
+    if other:
+        told = f"layer {other['layer']}, {how_read(other['readout'])}: {other['relative_cost']:.2f} × today's computation"
+        lines.append(("within the noise", f"{told} (--budget {other['relative_cost'] + 0.005:.2f})"))
+    return lines
 
 
 def _numbered(texts: Iterable[Any]) -> str:

@@ -190,7 +190,7 @@ def _scores(draft: Draft, core: Any, arrays: Mapping[str, np.ndarray]) -> dict[s
 
     def own(texts: Sequence[str]) -> np.ndarray:
         vectors = pooled_vectors(draft.model, draft.framed.ids(texts), draft.layer, draft.readout)
-        return finished(vectors, draft.mean, unit=True)
+        return finished(vectors, draft.head, unit=True)
 
     texts = [text for text in draft.texts if len(text) < 3000]
     upper = np.triu_indices(len(texts), 1)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from layerscope.core.formatting import describe_size
+from layerscope.core.heads import Head
 from layerscope.errors import ExportError, MissingExtraError, UnknownNameError
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.exporting.verifying import cosine_distances
@@ -30,13 +31,16 @@ _ONE_FILE = int(1.8 * 2**30)  # a graph with its weights in one file ends at 2 G
 
 
 class Pipeline(nn.Module):
-    """Tokens to a finished vector: transformer and pooling as sentence-transformers runs them, then the mean, then the length."""
+    """Tokens to a finished vector: transformer and pooling as sentence-transformers runs them, then the head, then the length."""
 
-    def __init__(self, model: Any, mean: np.ndarray | None, unit: bool) -> None:
+    def __init__(self, model: Any, head: Head | None, unit: bool) -> None:
         super().__init__()
         self.transformer, self.pooling, self.unit = model[0], model[1], unit
-        # subtracted, not multiplied with an identity: a quantized identity would not be one
-        self.mean = None if mean is None else nn.Parameter(torch.tensor(mean, dtype=torch.float32), requires_grad=False)
+        # a mean is subtracted, not multiplied with an identity: a quantized identity would not be one
+        parts = (None, None) if head is None else (head.mean, head.matrix)
+        self.mean, self.matrix = (
+            None if part is None else nn.Parameter(torch.tensor(part, dtype=torch.float32), requires_grad=False) for part in parts
+        )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """The finished vectors and the tokens' states."""
@@ -45,6 +49,8 @@ class Pipeline(nn.Module):
         vector = pooled["sentence_embedding"]
         if self.mean is not None:
             vector = vector - self.mean
+        if self.matrix is not None:
+            vector = vector @ self.matrix
         if self.unit:
             vector = nn.functional.normalize(vector, dim=1)
         return vector, pooled["token_embeddings"]
@@ -65,7 +71,7 @@ def write_graphs(draft: Draft, quantize: str | None = None) -> list[dict[str, An
         )
     with _silence():
         model = SentenceTransformer(str(draft.folder), device="cpu", local_files_only=True, trust_remote_code=False).eval()
-    pipeline = Pipeline(model, draft.mean, draft.unit).eval()
+    pipeline = Pipeline(model, draft.head, draft.unit).eval()
     batches = _batches(draft)
     file = draft.folder / "onnx" / "model.onnx"
     file.parent.mkdir()

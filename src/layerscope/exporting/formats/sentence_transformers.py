@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from layerscope.core.heads import Head
 from layerscope.core.poolings import POOLINGS
 from layerscope.exporting.draft import Draft, ExportFormat
 from layerscope.models.settings import quiet
@@ -32,9 +32,9 @@ def _write_modules(draft: Draft) -> None:
     atomic.write_json(
         folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **pooling, "include_prompt": True}
     )
-    if draft.mean is not None:
+    if draft.head is not None:
         names.append("Dense")
-        _write_centering(folder / "2_Dense", draft.mean)
+        _write_dense(folder / "2_Dense", draft.head)
     if draft.unit:
         names.append("Normalize")
     write_pipeline(folder, [(f"{_OWN}.{name}", f"{i}_{name}" if i else "") for i, name in enumerate(names)])
@@ -59,20 +59,18 @@ def _write_transformer(draft: Draft) -> None:
     atomic.write_json(draft.folder / "sentence_bert_config.json", settings)
 
 
-def _write_centering(folder: Path, mean: np.ndarray) -> None:
-    """Subtracting a mean as a dense layer: the identity as weights, and minus the mean as bias."""
-    width = len(mean)
+def _write_dense(folder: Path, head: Head) -> None:
+    """A head as a dense layer. Subtracting a mean is one, too: the identity as weights, and minus the mean as bias."""
     folder.mkdir()
     settings = {
-        "in_features": width,
-        "out_features": width,
+        "in_features": len(head.mean),
+        "out_features": len(head.bias),
         "bias": True,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
     atomic.write_json(folder / "config.json", settings)
-    save_file(
-        {"linear.weight": torch.eye(width), "linear.bias": torch.tensor(-mean, dtype=torch.float32)}, folder / "model.safetensors"
-    )
+    parts = {"linear.weight": head.weight, "linear.bias": head.bias}
+    save_file({name: torch.tensor(part, dtype=torch.float32) for name, part in parts.items()}, folder / "model.safetensors")
 
 
 def _name_as_before(folder: Path) -> None:

@@ -1,0 +1,133 @@
+"""A head: a linear map of pooled vectors, fitted without labels so that similarities agree with those of a teacher.
+
+The teacher is a better but costlier reading of the same texts. Its vectors are what a ridge regression from the plain reading of
+a layer predicts, in closed form. A head without a matrix subtracts a mean and does nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3)
+"""Strengths of the ridge penalty that are tried, in units of the mean squared length of a feature over the texts."""
+
+WIDTH = 256
+"""The most numbers that a vector has after a head: the teacher's similarities hardly need more directions."""
+
+LEAST_TEXTS = 50
+"""Fewer texts than this fit no head."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """`mean` (D,) is subtracted, then `matrix` (D, K) is applied if there is one. `fitted_on` says over which texts."""
+
+    mean: np.ndarray
+    matrix: np.ndarray | None = None
+    fitted_on: str = ""
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Vectors (…, D) to (…, K), in double precision."""
+        centered = vectors.astype(np.float64) - self.mean
+        return centered if self.matrix is None else centered @ self.matrix
+
+    @property
+    def weight(self) -> np.ndarray:
+        """(K, D), as a dense layer has it; the identity for a mean alone."""
+        return np.eye(len(self.mean)) if self.matrix is None else self.matrix.T
+
+    @property
+    def bias(self) -> np.ndarray:
+        """(K,), as a dense layer has it."""
+        return self(np.zeros(len(self.mean)))
+
+
+def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
+    """What a head should give (texts, K): the teachers' vectors, each centered and of length 1, side by side.
+
+    Inner products then are the mean of the teachers' similarities. Only the `width` main directions are kept.
+    """
+    parts = [unit(given.astype(np.float64) - given.mean(0, dtype=np.float64)) for given in teachers]
+    joined = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
+    joined -= joined.mean(0)
+    if joined.shape[1] <= width:
+        return joined
+    _, directions = np.linalg.eigh(joined.T @ joined)
+    return joined @ directions[:, ::-1][:, :width]
+
+
+class Ridge:
+    """The regression from vectors (texts, D) to a target (texts, K), for any penalty, and what it says of texts left out.
+
+    What a regression would have predicted without some of its texts follows from the one with all of them. So heads are judged
+    on texts that they were not fitted on, and no text is lost to the fit.
+    """
+
+    def __init__(self, vectors: np.ndarray, target: np.ndarray) -> None:
+        self.mean = vectors.mean(0, dtype=np.float64)
+        self.rows, self.target = vectors.astype(np.float64) - self.mean, target - target.mean(0)
+        count, width = self.rows.shape
+        self.unit = max(float((self.rows**2).sum()) / width, 1e-30)
+        if count < width:  # the directions that the texts span are enough
+            values, left = np.linalg.eigh(self.rows @ self.rows.T)
+            self.values = np.maximum(values, 0)
+            self.basis = self.rows.T @ (left / np.sqrt(np.maximum(self.values, 1e-12 * self.unit)))
+        else:
+            values, self.basis = np.linalg.eigh(self.rows.T @ self.rows)
+            self.values = np.maximum(values, 0)
+        self.turned = self.rows @ self.basis
+        self.cross = self.turned.T @ self.target
+
+    def _shrink(self, penalty: float) -> np.ndarray:
+        return np.asarray(1 / (self.values + penalty * self.unit))
+
+    def head(self, penalty: float, fitted_on: str = "") -> Head:
+        """The head of a penalty, fitted on all texts."""
+        return Head(self.mean, self.basis @ (self._shrink(penalty)[:, None] * self.cross), fitted_on)
+
+    def _fitted(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+        """What is left unexplained of the target (texts, K), and how much each text weighs in its own prediction (texts,)."""
+        shrink = self._shrink(penalty)
+        return self.target - self.turned @ (shrink[:, None] * self.cross), (self.turned**2) @ shrink
+
+    def unseen(self, penalty: float) -> np.ndarray:
+        """Every text's prediction (texts, K) by the head fitted on all others."""
+        rest, own = self._fitted(penalty)
+        return np.asarray(self.target - rest / np.maximum(1 - own, 1e-9)[:, None])
+
+    def best_penalty(self) -> float:
+        """The penalty whose predictions of texts left out are most like the target, by their mean cosine."""
+        aim = unit(self.target)
+        return max(PENALTIES, key=lambda penalty: float((unit(self.unseen(penalty)) * aim).sum(1).mean()))
+
+    def unseen_similarities(self, penalty: float, block: int = 512) -> np.ndarray:
+        """The cosine of every two texts (texts, texts) by the head fitted on neither of them; the diagonal means nothing.
+
+        With hat matrix H and residuals r, leaving out texts i and j changes their predictions to y − (I − H)⁻¹ r of the two.
+        """
+        target, shrink = self.target, self._shrink(penalty)
+        rest, own = self._fitted(penalty)
+        y, z, r, free = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1), np.maximum(1 - own, 1e-9)
+        out = np.empty((len(target), len(target)), dtype=np.float32)
+        for start in range(0, len(target), block):  # i runs over some rows, j over all columns
+            i = slice(start, start + block)
+            hat = (self.turned[i] * shrink) @ self.turned.T
+            a, b = free[i, None], free[None, :]
+            det = np.maximum(a * b - hat**2, 1e-12)
+            yr, ry, rr = target[i] @ rest.T, rest[i] @ target.T, rest[i] @ rest.T
+            crossed = (b * ry + hat * z[None, :] + a * yr + hat * z[i, None]) / det  # each one's error on the other's target
+            errors = (hat * (b * r[i, None] + a * r[None, :]) + (a * b + hat**2) * rr) / det**2
+            mine = y[i, None] - 2 * (b * z[i, None] + hat * yr) / det
+            mine += (b**2 * r[i, None] + 2 * b * hat * rr + hat**2 * r[None, :]) / det**2
+            theirs = y[None, :] - 2 * (a * z[None, :] + hat * ry) / det
+            theirs += (a**2 * r[None, :] + 2 * a * hat * rr + hat**2 * r[i, None]) / det**2
+            lengths = np.maximum(mine, 1e-30) * np.maximum(theirs, 1e-30)
+            out[i] = (target[i] @ target.T - crossed + errors) / np.sqrt(lengths)
+        return out
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)
