@@ -36,7 +36,7 @@ class Head:
     @property
     def weight(self) -> np.ndarray:
         """(K, D), as a dense layer has it; the identity for a mean alone."""
-        return np.eye(len(self.mean)) if self.matrix is None else self.matrix.T
+        return np.eye(len(self.mean)) if self.matrix is None else np.ascontiguousarray(self.matrix.T)
 
     @property
     def bias(self) -> np.ndarray:
