@@ -26,15 +26,15 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from improve_changes import CHANGES, Changed, extra_vectors, unembedding_directions
+from improve_changes import BLEND, CHANGES, Changed, extra_vectors, unembedding_directions
 from improve_tasks import Task, load_tasks
 
 from layerscope.capture import expand_sites
 from layerscope.core.readout import Readout
-from layerscope.core.templates import BLEND, get_template, names_of
+from layerscope.core.templates import get_template, names_of
 from layerscope.errors import LayerscopeError
 from layerscope.evaluation.encode import TextEncoder
-from layerscope.improving.grid import by_template, make_grid, prompts_among
+from layerscope.improving.grid import by_template, make_grid
 from layerscope.models import LoadedModel, load
 from layerscope.profiling import profile
 from layerscope.selection import choose
@@ -155,8 +155,12 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, Tensor], args: ar
     """Everything about one model and task, as arrays."""
     clock = [time.perf_counter()]
     templates = list(dict.fromkeys(["plain", *args.templates, *(["echo"] if args.echo else [])]))
-    has_norm, prompts = model.anatomy.final_norm is not None, prompts_among(templates)
-    grid = make_grid(templates, has_cls=False, has_norm=has_norm, blended=prompts if args.blend else (), exportable=False)
+    has_norm, prompts = model.anatomy.final_norm is not None, [n for n in templates if get_template(n).with_labels]
+    grid = make_grid(templates, has_cls=False, has_norm=has_norm, exportable=False)
+    singles = list(grid)
+    if args.blend:
+        grid += [Readout(BLEND, "last", norm, "keep", "corpus") for norm in ("applied", "raw")[: 1 + has_norm]]
+        singles += [replace(readout, template=name) for readout in grid if readout.template == BLEND for name in prompts]
     grid = [readout for readout in grid if readout.pooling != "max"]
     rng = np.random.default_rng([args.seed, len(task.texts)])
     picked = rng.permutation(len(task.texts))[: args.texts]
@@ -168,7 +172,7 @@ def run_task(task: Task, model: LoadedModel, judges: dict[str, Tensor], args: ar
     def places(texts: Sequence[str]) -> Tensor:
         return torch.tensor([at[text] for text in texts], device=DEVICE)
 
-    stored, tokens = encode(model, every, by_template(grid, prompts), args.max_length)
+    stored, tokens = encode(model, every, by_template(singles), args.max_length)
     layers = list(range(model.n_blocks + 1))
     whole = InMemory(stored, grid, layers, {TEXTS: places(task.texts)}, prompts, places(task.texts))
     clock.append(time.perf_counter())
@@ -273,7 +277,7 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=64)
     parser.add_argument("--label-draws", type=int, default=1)
     parser.add_argument("--max-length", type=int, default=96)
-    parser.add_argument("--templates", nargs="*", default=names_of("blended"))
+    parser.add_argument("--templates", nargs="*", default=names_of("with_labels"))
     parser.add_argument("--no-blend", dest="blend", action="store_false")
     parser.add_argument("--no-echo", dest="echo", action="store_false")
     parser.add_argument("--no-paper", dest="paper", action="store_false", help="leave out the metrics of a profile")

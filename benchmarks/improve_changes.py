@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from layerscope.core.readout import Readout
-from layerscope.improving.grid import BLEND
 from layerscope.models import LoadedModel
+
+BLEND = "blend"
+"""Instead of a template's name: the mean of the centered unit vectors under several prompts. No export: a teacher."""
 
 CHANGES = (
     Readout("plain", "mean", "applied", "keep", "corpus"),

@@ -6,7 +6,6 @@ sentence-transformers gives when it loads the folder. The two accuracies must ag
 
     python benchmarks/improve_folder.py                 # 150 questions; a few minutes on two cores
     python benchmarks/improve_folder.py --texts 1000 --templates one-word topic
-    python benchmarks/improve_folder.py --texts 24 --shots 2 --max-cost 8 --prefer blend       # the mean over eight prompts
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def prefer(template: str) -> None:
 def promised_and_found(
     model: str, texts: int, templates: list[str] | None, shots: int, out: Path, **options: Any
 ) -> dict[str, Any]:
-    """Improve, export, and score both ways; accuracies in percent. A blend's folder holds code, which is trusted here."""
+    """Improve, export, and score both ways; accuracies in percent."""
     from sentence_transformers import SentenceTransformer
 
     labels = {row["text"]: int(row["label"]) for row in TASKS.get(TASK).read(fetch(TASK))["train"]}
@@ -57,14 +56,13 @@ def promised_and_found(
     better = layerscope.improve(model, list(labels), out=out, sample=texts, templates=templates, max_length=length, **options)
     sampled = better.sampled or {}
     hidden = np.array([labels[text] for text in sampled["texts"]])
-    trusted = bool(better.manifest["evidence"]["needs_trust"])
-    loaded = SentenceTransformer(str(out), device="cpu", local_files_only=True, trust_remote_code=trusted)
+    loaded = SentenceTransformer(str(out), device="cpu", local_files_only=True)
     vectors = loaded.encode(sampled["texts"], batch_size=8)
     today, promised, found = (few_shot_accuracy(v, hidden, shots=shots) for v in (sampled["before"], sampled["after"], vectors))
     ours = sampled["after"] / np.linalg.norm(sampled["after"], axis=1, keepdims=True)
     return {
         "choice": f"layer {better.choice.layer}, {better.choice.readout}",
-        "passes": better.manifest["evidence"]["passes"],
+        "relative_cost": better.manifest["evidence"]["relative_cost"],
         "centered_on": better.manifest["texts"]["centered_on"],
         "today": today,
         "promised": promised,
@@ -79,18 +77,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--texts", type=int, default=150)
-    parser.add_argument("--templates", nargs="+", help="(default: one-word; with --max-cost, those of improve)")
-    parser.add_argument("--max-cost", type=float, default=1, help="passes per text; above 1 the blend is offered")
+    parser.add_argument("--templates", nargs="+", default=["one-word"])
     parser.add_argument("--judge", default="minilm-l6")
-    parser.add_argument("--prefer", metavar="TEMPLATE", help="choose this template whatever the judge says, e.g. blend")
+    parser.add_argument("--prefer", metavar="TEMPLATE", help="choose this template whatever the judge says, e.g. topic")
     parser.add_argument("--shots", type=int, default=8, help="labeled examples of each of the six classes")
     given = parser.parse_args()
     if given.prefer:
         prefer(given.prefer)
-    templates = given.templates or (["one-word"] if given.max_cost == 1 else None)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"max_cost": given.max_cost, "judge": given.judge}
-        row = promised_and_found(given.model, given.texts, templates, given.shots, Path(folder) / "better", **options)
+        place = Path(folder) / "better"
+        row = promised_and_found(given.model, given.texts, given.templates, given.shots, place, judge=given.judge)
     print(json.dumps(row, indent=2))
     if row["difference"] > ALLOWED:
         raise SystemExit(f"the folder is {row['difference']:.2f} points from what was promised, more than {ALLOWED}.")

@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from improve_changes import BLEND
 from improve_tasks import TUNED
 
 from layerscope.core.readout import Readout
-from layerscope.core.templates import BLEND, names_of
+from layerscope.core.templates import names_of
 from layerscope.improving.choose import decide, relative_costs
 from layerscope.improving.judging import Panel, prefers_plain_text
 from layerscope.selection.judges import ScoredCandidates, combined
@@ -91,8 +92,8 @@ def sets_of(readouts: Sequence[Readout]) -> dict[str, list[int]]:
         "everything": [i for i, r in numbered],
         "one pass": [i for i, r in numbered if r.template not in (BLEND, "echo")],
         "default": [i for i, r in numbered if r.template in names_of("tried")],
-        "--max-cost 8": [i for i, r in numbered if r.template in (*names_of("tried"), BLEND)],
-        "--labels --max-cost 8": [i for i, r in numbered if r.template != "echo"],
+        "with the mean of eight": [i for i, r in numbered if r.template in (*names_of("tried"), BLEND)],
+        "--labels, all prompts": [i for i, r in numbered if r.template != "echo"],
         "layers alone": [i for i, r in numbered if r == Readout()],
     }
 
@@ -141,7 +142,7 @@ def show(name: str, tasks: list[Measured]) -> None:
     print(f"{'task':30}{'today':>8}{'chosen':>8}{'8 passes':>9}{'best':>8}{'judge':>8}{'cost':>6}  chosen at, in one pass")
     for task in [*main, *(t for t in tasks if t not in main)]:
         sets = sets_of(task.readouts)
-        row, more = (task.row(task.judgment("judge"), sets[offered]) for offered in ("default", "--max-cost 8"))
+        row, more = (task.row(task.judgment("judge"), sets[offered]) for offered in ("default", "with the mean of eight"))
         values = (
             task.default,
             row["chosen"],
@@ -151,7 +152,14 @@ def show(name: str, tasks: list[Measured]) -> None:
         )
         numbers = "".join(f"{value:{width}.1f}" for value, width in zip(values, (8, 8, 9, 8, 8), strict=True))
         print(f"{task.name:30}{numbers}{row['cost']:6.2f}  {row['at']}{' *' if task.name in TUNED else ''}")
-    for offered in ("default", "--max-cost 8", "one pass", "--labels --max-cost 8", "everything", "layers alone"):
+    for offered in (
+        "default",
+        "with the mean of eight",
+        "one pass",
+        "--labels, all prompts",
+        "everything",
+        "layers alone",
+    ):
         print(
             f"-- offered: {offered}. Mean, share of the headroom over all readouts, worst task against today's: "
             f"all tasks | {next(iter(rest))} | share of what is offered and of plain, echo and one-word (small grid), all tasks"
@@ -242,7 +250,7 @@ def rows_of(name: str, tasks: Sequence[Measured]) -> list[dict[str, float | str]
     rows = []
     for task in tasks:
         sets, judgment = sets_of(task.readouts), task.judgment("judge")
-        one, eight = (task.row(judgment, sets[offered]) for offered in ("default", "--max-cost 8"))
+        one, eight = (task.row(judgment, sets[offered]) for offered in ("default", "with the mean of eight"))
         best, own = float(np.nanmax(task.scores)), float(task.arrays["judge_layers"][-1])
         values = (task.default, float(one["chosen"]), float(eight["chosen"]), best, own)
         names = ("today", "one pass", "eight passes", "best", "judge")

@@ -81,7 +81,6 @@ LONGEST = (
     "tests/exporting/test_folder.py",
     "tests/evaluation/test_budget.py",
     "tests/improving/test_interrupted.py",
-    "tests/improving/test_blend.py",
     "tests/faults/test_killed.py",
     "packages/layerscope-gpu/tests/test_solvers.py",
 )

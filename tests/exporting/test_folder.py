@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from layerscope.core.heads import Head
 from layerscope.errors import LayerscopeError
 from layerscope.exporting import ExportError, cutting, export, verifying
 from layerscope.exporting.verifying import cosine_distances
@@ -51,20 +52,27 @@ def test_cls(tmp_path: Path) -> None:
 def test_template_centering_and_length(family: str, centering: str, unit: bool, tmp_path: Path) -> None:
     model = tiny_model(family)
     readout = f"one-word/last/raw/keep/{centering}"
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: (MEAN, "some texts"), max_length=127)
+    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: Head(MEAN, None, "some texts"), max_length=127)
     wanted = vectors_by_hand(model, family, 2, readout, TEXTS)
     wanted = wanted - MEAN if centering == "corpus" else wanted
     wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if unit else wanted
     np.testing.assert_allclose(encode(tmp_path, TEXTS), wanted, rtol=1e-4, atol=1e-4)
     listed = [module["type"].rsplit(".")[-1] for module in json.loads((tmp_path / "modules.json").read_text())]
     assert listed == ["Transformer", "Pooling"] + ["Dense"] * (centering == "corpus") + ["Normalize"] * unit
-    assert draft.mean is None or draft.centered_on == "some texts"
+    assert draft.head is None or draft.head.fitted_on == "some texts"
 
 
 def test_fresh_process(tmp_path: Path) -> None:
     """Several folders in one process that knows nothing of layerscope."""
     drafts = [
-        draft_of(tiny_model(family), layer, readout, tmp_path / family, center=lambda ids: (MEAN, "some texts"), max_length=64)
+        draft_of(
+            tiny_model(family),
+            layer,
+            readout,
+            tmp_path / family,
+            center=lambda ids: Head(MEAN, None, "some texts"),
+            max_length=64,
+        )
         for family, layer, readout in (
             ("llama", 2, "plain/mean/applied"),
             ("gpt_neox", 1, "one-word/last/raw/keep/corpus"),
@@ -93,7 +101,7 @@ def test_fresh_process(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_tampering_is_found(tmp_path: Path) -> None:
     model = tiny_model("llama")
-    draft = draft_of(model, 2, "plain/mean/applied/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
+    draft = draft_of(model, 2, "plain/mean/applied/keep/corpus", tmp_path, center=lambda ids: Head(MEAN, None, "some texts"))
     assert verifying.verify([draft])[0].cosine_distance < 1e-9
     file = tmp_path / "model.safetensors"
     whole = file.read_bytes()
@@ -138,7 +146,7 @@ def test_half_precision(tmp_path: Path) -> None:
     half = type(model)(
         model.module.to(torch.bfloat16), model.tokenizer, model.anatomy, "half", {**model.identity, "dtype": "bfloat16"}
     )
-    draft = draft_of(half, 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
+    draft = draft_of(half, 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: Head(MEAN, None, "some texts"))
     assert verifying.verify([draft])[0].cosine_distance < 5e-3
     assert load_file(tmp_path / "model.safetensors")["norm.weight"].dtype == torch.bfloat16
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from layerscope.core.heads import Head
 from layerscope.errors import UnknownNameError
 from layerscope.exporting import ExportError
 from layerscope.exporting.formats.onnx import FORMAT, write_graphs
@@ -42,7 +43,7 @@ def run_graph(folder: Path, name: str, texts: list[str]) -> np.ndarray:
 )
 def test_graphs_equal_states_read_by_hand(family: str, readout: str, unit: bool, tmp_path: Path) -> None:
     model = tiny_model(family)
-    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: (MEAN, "some texts"), max_length=127)
+    draft = draft_of(model, 2, readout, tmp_path, unit=unit, center=lambda ids: Head(MEAN, None, "some texts"), max_length=127)
     facts = write_graphs(draft)
     assert [one["file"] for one in facts] == ["onnx/model.onnx"]
     assert facts[0]["cosine_distance"] < 1e-9
@@ -54,7 +55,9 @@ def test_graphs_equal_states_read_by_hand(family: str, readout: str, unit: bool,
 
 
 def test_a_quantized_graph_is_measured_and_the_mean_stays_exact(tmp_path: Path) -> None:
-    draft = draft_of(tiny_model("gpt2"), 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: (MEAN, "some texts"))
+    draft = draft_of(
+        tiny_model("gpt2"), 2, "plain/mean/raw/keep/corpus", tmp_path, center=lambda ids: Head(MEAN, None, "some texts")
+    )
     exact, small = write_graphs(draft, "int8")
     assert small["file"] == "onnx/model_int8.onnx"
     assert small["bytes"] < exact["bytes"]

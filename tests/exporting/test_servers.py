@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 
+from layerscope.core.heads import Head
 from layerscope.models import wrap
 from tests.exporting.support import draft_of
 from tests.tiny import build_tiny, tiny_model, tiny_tokenizer
@@ -41,7 +42,7 @@ def pooling_type(name: str) -> str:
 
 @pytest.mark.parametrize(("readout", "wanted"), [("plain/mean/applied", "MEAN"), ("one-word/last/applied/keep/corpus", "LAST")])
 def test_vllm_finds_layers_pooling_and_dense(readout: str, wanted: str, tmp_path: Path) -> None:
-    draft = draft_of(tiny_model("llama"), 2, readout, tmp_path, unit=True, center=lambda ids: (MEAN, "some texts"))
+    draft = draft_of(tiny_model("llama"), 2, readout, tmp_path, unit=True, center=lambda ids: Head(MEAN, None, "some texts"))
     config = read(tmp_path, "config.json")
     assert config["num_hidden_layers"] == 2  # the blocks that vLLM builds
     assert config["architectures"][0] in REGISTERED

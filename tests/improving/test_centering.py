@@ -10,7 +10,7 @@ import pytest
 import layerscope
 from layerscope.errors import UnknownNameError
 from layerscope.improving import centering
-from layerscope.improving.centering import texts_to_center_on
+from layerscope.improving.centering import texts_to_fit_on
 from layerscope.improving.judging import Panel
 from layerscope.improving.sample import draw_sample
 from layerscope.selection.judges import ScoredCandidates
@@ -48,13 +48,15 @@ def improve(model, texts, **options):
 def test_how_many_texts_depends_on_the_texts_alone() -> None:
     sample = draw_sample(TEXTS, size=20)
     assert (len(sample.texts), sample.total, len(sample.more)) == (20, 150, 80)
-    assert texts_to_center_on("sample", sample, 1e6, 10) == 20
-    assert texts_to_center_on("all", sample, 0, 10) == 150
-    assert texts_to_center_on("auto", sample, 2000, 10) == 70  # a quarter of the choice's tokens: 50 more texts of 10
-    assert texts_to_center_on("auto", sample, 1e6, 10) == 100  # as many as were drawn
+    assert texts_to_fit_on("sample", sample, 1e6, 10) == 20
+    assert texts_to_fit_on("all", sample, 0, 10) == 150
+    assert texts_to_fit_on("auto", sample, 2000, 10) == 70  # a quarter of the choice's tokens: 50 more texts of 10
+    assert texts_to_fit_on("auto", sample, 1e6, 10) == 100  # as many as were drawn
     small = draw_sample(TEXTS[:30], size=20)
-    assert texts_to_center_on("auto", small, 1e6, 10) == 30  # all of them
-    assert texts_to_center_on("auto", small, 0, 10) == 20
+    assert texts_to_fit_on("auto", small, 1e6, 10) == 30  # all of them
+    assert texts_to_fit_on("auto", small, 0, 10) == 20
+    assert texts_to_fit_on("auto", sample, 0, 10, tokens=400) == 60  # the time was given
+    assert texts_to_fit_on("auto", sample, 0, 10, tokens=1e6) == 150
 
 
 @pytest.mark.parametrize(("center_on", "count"), [("sample", 40), ("all", 150)])
@@ -76,7 +78,7 @@ def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(llama, centere
     on = result.manifest["texts"]["centered_on"]
     assert 40 < on["texts"] <= 150
     told = capsys.readouterr().err
-    assert f"centering on {on['texts']} of 150 texts: about " in told
+    assert f"fitting on {on['texts']} of 150 texts: about " in told
     again = improve(llama, TEXTS[::-1])
     assert again.manifest["texts"]["centered_on"] == on
     np.testing.assert_allclose(again.sampled["after"], result.sampled["after"], atol=1e-6)

@@ -94,15 +94,9 @@ def test_a_judge_that_goes_by_words_likes_the_plain_text_best(plain, prompt, war
 
 
 def test_what_is_offered():
-    assert offered(None) == (["plain", "one-word", "step-by-step"], [])
-    assert offered(None, labels=True) == (["plain", *names_of("blended")], [])
-    templates, blended = offered(None, max_cost=8)
-    assert templates == ["plain", "one-word", "step-by-step"]
-    assert blended == names_of("blended")
-    assert offered(None, max_cost=3)[1] == names_of("blended")[:3]
-    assert offered(["topic", "one-word"], max_cost=2) == (["plain", "topic", "one-word"], ["topic", "one-word"])
-    with pytest.raises(LayerscopeError, match="one pass at least"):
-        offered(None, max_cost=0.5)
+    assert offered(None) == ["plain", "one-word", "step-by-step"]
+    assert offered(None, labels=True) == ["plain", *names_of("with_labels")]
+    assert offered(["topic", "one-word"]) == ["plain", "topic", "one-word"]
 
 
 def test_without_an_encoder_sentences_are_read_by_prompts_alone():

@@ -105,16 +105,7 @@ def test_labels_judge_alone_or_beside_an_encoder(llama, judge, tmp_path):
     assert "labeled examples and agreement" in both.manifest["evidence"]["judge"]
 
 
-def test_a_blend_costs_as_many_passes_as_it_has_prompts(llama, judge):
-    options = {"templates": ["one-word", "topic"], "judge": judge}
-    assert not quick(llama, some_texts(), **options).table["readout"].str.startswith("blend/").any()
-    result = quick(llama, some_texts(), max_cost=2, **options)
-    assert result.table["readout"].str.startswith("blend/").any()
-    with pytest.raises(LayerscopeError, match="1 or more"):
-        quick(llama, some_texts(), max_cost=0.5, judge=judge)
-
-
-@pytest.mark.usefixtures("here")  # `test_blend` and the exports have one that is reloaded in a fresh process
+@pytest.mark.usefixtures("here")  # `test_heads` and the exports have one that is reloaded in a fresh process
 def test_exported_folder_is_the_result(llama, judge, tmp_path):
     texts = some_texts()
     result = quick(llama, texts, judge=judge, out=tmp_path / "better")

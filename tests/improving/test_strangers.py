@@ -13,7 +13,7 @@ import pytest
 import layerscope
 from layerscope.core.runs import MARKER
 from layerscope.errors import LayerscopeError
-from layerscope.exporting import blend_module, verifying
+from layerscope.exporting import verifying
 from layerscope.exporting.bench import bench
 from layerscope.models.sealed import seal
 from layerscope.store import checked
@@ -43,19 +43,17 @@ def edit(file: Path, **changes: object) -> None:
 
 
 def add_module(folder: Path) -> None:
-    """The genuine blend module, and one more."""
+    """The genuine modules, and one more."""
     listed = [
-        {"idx": 0, "name": "0", "path": "", "type": "blend.Blend"},
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "", "type": "evil.Evil"},
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
 
 
 def add_auto_map(folder: Path) -> None:
-    """A class of the folder's own for the transformer and its settings, beside the genuine blend module."""
+    """A class of the folder's own for the transformer and its settings."""
     edit(folder / "config.json", auto_map={"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil"})
-    listed = [{"idx": 0, "name": "0", "path": "", "type": "blend.Blend"}]
-    (folder / "modules.json").write_text(json.dumps(listed))
 
 
 def add_unknown_type(folder: Path) -> None:
@@ -106,9 +104,6 @@ def test_no_code_of_a_folder_runs(
     shutil.copytree(better, folder)
     attack(folder)
     (folder / "evil.py").write_text(EVIL.format(marker=str(marker)))
-    shutil.copy(str(blend_module.__file__), folder / "blend.py")
-    settings = {"patterns": ["{text}"], "max_length": 96, "index": None, "pad_id": 0}
-    (folder / "blend.json").write_text(json.dumps(settings))
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["evidence"]["needs_trust"] = True
     checked.write_json(folder / "manifest.json", manifest)

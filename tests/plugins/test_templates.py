@@ -1,4 +1,4 @@
-"""A template from outside the package is one definition: `improve` tries it, blends it and exports it."""
+"""A template from outside the package is one definition: `improve` tries it and it can be exported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tiny import tiny_model
 TEMPLATE = """
 from layerscope.core.templates import Template
 
-SHORT = Template("in-short", "{text}. In short:", ("last",), tried=True, blended=True)
+SHORT = Template("in-short", "{text}. In short:", ("last",), tried=True, with_labels=True)
 """
 GIVEN = {"judge": "none", "max_length": 160, "progress": False}
 
@@ -37,14 +37,8 @@ def test_improve_tries_a_template_from_outside() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_it_is_blended_and_exported_by_name(tmp_path: Path) -> None:
+def test_it_is_exported_by_name(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
-    texts = some_texts()
-    result = layerscope.improve(
-        tiny_model("llama"), texts, templates=["in-short", "one-word"], max_cost=2, out=tmp_path / "x", **GIVEN
-    )
-    offered = {name.split("/")[0] for name in result.table["readout"]}
-    assert {"in-short", "blend"} <= offered
     scored = layerscope.export(tiny_model("llama"), 2, readout="in-short/last/raw", out=tmp_path / "one", max_length=96)
     assert "{text}. In short:" in (scored.path / "README.md").read_text(encoding="utf-8")
 
@@ -60,4 +54,4 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_documentation_lists_every_template() -> None:
     page = (Path(__file__).parents[2] / "docs" / "improve.md").read_text(encoding="utf-8")
-    assert [name for name in names_of("blended") if f"`{name}`" not in page] == []
+    assert [name for name in names_of("with_labels") if f"`{name}`" not in page] == []

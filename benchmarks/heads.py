@@ -1,0 +1,225 @@
+"""What a head is worth on texts that nothing was fitted on: fifteen tasks, several numbers of texts, layers and teachers.
+
+The items of every task are split once: some are scored with their labels, the texts of the others are what heads are fitted on,
+without labels; no text is in both. `read` keeps what the model and the encoder make of all texts; `score` fits and scores.
+
+    python benchmarks/heads.py read MODEL --data ../shared/data/mteb --out readings       # MODEL and minilm-l6; wants a GPU
+    python benchmarks/heads.py score NAME --data ../shared/data/mteb --out readings       # writes readings/NAME.csv
+    python benchmarks/heads.py table readings/*.csv
+
+Measures are the quick ones of `improve_tasks.py`. Settings were fixed beforehand: ridge regression with the penalty chosen on
+texts left out, 256 directions, one prompt. Layers are listed, not chosen; the layer of the summary is named in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import improve_tasks
+from improve_tasks import PAIRS, TEST, TEXTS, Task
+
+from layerscope.core.heads import Ridge, make_target, unit
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ENCODER = "minilm-l6"
+POOL = 10_000
+COUNTS = (100, 250, 500, 1000, 2500, POOL)
+SEEDS = (0, 1, 2)
+KNOWN = {
+    30: {"prompt": ("step-by-step", 29, "raw"), "layers": (1, 2, 5, 8, 10, 15, 20, 30), "layer": 10},
+    18: {"prompt": ("one-word", 16, "applied"), "layers": (1, 2, 4, 6, 8, 10, 12, 18), "layer": 10},
+}
+"""By the number of blocks: the prompt that teaches and its layer, the layers that are compared, and the one of the summary."""
+
+
+def split(place: Path) -> tuple[Task, list[str]]:
+    """A task of some of the items, and the texts of the others in random order."""
+    rng = np.random.default_rng([0, sum(map(ord, place.name))])
+    test, train = _rows(place, "test"), _rows(place, "train")
+    if "sentences" in test[0]:
+        row = test[0]
+        order = rng.permutation(len(row["sentences"]))
+        cut = min(TEXTS, len(order) // 2)
+        scored = {key: [row[key][i] for i in order[:cut]] for key in ("sentences", "labels")}
+        task = improve_tasks._clustering(place.name, [scored], rng)
+        pool = [row["sentences"][i] for i in order[cut:]] + _texts(test[1:])
+    elif "text" in test[0]:
+        order = rng.permutation(len(test))
+        cut = min(TEST, len(order) // 2)
+        task = improve_tasks._classification(place.name, [test[i] for i in order[:cut]], train, rng)
+        pool = _texts([test[i] for i in order[cut:]])
+    else:
+        if isinstance(test[0].get("sentence1"), list):  # one row that holds all pairs
+            keys = ("sentence1", "sentence2", "labels")
+            test = [dict(zip(keys, values, strict=True)) for values in zip(*(test[0][key] for key in keys), strict=True)]
+        order = rng.permutation(len(test))
+        cut = min(PAIRS, len(order) // 2)
+        make = improve_tasks._reranking if "query" in test[0] else improve_tasks._pairs
+        task = make(place.name, [test[i] for i in order[:cut]], rng)
+        pool = _texts([test[i] for i in order[cut:]])
+    own = set(task.texts)
+    left = [text for text in dict.fromkeys(pool + _texts(train)) if text not in own and text.strip()]
+    return task, [left[i] for i in rng.permutation(len(left))[:POOL]]
+
+
+def _rows(place: Path, kind: str) -> list[dict]:
+    return improve_tasks._rows(place, kind) if any(file.name.startswith(kind) for file in place.glob("*.jsonl.gz")) else []
+
+
+def _texts(rows: Sequence[dict]) -> list[str]:
+    def strings(value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            for one in value:
+                yield from strings(one)
+
+    keys = ("sentence1", "sentence2", "text", "query", "positive", "negative", "sentences")
+    return [text for row in rows for key in keys if key in row for text in strings(row[key])]
+
+
+def places(data: Path) -> list[Path]:
+    """The folders of the tasks."""
+    return sorted(place for place in data.iterdir() if place.is_dir())
+
+
+def read(model: str, data: Path, out: Path) -> None:
+    """Vectors of all texts: the mean at some layers, the prompt's last token, and the encoder's, in half precision."""
+    from layerscope.capture import expand_sites
+    from layerscope.core.templates import get_template
+    from layerscope.evaluation.encode import TextEncoder
+    from layerscope.models import load
+
+    torch.set_float32_matmul_precision("high")
+    texts = list(dict.fromkeys(text for place in places(data) for task, pool in [split(place)] for text in task.texts + pool))
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "texts.json").write_text(json.dumps(texts))
+    loaded = load(model)
+    known = KNOWN.get(loaded.n_blocks, {"layers": (loaded.n_blocks,)})
+    wanted = [("plain", list(known["layers"]), "mean/applied", 256 if "prompt" not in known else 96)]
+    if "prompt" in known:
+        template, layer, norm = known["prompt"]
+        wanted.append((template, [layer], f"last/{norm}", 126))
+    for template, layers, kind, length in wanted:
+        start = time.perf_counter()
+        sites = [site for site in expand_sites(None, loaded.anatomy) if site.layer in layers]
+        encoder = TextEncoder(loaded, get_template(template), sites, [kind], length, 512 if DEVICE == "cuda" else None)
+        rows = np.empty((len(layers), len(texts), loaded.width), dtype=np.float16)
+        for first in range(0, len(texts), 8192):
+            some = order[first : first + 8192]
+            rows[:, some] = encoder.run(encoder.read([texts[i] for i in some]), lambda n: None)[0][kind]
+        np.save(out / f"{loaded.name}.{'plain' if template == 'plain' else 'prompt'}.npy", rows)
+        print(f"{loaded.name} {template}: {len(texts)} texts, {time.perf_counter() - start:.0f} s", flush=True)
+    (out / f"{loaded.name}.json").write_text(json.dumps({"blocks": loaded.n_blocks}))
+
+
+def score_task(name: str, place: Path, data: Path, out: Path) -> list[dict[str, Any]]:
+    """All rows of one task."""
+    torch.set_num_threads(2)
+    known = KNOWN[json.loads((out / f"{name}.json").read_text())["blocks"]]
+    texts = json.loads((out / "texts.json").read_text())
+    at = {text: i for i, text in enumerate(texts)}
+    plain, prompt, encoder = (
+        np.load(out / f"{file}.npy", mmap_mode="r") for file in (f"{name}.plain", f"{name}.prompt", f"{ENCODER}.plain")
+    )
+    layers, last = list(known["layers"]), len(known["layers"]) - 1
+    task, pool = split(place)
+    scored, fit = ([at[text] for text in some] for some in (task.texts, pool))
+    rows: list[dict[str, Any]] = []
+
+    def take(array: np.ndarray, which: Sequence[int]) -> np.ndarray:
+        return np.asarray(array[np.asarray(which)], dtype=np.float32)
+
+    def add(what: str, vectors: np.ndarray, **facts: Any) -> None:
+        given = torch.tensor(unit(vectors), dtype=torch.float32, device=DEVICE)[None]
+        rows.append({"model": name, "task": task.name, "what": what, "score": float(task.score(given)[0]), **facts})
+
+    add("today", take(plain[last], scored))
+    add("prompt", take(prompt[0], scored) - take(prompt[0], fit).mean(0))
+    add("encoder", take(encoder[0], scored))
+
+    def head(what: str, where: int, which: Sequence[int], teacher: str, **facts: Any) -> None:
+        teachers = [take(prompt[0], which)] + ([take(encoder[0], which)] if teacher == "prompt and encoder" else [])
+        ridge = Ridge(take(plain[where], which), make_target(*teachers))
+        penalty = ridge.best_penalty()
+        found = ridge.head(penalty)(take(plain[where], scored))
+        add(what, found, layer=layers[where], texts=len(which), teacher=teacher, penalty=penalty, **facts)
+
+    main = layers.index(known["layer"])
+    for teacher in ("prompt", "prompt and encoder"):
+        for seed in SEEDS:
+            drawn = [fit[i] for i in np.random.default_rng([seed, 1]).permutation(len(fit))]
+            for count in COUNTS:
+                if (seed and count not in (1000, POOL)) or (count > 1000 and len(drawn) <= 1000 and count < POOL):
+                    continue
+                head("head", main, drawn[:count], teacher, seed=seed, count=count)
+                if count == 1000 and seed == 0:
+                    for where in range(len(layers)):
+                        if where != main:
+                            head("head", where, drawn[:count], teacher, seed=seed, count=count)
+        head("head, on the texts it was fitted on", main, scored, teacher, seed=0, count=0)
+        group = _group(place.name)
+        others = [at[text] for other in places(data) if _group(other.name) != group for text in split(other)[1][:1500]]
+        own = set(scored) | set(fit)
+        away = [i for i in dict.fromkeys(others) if i not in own]
+        head("head, domains never seen", main, away, teacher, seed=0, count=POOL)
+    print(name, task.name, len(rows), flush=True)
+    return rows
+
+
+def _group(name: str) -> str:
+    return "STS" if name.startswith("STS") else name
+
+
+def table(files: Sequence[Path]) -> None:
+    """Means over the tasks, with the least gain over today."""
+    rows = pd.concat([pd.read_csv(file) for file in files])
+    for name, of in rows.groupby("model"):
+        print(f"\n{name}: mean of {of['task'].nunique()} tasks")
+        today = of[of["what"] == "today"].set_index("task")["score"]
+        keys = ["what", "teacher", "count", "layer", "seed"]
+        for key, some in of.groupby(keys, dropna=False, sort=False):
+            each = some.set_index("task")["score"]
+            gain = (each - today[each.index]).min()
+            told = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{v}" for k, v in zip(keys, key, strict=True) if v == v)
+            print(f"{told:60} {each.mean():6.2f}   least gain over today {gain:+.1f}   ({len(each)} tasks)")
+
+
+def main() -> None:
+    """Read, score, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=["read", "score", "table"])
+    parser.add_argument("names", nargs="+", help="models, or files of rows")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
+    parser.add_argument("--out", type=Path, default=Path("readings"))
+    parser.add_argument("--workers", type=int, default=1)
+    args = parser.parse_args()
+    if args.step == "table":
+        table([Path(name) for name in args.names])
+    elif args.step == "read":
+        for name in args.names:
+            read(name, args.data, args.out)
+    else:
+        jobs = [(name, place, args.data, args.out) for name in args.names for place in places(args.data)]
+        with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as workers:
+            found = pd.DataFrame([row for rows in workers.map(score_task, *zip(*jobs, strict=True)) for row in rows])
+        for name, of in found.groupby("model"):
+            of.to_csv(args.out / f"{name}.csv", index=False, float_format="%.4f")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Heads against brute force: regressions fitted again without the texts they are asked about."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerscope.core.heads import PENALTIES, WIDTH, Head, Ridge, make_target, unit
+
+
+def some(texts: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(texts, width)) + 3
+    return vectors, make_target(vectors @ rng.normal(size=(width, 5)) + rng.normal(size=(texts, 5)))
+
+
+def refit(vectors: np.ndarray, target: np.ndarray, penalty: float, without: list[int]) -> np.ndarray:
+    """The matrix of the regression without some texts, by the textbook's formula."""
+    rows, aim = vectors - vectors.mean(0), target - target.mean(0)
+    keep = np.delete(np.arange(len(rows)), without)
+    weight = penalty * (rows**2).sum() / rows.shape[1]
+    return np.linalg.solve(rows[keep].T @ rows[keep] + weight * np.eye(rows.shape[1]), rows[keep].T @ aim[keep])
+
+
+@pytest.mark.parametrize(("texts", "width"), [(30, 8), (12, 20)])  # more texts than features, and fewer
+@pytest.mark.parametrize("penalty", [0.003, 0.3])
+def test_what_is_said_of_texts_left_out_is_what_a_fit_without_them_says(texts: int, width: int, penalty: float) -> None:
+    vectors, target = some(texts, width)
+    ridge, rows = Ridge(vectors, target), vectors - vectors.mean(0)
+    np.testing.assert_allclose(ridge.head(penalty).matrix, refit(vectors, target, penalty, []), atol=1e-9)
+    alone = np.stack([rows[i] @ refit(vectors, target, penalty, [i]) for i in range(texts)])
+    np.testing.assert_allclose(ridge.unseen(penalty), alone, atol=1e-8)
+    similar = ridge.unseen_similarities(penalty, block=7)
+    for i in range(texts):
+        for j in range(texts):
+            if i != j:
+                pair = unit(rows[[i, j]] @ refit(vectors, target, penalty, [i, j]))
+                assert similar[i, j] == pytest.approx(pair[0] @ pair[1], abs=1e-5)
+
+
+def test_a_linear_teacher_is_learned_exactly() -> None:
+    vectors, _ = some(60, 6)
+    target = (vectors - vectors.mean(0)) @ np.random.default_rng(1).normal(size=(6, 3))
+    head = Ridge(vectors, target).head(1e-9)
+    np.testing.assert_allclose(head(vectors), target, atol=1e-5)
+    assert Ridge(vectors, target).best_penalty() == min(PENALTIES)
+
+
+def test_a_noisier_teacher_takes_a_stronger_penalty() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(60, 50)) * np.linspace(3, 0.3, 50)
+    clean = vectors[:, :4]
+    found = [Ridge(vectors, clean + noise * rng.normal(size=clean.shape)).best_penalty() for noise in (0.01, 3.0)]
+    assert found[0] < found[1]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 1000), st.integers(2, 40))
+def test_a_target_has_the_mean_of_the_teachers_similarities(seed: int, texts: int) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = rng.normal(size=(texts, 6)), rng.normal(size=(texts, 9))
+    target = make_target(one, other)
+    parts = [unit(each - each.mean(0)) for each in (one, other)]
+    joined = np.concatenate(parts, 1) / np.sqrt(2)
+    joined -= joined.mean(0)
+    np.testing.assert_allclose(target @ target.T, joined @ joined.T, atol=1e-9)
+
+
+def test_a_target_keeps_the_main_directions() -> None:
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(400, 3)) @ rng.normal(size=(3, WIDTH + 50))
+    target = make_target(wide)
+    assert target.shape == (400, WIDTH)
+    full = unit(wide - wide.mean(0))
+    np.testing.assert_allclose(target @ target.T, (full - full.mean(0)) @ (full - full.mean(0)).T, atol=1e-8)
+
+
+def test_a_head_is_a_dense_layer() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(4, 6))
+    for head in (Head(rng.normal(size=6)), Head(rng.normal(size=6), rng.normal(size=(6, 3)))):
+        np.testing.assert_allclose(vectors @ head.weight.T + head.bias, head(vectors), atol=1e-12)
+
+
+def test_the_same_vector_everywhere_predicts_nothing() -> None:
+    vectors, target = np.ones((20, 4)), some(20, 4)[1]
+    ridge = Ridge(vectors, target)
+    assert np.isfinite(ridge.unseen(0.1)).all()
+    assert np.abs(ridge.head(0.1).matrix).max() < 1e-9

@@ -1,0 +1,183 @@
+"""Heads among the candidates: who teaches them, on which texts they are judged, what is exported, and when there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerscope
+from layerscope.core.candidates import ScoredCandidates
+from layerscope.core.heads import LEAST_TEXTS
+from layerscope.core.readout import Readout
+from layerscope.errors import InvalidValueError, LayerscopeError
+from layerscope.improving import heads as module
+from layerscope.improving.choose import front
+from layerscope.improving.heads import READOUT, find_teacher, fit_heads
+from layerscope.improving.judging import Panel
+from tests.improving.test_improve import some_texts
+from tests.tiny import tiny_model
+
+TEXTS = some_texts(150)
+GRID = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus"), Readout("one-word", "last", "raw")]
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return tiny_model("llama")
+
+
+@pytest.fixture
+def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was judged, a prompt teaches, and the head at layer 2 is far ahead."""
+    teacher = find_teacher
+
+    def teach(judgment, readouts, layers, encoder):
+        ahead = np.array([[float(readout.template != "plain")] for readout in readouts])
+        lifted = ScoredCandidates(judgment.score + ahead, judgment.draws + ahead[..., None])
+        return teacher(lifted, readouts, layers, encoder)
+
+    asked = Panel.judge_heads
+
+    def prefer(self, *given):
+        found = asked(self, *given)
+        ahead = np.zeros_like(found.score)
+        ahead[-1, 2] = 5.0
+        return ScoredCandidates(found.score + ahead, found.draws + ahead[..., None], found.readouts, judge=found.judge)
+
+    monkeypatch.setattr("layerscope.improving.job.find_teacher", teach)
+    monkeypatch.setattr(Panel, "judge_heads", prefer)
+
+
+def improve(model, texts, **options):
+    settings = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False, "sample": 60, **options}
+    return layerscope.improve(model, texts, **settings)
+
+
+def judged(scores: list[list[float]], noise: float = 0.01) -> ScoredCandidates:
+    score = np.array(scores)
+    return ScoredCandidates(score, score[..., None] + noise * np.random.default_rng(0).normal(size=(*score.shape, 200)))
+
+
+def test_the_best_centered_prompt_teaches() -> None:
+    found = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.9, 0.9]]), GRID, [1, 2], "")
+    assert found is not None
+    assert (found.readout, found.layer) == (GRID[1], 2)
+    assert found.words == "the one-word prompt at layer 2"
+
+
+def test_a_prompt_no_better_than_today_does_not_teach() -> None:
+    weak = judged([[0.2, 0.5], [0.3, 0.4], [0.3, 0.3]])
+    assert find_teacher(weak, GRID, [1, 2], "") is None
+    alone = find_teacher(weak, GRID, [1, 2], "an encoder")
+    assert alone is not None
+    assert alone.words == "an encoder"
+
+
+def test_too_few_texts_and_constant_teachers_fit_no_head() -> None:
+    rng = np.random.default_rng(0)
+    teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.1, 0.1]]), GRID, [1, 2], "")
+    raw = rng.normal(size=(2, LEAST_TEXTS, 8)).astype(np.float32)
+    assert fit_heads(teacher, raw, rng.normal(size=(LEAST_TEXTS, 5)), None) is not None
+    assert fit_heads(teacher, raw[:, 1:], rng.normal(size=(LEAST_TEXTS - 1, 5)), None) is None
+    assert fit_heads(teacher, raw, np.ones((LEAST_TEXTS, 5)), None) is None
+    assert fit_heads(teacher, raw, np.full((LEAST_TEXTS, 5), np.nan), None) is None
+    assert fit_heads(None, raw, raw[0], None) is None
+
+
+def test_a_layer_with_one_vector_for_all_texts_has_no_score() -> None:
+    rng = np.random.default_rng(0)
+    teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.1, 0.1]]), GRID, [1, 2], "")
+    raw = np.stack([np.ones((60, 8)), rng.normal(size=(60, 8))]).astype(np.float32)
+    heads = fit_heads(teacher, raw, rng.normal(size=(60, 5)), None)
+    assert heads is not None
+    assert heads.similarities(0) is None
+    assert heads.similarities(1) is not None
+
+
+@pytest.mark.usefixtures("head_wins")
+def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
+    """Reloaded in a fresh process, as users load it."""
+    out = tmp_path / "better"
+    result = improve(llama, TEXTS, out=out, center_on="all")
+    assert (result.choice.readout, result.choice.layer) == (READOUT.name, 2)
+    listed = [each["type"].rsplit(".", 1)[-1] for each in _modules(out)]
+    assert listed == ["Transformer", "Pooling", "Dense", "Normalize"]
+    loaded = layerscope.load_run(out)
+    np.testing.assert_allclose(loaded.encode(TEXTS[:5]), result.encode(TEXTS[:5]), atol=1e-4)
+    evidence = loaded.manifest["evidence"]
+    assert evidence["teacher"].startswith("the one-word prompt at layer")
+    assert evidence["relative_cost"] == pytest.approx(2 / 3)
+    assert loaded.manifest["texts"]["centered_on"]["texts"] == 150
+    assert "ridge regression" in loaded.manifest["conventions"]["head"]
+    assert "linear map" in (out / "README.md").read_text(encoding="utf-8")
+    assert "through a head" in str(loaded)
+    with pytest.raises(LayerscopeError, match="goes through a head, which `improve` fits"):
+        layerscope.export(llama, 2, readout=READOUT, out=tmp_path / "again")
+
+
+def _modules(folder: Path) -> list[dict[str, str]]:
+    import json
+
+    return list(json.loads((folder / "modules.json").read_text()))
+
+
+@pytest.mark.usefixtures("head_wins", "here")
+def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from layerscope.improving import centering
+
+    monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
+    own = centering.Ridge
+
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(centering, "Ridge", stopped)
+    out = tmp_path / "better"
+    with pytest.raises(KeyboardInterrupt):
+        improve(llama, TEXTS, out=out, center_on="all")
+    assert not out.exists()
+    monkeypatch.setattr(centering, "Ridge", own)
+    todo: dict[str, int] = {}
+
+    class Counting:
+        def begin(self, label: str, total: int, done: int = 0) -> None:
+            todo[label] = total - done
+
+        def advance(self, units: int) -> None:
+            pass
+
+    improve(llama, TEXTS, out=out, center_on="all", progress=Counting())
+    assert todo["a head|texts"] == 0
+    assert not any(count for label, count in todo.items() if label.startswith("its teacher"))
+
+
+def test_a_budget_is_kept_or_refused(llama) -> None:
+    result = improve(llama, TEXTS, budget=0.4)
+    row = result.table[result.table["chosen"]].iloc[0]
+    assert row["cost"] <= 0.4
+    with pytest.raises(InvalidValueError, match=r"nothing costs as little as budget=0.01"):
+        improve(llama, TEXTS, budget=0.01)
+
+
+def test_the_front_has_what_nothing_cheaper_beats(llama) -> None:
+    table = improve(llama, TEXTS).table
+    found = front(table)
+    for row in found.itertuples():
+        cheaper = table[table["cost"] <= row.cost]
+        assert row.score >= cheaper["score"].max()
+    assert found["cost"].is_monotonic_increasing
+
+
+def test_minutes_are_positive(llama) -> None:
+    with pytest.raises(InvalidValueError, match="time= is minutes"):
+        improve(llama, TEXTS, time=0)
+
+
+def test_a_head_cannot_be_evaluated_by_name() -> None:
+    from layerscope.core.readout import parse_readouts
+
+    with pytest.raises(LayerscopeError, match="a head is fitted by `improve`"):
+        parse_readouts("plain/mean/applied/keep/head", has_cls=False, has_norm=True)
+    assert module.READOUT.name == "plain/mean/applied/keep/head"
