@@ -13,7 +13,12 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 OTHERS = ("LeeSimilarity", "SentimentSnippets", "SmsSpam", "TrecQuestions", "FreeSolvSmiles", "SolubilitySmiles")
 NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma 3 270M"}
-COLORS = {"today": "#9aa0a6", "one pass": "#1f6feb", "eight passes": "#0b2e6f"}
+# the columns that are drawn where the table has them, the last one as the choice: its color and its words
+SHOWN = {
+    "today": ("#9aa0a6", "today (last layer, mean)"),
+    "one pass": ("#8fb8f6", "the best prompt, chosen without labels"),
+    "head": ("#1f6feb", "improve, with a head"),
+}
 SHORT = {"Classification": "", "Clustering": "", "_reranking": "", "2015": ""}
 
 
@@ -21,26 +26,29 @@ def draw(into: Path = ROOT / "docs/images") -> Path:
     """One panel per model, one row per task: today, the choice without labels, and the best that labels know of."""
     table = pd.read_csv(ROOT / "benchmarks/results/improve.csv")
     table = table[~table["task"].isin(OTHERS)]
-    order = table[table["model"] == "smollm2-135m"].assign(gain=lambda t: t["one pass"] - t["today"]).sort_values("gain")["task"]
+    shown = [column for column in SHOWN if column in table]
+    choice = shown[-1]
+    order = table[table["model"] == "smollm2-135m"].assign(gain=lambda t: t[choice] - t["today"]).sort_values("gain")["task"]
     figure, panels = plt.subplots(1, 2, figsize=(11, 5.2), sharey=True, layout="constrained")
     for panel, (model, name) in zip(panels, NAMES.items(), strict=True):
         rows = table[table["model"] == model].set_index("task").loc[order]
         for y, (_, row) in enumerate(rows.iterrows()):
-            panel.plot([row["today"], row["one pass"]], [y, y], color="#c9d8f5", lw=5, solid_capstyle="round", zorder=1)
+            panel.plot([row["today"], row[choice]], [y, y], color="#c9d8f5", lw=5, solid_capstyle="round", zorder=1)
             panel.plot([row["best"]] * 2, [y - 0.3, y + 0.3], color="#d97706", lw=1.6, zorder=2)
-        for column, color in COLORS.items():
-            panel.scatter(rows[column], range(len(rows)), color=color, s=34, zorder=3, label=column)
-        mean = rows[["today", "one pass", "eight passes", "best"]].mean()
-        panel.set_title(f"{name}: mean {mean['today']:.1f} → {mean['one pass']:.1f}", loc="left", fontsize=11, weight="bold")
+        for column in shown:
+            color, words = SHOWN[column]
+            panel.scatter(rows[column], range(len(rows)), color=color, s=34, zorder=3, label=words)
+        mean = rows[shown].mean()
+        panel.set_title(f"{name}: mean {mean['today']:.1f} → {mean[choice]:.1f}", loc="left", fontsize=11, weight="bold")
         panel.set_yticks(range(len(rows)), [_short(task) for task in rows.index])
         panel.set_xlabel("score by labels that the choice never saw")
         panel.grid(axis="x", color="#eeeeee")
         panel.set_axisbelow(True)
         panel.spines[["top", "right", "left"]].set_visible(False)
         panel.tick_params(axis="y", length=0)
-    marks, _ = panels[0].get_legend_handles_labels()
+    marks, named = panels[0].get_legend_handles_labels()
     best = plt.Line2D([], [], color="#d97706", lw=1.6)
-    labels = ["today (last layer, mean)", "improve, one pass", "improve --max-cost 8", "best of all, known to labels alone"]
+    labels = [*named, "best of the readouts, known to labels alone"]
     figure.legend([*marks, best], labels, loc="outside lower center", ncols=4, frameon=False)
     path = into / "improve.png"
     figure.savefig(path, dpi=130)

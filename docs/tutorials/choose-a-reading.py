@@ -32,7 +32,10 @@ questions[:4]
 # Every layer is read in several ways, called *readouts*. The name of a readout has five parts, as in `one-word/last/applied/keep/corpus`: the words around the text (template), how token states become one
 # vector (pooling), whether the final norm is `applied` or not (`raw`), whether the token with the largest norm is kept or dropped, and whether the mean of the texts is subtracted (`corpus`) or not (`none`).
 #
-# A *candidate* is a layer with a readout. A small sentence encoder, `minilm-l6`, is the judge: a candidate scores high if texts have the same neighbors in its space as in the judge's. No labels are used.
+# One more way is fitted to your texts, without labels: a *head*, a linear map of the plain reading of a layer (`plain/mean/applied/keep/head`). It learns to agree with the best prompt and the judge, and
+# needs no prompt afterwards.
+#
+# A *candidate* is a layer with a readout. A small sentence encoder, `minilm-l6`, is the judge: a candidate scores high if texts have the same neighbors in its space as in the judge's. No labels are used. Heads are judged on texts that they were not fitted on.
 
 # %%
 better = layerscope.improve("smollm2-135m", questions, max_length=48)
@@ -45,7 +48,7 @@ better
 # ## All candidates
 #
 # The table has the best layer of each readout, by the judge's score with its interval. Candidates whose scores are practically equal to the best on the same texts count as tied, and the cheapest of them
-# is chosen (`cost` is the computation per text, relative to today). The intervals of the first few overlap: with other texts, another of them might have come first.
+# is chosen (`cost` is the computation per text, relative to today; `budget=0.5` chooses among those that cost at most half). The intervals of the first few overlap: with other texts, another of them might have come first.
 
 # %%
 best = better.table.sort_values("score", ascending=False).groupby("readout", sort=False).first()

@@ -42,7 +42,7 @@ class ImproveSettings(shared.CommandOptions):
         panel=CHOICE,
         help="Texts that a mean or a head is fitted on: all, sample, or auto (as many as are cheap).",
     )
-    time: float | None = option(None, "--time", panel=CHOICE, help="Minutes to read further texts for the fit, instead.")
+    time: float | None = option(None, "--time", panel=CHOICE, help="Minutes of reading further texts for that fit, instead.")
     seed: int = shared.seed_option("Seed of the sample and of resampling.", CHOICE)
 
 
@@ -58,7 +58,8 @@ def improve_command(
 ) -> None:
     """Find the best layer for your texts and the best way to read it, with or without labels, and export the model.
 
-    Every layer is judged under several readouts (how a text becomes one vector). The result is a sentence-transformers folder.
+    Every layer is judged under several readouts (how a text becomes one vector) and through heads (linear maps fitted to your
+    texts), which need no prompt. The result is a sentence-transformers folder.
     """
     from layerscope.improving import improve
     from layerscope.improving.terminal import print_improved
