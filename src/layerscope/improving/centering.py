@@ -27,6 +27,9 @@ CENTER_ON = ("auto", "all", "sample")
 SHARE = 0.25
 """The most that centering on further texts may cost unless all are asked for, as a share of what the choice costs."""
 
+MOST_FITTED = 50_000
+"""Texts that a head is fitted on at most: their vectors are held in memory, and more of them add little."""
+
 _BLOCK = 4096
 _REMOTE_BLOCK = 65_536  # workers load the model for every block
 _SAVE_EVERY = 20.0  # seconds
@@ -102,7 +105,7 @@ def center(
     saved = _Saved(scratch, f"{sample.facts['fingerprint']}|{readout}|{layer}|{count}|{judged}")
     done = saved.load(one)
     bar.begin("centering|texts", count - judged, done)
-    texts = islice(sample.rest(count), done, None)
+    texts = islice(sample.rest(count), done, count - judged)
     for block in _blocks(texts, _BLOCK if reader.recipe is None else _REMOTE_BLOCK):
         if reader.recipe is not None and reader.engine is not None:
             encode_by_workers(reader.engine, reader.recipe, [(one, block)], bar.advance)
@@ -118,7 +121,8 @@ def fit_head(
     bar: Progress,
 ) -> Fitted:  # fmt: skip
     """The head at a layer on `count` texts: the sample and further ones, which the teacher reads too. All goes to the store."""
-    teacher, texts = heads.teacher, [*sample.texts, *sample.rest(count)]
+    more = max(0, min(count, MOST_FITTED) - len(sample.texts))
+    teacher, texts = heads.teacher, [*sample.texts, *islice(sample.rest(count), more)]
     plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
     prompted = reader.vectors_at(teacher.readout, teacher.layer, texts, bar, f"its teacher, {teacher.words}")
     ridge = Ridge(plain, teacher.target(prompted, encode(texts)))

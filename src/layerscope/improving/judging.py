@@ -169,11 +169,14 @@ class Panel:
         """Which readouts may be chosen; None: all.
 
         Without an encoder and labels the most consistent readouts are those that keep the words of a text, whatever they mean.
-        So, for texts about as long as a sentence, the prompts alone are eligible, centered: their consensus is about meaning.
+        So, for texts about as long as a sentence, the prompts alone are eligible, centered, and heads that learn from them: the
+        prompts' consensus is about meaning.
         """
         if not self.alone or tokens > LONG:
             return None
-        return [readout.template != "plain" and readout.centering == "corpus" for readout in readouts]
+        return [
+            readout.centering == HEAD or (readout.template != "plain" and readout.centering == "corpus") for readout in readouts
+        ]
 
     def texts(self, sample: Sequence[str], seed: int) -> dict[str, Sequence[str]]:
         """The views of a sample that are read."""

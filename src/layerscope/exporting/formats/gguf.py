@@ -82,7 +82,7 @@ def why_not(readout: Readout) -> str | None:
     if readout.pooling not in known:
         return f"llama.cpp pools by {', '.join(known)}, not by {readout.pooling}"
     if readout.centering != "none":
-        return "llama.cpp subtracts no mean: export with centering `none`, and subtract it yourself"
+        return "llama.cpp subtracts no mean and knows no head: export with centering `none`, and apply it yourself"
     if readout.final_norm == "raw" and POOLINGS.get(readout.pooling).position is None:
         return (
             "llama.cpp always applies the final norm: there is no mean over tokens without it. Use `applied`, or pool by `last`"
