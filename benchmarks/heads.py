@@ -7,8 +7,7 @@ without labels; no text is in both. `read` keeps what the model and the encoder 
     python benchmarks/heads.py score NAME --data ../shared/data/mteb --out readings       # writes readings/NAME.csv
     python benchmarks/heads.py table readings/*.csv
 
-Measures are the quick ones of `improve_tasks.py`. Settings were fixed beforehand: ridge regression with the penalty chosen on
-texts left out, 256 directions, one prompt. Layers are listed, not chosen; the layer of the summary is named in it.
+Measures are the quick ones of `improve_tasks.py`. Layers are listed, not chosen; the layer of the summary is named in it.
 """
 
 from __future__ import annotations
@@ -154,10 +153,8 @@ def score_task(name: str, place: Path, data: Path, out: Path) -> list[dict[str, 
 
     def head(what: str, where: int, which: Sequence[int], teacher: str, **facts: Any) -> None:
         teachers = [take(prompt[0], which)] + ([take(encoder[0], which)] if teacher == "prompt and encoder" else [])
-        ridge = Ridge(take(plain[where], which), make_target(*teachers))
-        penalty = ridge.best_penalty()
-        found = ridge.head(penalty)(take(plain[where], scored))
-        add(what, found, layer=layers[where], texts=len(which), teacher=teacher, penalty=penalty, **facts)
+        found = Ridge(take(plain[where], which), make_target(*teachers)).head()(take(plain[where], scored))
+        add(what, found, layer=layers[where], texts=len(which), teacher=teacher, **facts)
 
     main = layers.index(known["layer"])
     for teacher in ("prompt", "prompt and encoder"):

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3)
-"""Strengths of the ridge penalty that are tried, in units of the mean squared length of a feature over the texts."""
+PENALTY = 0.03
+"""The strength of the ridge penalty, in units of the mean squared length of a feature over the texts.
+
+Scores hardly change from 0.01 to 0.1; what predicts the teacher's vectors best on texts left out is ten times as strong, and
+worse (`benchmarks/results/heads.md`).
+"""
 
 WIDTH = 256
 """The most numbers that a vector has after a head: the teacher's similarities hardly need more directions."""
@@ -59,13 +63,13 @@ def make_target(*teachers: np.ndarray, width: int = WIDTH) -> np.ndarray:
 
 
 class Ridge:
-    """The regression from vectors (texts, D) to a target (texts, K), for any penalty, and what it says of texts left out.
+    """The regression from vectors (texts, D) to a target (texts, K), with one penalty, and what it says of texts left out.
 
     What a regression would have predicted without some of its texts follows from the one with all of them. So heads are judged
     on texts that they were not fitted on, and no text is lost to the fit.
     """
 
-    def __init__(self, vectors: np.ndarray, target: np.ndarray) -> None:
+    def __init__(self, vectors: np.ndarray, target: np.ndarray, penalty: float = PENALTY) -> None:
         self.mean = vectors.mean(0, dtype=np.float64)
         self.rows, self.target = vectors.astype(np.float64) - self.mean, target - target.mean(0)
         count, width = self.rows.shape
@@ -77,43 +81,30 @@ class Ridge:
         else:
             values, self.basis = np.linalg.eigh(self.rows.T @ self.rows)
             self.values = np.maximum(values, 0)
-        self.turned = self.rows @ self.basis
-        self.cross = self.turned.T @ self.target
+        self.turned, self.shrink = self.rows @ self.basis, 1 / (self.values + penalty * self.unit)
+        self.solved = self.shrink[:, None] * (self.turned.T @ self.target)
+        self.rest = self.target - self.turned @ self.solved  # what is left unexplained
+        self.free = np.maximum(1 - (self.turned**2) @ self.shrink, 1e-9)  # what is not a text's own doing in its prediction
 
-    def _shrink(self, penalty: float) -> np.ndarray:
-        return np.asarray(1 / (self.values + penalty * self.unit))
+    def head(self) -> Head:
+        """The head, fitted on all texts."""
+        return Head(self.mean, self.basis @ self.solved)
 
-    def head(self, penalty: float, fitted_on: str = "") -> Head:
-        """The head of a penalty, fitted on all texts."""
-        return Head(self.mean, self.basis @ (self._shrink(penalty)[:, None] * self.cross), fitted_on)
-
-    def _fitted(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-        """What is left unexplained of the target (texts, K), and how much each text weighs in its own prediction (texts,)."""
-        shrink = self._shrink(penalty)
-        return self.target - self.turned @ (shrink[:, None] * self.cross), (self.turned**2) @ shrink
-
-    def unseen(self, penalty: float) -> np.ndarray:
+    def unseen(self) -> np.ndarray:
         """Every text's prediction (texts, K) by the head fitted on all others."""
-        rest, own = self._fitted(penalty)
-        return np.asarray(self.target - rest / np.maximum(1 - own, 1e-9)[:, None])
+        return np.asarray(self.target - self.rest / self.free[:, None])
 
-    def best_penalty(self) -> float:
-        """The penalty whose predictions of texts left out are most like the target, by their mean cosine."""
-        aim = unit(self.target)
-        return max(PENALTIES, key=lambda penalty: float((unit(self.unseen(penalty)) * aim).sum(1).mean()))
-
-    def unseen_similarities(self, penalty: float, block: int = 512) -> np.ndarray:
+    def unseen_similarities(self, block: int = 512) -> np.ndarray:
         """The cosine of every two texts (texts, texts) by the head fitted on neither of them; the diagonal means nothing.
 
         With hat matrix H and residuals r, leaving out texts i and j changes their predictions to y − (I − H)⁻¹ r of the two.
         """
-        target, shrink = self.target, self._shrink(penalty)
-        rest, own = self._fitted(penalty)
-        y, z, r, free = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1), np.maximum(1 - own, 1e-9)
+        target, rest, free = self.target, self.rest, self.free
+        y, z, r = (target**2).sum(1), (target * rest).sum(1), (rest**2).sum(1)
         out = np.empty((len(target), len(target)), dtype=np.float32)
         for start in range(0, len(target), block):  # i runs over some rows, j over all columns
             i = slice(start, start + block)
-            hat = (self.turned[i] * shrink) @ self.turned.T
+            hat = (self.turned[i] * self.shrink) @ self.turned.T
             a, b = free[i, None], free[None, :]
             det = np.maximum(a * b - hat**2, 1e-12)
             yr, ry, rr = target[i] @ rest.T, rest[i] @ target.T, rest[i] @ rest.T

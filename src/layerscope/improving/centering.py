@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerscope.core.heads import Head, Ridge
+from layerscope.core.heads import Head, Ridge, make_target
 from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.errors import UnknownNameError
@@ -65,14 +65,13 @@ class Fitted:
     head: Head
     texts: int
     total: int
-    penalty: float | None = None
 
     @classmethod
-    def on(cls, sample: Sample, texts: int, mean: np.ndarray, matrix: np.ndarray | None = None, **more: float) -> Fitted:
+    def on(cls, sample: Sample, texts: int, mean: np.ndarray, matrix: np.ndarray | None = None) -> Fitted:
         """The same, saying over which texts."""
         of = sample.total
         words = f"all {of:,} texts" if texts == of else f"{texts:,} of {of:,} texts (drawn at random)"
-        return cls(Head(mean, matrix, f"{words} of {sample.name}"), texts, of, **more)
+        return cls(Head(mean, matrix, f"{words} of {sample.name}"), texts, of)
 
 
 class _SumPass(EncodePass):
@@ -125,10 +124,9 @@ def fit_head(
     teacher, texts = heads.teacher, [*sample.texts, *islice(sample.rest(count), more)]
     plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
     prompted = reader.vectors_at(teacher.readout, teacher.layer, texts, bar, f"its teacher, {teacher.words}")
-    ridge = Ridge(plain, teacher.target(prompted, encode(texts)))
-    penalty = ridge.best_penalty()
-    head = ridge.head(penalty)
-    return Fitted.on(sample, len(texts), head.mean, head.matrix, penalty=penalty)
+    encoded = encode(texts)
+    head = Ridge(plain, make_target(prompted, *([] if encoded is None else [encoded]))).head()
+    return Fitted.on(sample, len(texts), head.mean, head.matrix)
 
 
 def _blocks(texts: Iterator[str], size: int) -> Iterator[list[str]]:

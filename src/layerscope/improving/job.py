@@ -42,7 +42,7 @@ from layerscope.models import LoadedModel
 from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
 from layerscope.models.source import resolve
-from layerscope.progress import Progress, Silent
+from layerscope.progress import Progress
 from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
@@ -87,10 +87,10 @@ def improve(
     """Find the layer and readout of a model that serve these texts best, and export it as a sentence-transformers folder.
 
     Every layer under every readout is judged on a sample of the texts. So are heads: linear maps of a layer's plain reading,
-    fitted so that similarities agree with those of the best prompt and of the encoder, and judged on texts that they were not
-    fitted on. Of the candidates that score practically the same, the cheapest is chosen. The default (last layer, mean of the
-    tokens) stays if the evidence is weak, or if the model is already a sentence encoder. The result can encode right away; with
-    `out` it is also written there and verified.
+    fitted so that similarities agree with those of the best prompt, and judged on texts that they were not fitted on. Of the
+    candidates that score practically the same, the cheapest is chosen. The default (last layer, mean of the tokens) stays if the
+    evidence is weak, or if the model is already a sentence encoder. The result can encode right away; with `out` it is also
+    written there and verified.
 
     - `data`: strings, a file, a catalogued corpus or a hub dataset. About `sample` texts, drawn at random, are judged on.
     - `judge`: the sentence encoder that candidates should agree with; `none` uses the model's own consistency. Or another judge:
@@ -219,7 +219,7 @@ class ImproveJob:
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
         prompted = candidates.raw(teacher.readout, teacher.layer)
         raw = np.stack([candidates.raw(Readout(), layer) for layer in layers])
-        return fit_heads(teacher, raw, prompted, panel.encoded(self.reader, texts, Silent()))
+        return fit_heads(teacher, raw, prompted)
 
     def _grid(self) -> list[Readout]:
         has_cls, has_norm = self.model.has_class_token, self.model.anatomy.final_norm is not None

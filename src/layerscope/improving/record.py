@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
+from layerscope.core.heads import PENALTY
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.improving.centering import Fitted
@@ -146,7 +147,7 @@ def left_alone(model: LoadedModel, readout: Readout) -> tuple[dict[str, Any], Ch
 def _head_words(fitted: Fitted) -> str:
     assert fitted.head.matrix is not None
     return (
-        f"ridge regression onto the teacher's centered unit vectors, penalty {fitted.penalty:g} of the mean squared feature, "
+        f"ridge regression onto the teacher's centered unit vectors, penalty {PENALTY:g} of the mean squared feature, "
         f"{fitted.head.matrix.shape[1]} directions; judged by the cosine of every two texts under the head fitted on neither"
     )
 
@@ -178,7 +179,7 @@ def manifest_of(
             "cheaper": f"of those within {CHEAPER_WITHIN} standard errors of the best the cheapest is taken",
             **({"labels": f"next to an encoder labels count {LABELS_SHARE:g}"} if settings.labels else {}),
             "centering": "none" if fitted is None else f"the mean over {fitted.head.fitted_on} is subtracted",
-            **({} if fitted is None or fitted.penalty is None else {"head": _head_words(fitted)}),
+            **({} if fitted is None or fitted.head.matrix is None else {"head": _head_words(fitted)}),
             **Reading(None, reader.max_length, model.anatomy.final_norm_name).as_conventions(),  # the readout names the norm
             "seed": settings.seed,
         },
