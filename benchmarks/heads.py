@@ -7,6 +7,8 @@ without labels; no text is in both. `read` keeps what the model and the encoder 
     python benchmarks/heads.py score NAME --data ../shared/data/mteb --out readings       # writes readings/NAME.csv
     python benchmarks/heads.py table readings/*.csv
 
+With --small a part of it runs without a GPU: six tasks, fewer items, 1,000 texts to fit on.
+
 Measures are the quick ones of `improve_tasks.py`. Layers are listed, not chosen; the layer of the summary is named in it.
 """
 
@@ -28,7 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import improve_tasks
-from improve_tasks import PAIRS, TEST, TEXTS, Task
+from improve_tasks import Task
 
 from layerscope.core.heads import Ridge, make_target, unit
 
@@ -36,6 +38,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ENCODER = "minilm-l6"
 POOL = 10_000
 COUNTS = (100, 250, 500, 1000, 2500, POOL)
+SMALL = (
+    "Banking77Classification", "EmotionClassification", "RedditClustering", "STS14", "STSBenchmark", "TwitterSemEval2015",
+)  # fmt: skip
+SMALL_ITEMS, SMALL_POOL = {"PAIRS": 400, "TEXTS": 800, "TEST": 500}, 1000
 SEEDS = (0, 1, 2)
 KNOWN = {
     30: {"prompt": ("step-by-step", 29, "raw"), "layers": (1, 2, 5, 8, 10, 15, 20, 30), "layer": 10},
@@ -44,20 +50,22 @@ KNOWN = {
 """By the number of blocks: the prompt that teaches and its layer, the layers that are compared, and the one of the summary."""
 
 
-def split(place: Path) -> tuple[Task, list[str]]:
+def split(place: Path, small: bool = False) -> tuple[Task, list[str]]:
     """A task of some of the items, and the texts of the others in random order."""
     rng = np.random.default_rng([0, sum(map(ord, place.name))])
+    for name, count in SMALL_ITEMS.items() if small else ():
+        setattr(improve_tasks, name, count)
     test, train = _rows(place, "test"), _rows(place, "train")
     if "sentences" in test[0]:
         row = test[0]
         order = rng.permutation(len(row["sentences"]))
-        cut = min(TEXTS, len(order) // 2)
+        cut = min(improve_tasks.TEXTS, len(order) // 2)
         scored = {key: [row[key][i] for i in order[:cut]] for key in ("sentences", "labels")}
         task = improve_tasks._clustering(place.name, [scored], rng)
         pool = [row["sentences"][i] for i in order[cut:]] + _texts(test[1:])
     elif "text" in test[0]:
         order = rng.permutation(len(test))
-        cut = min(TEST, len(order) // 2)
+        cut = min(improve_tasks.TEST, len(order) // 2)
         task = improve_tasks._classification(place.name, [test[i] for i in order[:cut]], train, rng)
         pool = _texts([test[i] for i in order[cut:]])
     else:
@@ -65,13 +73,13 @@ def split(place: Path) -> tuple[Task, list[str]]:
             keys = ("sentence1", "sentence2", "labels")
             test = [dict(zip(keys, values, strict=True)) for values in zip(*(test[0][key] for key in keys), strict=True)]
         order = rng.permutation(len(test))
-        cut = min(PAIRS, len(order) // 2)
+        cut = min(improve_tasks.PAIRS, len(order) // 2)
         make = improve_tasks._reranking if "query" in test[0] else improve_tasks._pairs
         task = make(place.name, [test[i] for i in order[:cut]], rng)
         pool = _texts([test[i] for i in order[cut:]])
     own = set(task.texts)
     left = [text for text in dict.fromkeys(pool + _texts(train)) if text not in own and text.strip()]
-    return task, [left[i] for i in rng.permutation(len(left))[:POOL]]
+    return task, [left[i] for i in rng.permutation(len(left))[: SMALL_POOL if small else POOL]]
 
 
 def _rows(place: Path, kind: str) -> list[dict]:
@@ -90,12 +98,12 @@ def _texts(rows: Sequence[dict]) -> list[str]:
     return [text for row in rows for key in keys if key in row for text in strings(row[key])]
 
 
-def places(data: Path) -> list[Path]:
+def places(data: Path, small: bool = False) -> list[Path]:
     """The folders of the tasks."""
-    return sorted(place for place in data.iterdir() if place.is_dir())
+    return sorted(place for place in data.iterdir() if place.is_dir() and (not small or place.name in SMALL))
 
 
-def read(model: str, data: Path, out: Path) -> None:
+def read(model: str, data: Path, out: Path, small: bool = False) -> None:
     """Vectors of all texts: the mean at some layers, the prompt's last token, and the encoder's, in half precision."""
     from layerscope.capture import expand_sites
     from layerscope.core.templates import get_template
@@ -103,7 +111,8 @@ def read(model: str, data: Path, out: Path) -> None:
     from layerscope.models import load
 
     torch.set_float32_matmul_precision("high")
-    texts = list(dict.fromkeys(text for place in places(data) for task, pool in [split(place)] for text in task.texts + pool))
+    splits = [split(place, small) for place in places(data, small)]
+    texts = list(dict.fromkeys(text for task, pool in splits for text in task.texts + pool))
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     out.mkdir(parents=True, exist_ok=True)
     (out / "texts.json").write_text(json.dumps(texts))
@@ -126,7 +135,7 @@ def read(model: str, data: Path, out: Path) -> None:
     (out / f"{loaded.name}.json").write_text(json.dumps({"blocks": loaded.n_blocks}))
 
 
-def score_task(name: str, place: Path, data: Path, out: Path) -> list[dict[str, Any]]:
+def score_task(name: str, place: Path, data: Path, out: Path, small: bool = False) -> list[dict[str, Any]]:
     """All rows of one task."""
     torch.set_num_threads(2)
     known = KNOWN[json.loads((out / f"{name}.json").read_text())["blocks"]]
@@ -136,7 +145,7 @@ def score_task(name: str, place: Path, data: Path, out: Path) -> list[dict[str, 
         np.load(out / f"{file}.npy", mmap_mode="r") for file in (f"{name}.plain", f"{name}.prompt", f"{ENCODER}.plain")
     )
     layers, last = list(known["layers"]), len(known["layers"]) - 1
-    task, pool = split(place)
+    task, pool = split(place, small)
     scored, fit = ([at[text] for text in some] for some in (task.texts, pool))
     rows: list[dict[str, Any]] = []
 
@@ -161,7 +170,7 @@ def score_task(name: str, place: Path, data: Path, out: Path) -> list[dict[str, 
         for seed in SEEDS:
             drawn = [fit[i] for i in np.random.default_rng([seed, 1]).permutation(len(fit))]
             for count in COUNTS:
-                if (seed and count not in (1000, POOL)) or (count > 1000 and len(drawn) <= 1000 and count < POOL):
+                if (seed and count not in (1000, POOL)) or (count > 1000 and len(drawn) <= 1000 and (small or count < POOL)):
                     continue
                 head("head", main, drawn[:count], teacher, seed=seed, count=count)
                 if count == 1000 and seed == 0:
@@ -170,7 +179,8 @@ def score_task(name: str, place: Path, data: Path, out: Path) -> list[dict[str, 
                             head("head", where, drawn[:count], teacher, seed=seed, count=count)
         head("head, on the texts it was fitted on", main, scored, teacher, seed=0, count=0)
         group = _group(place.name)
-        others = [at[text] for other in places(data) if _group(other.name) != group for text in split(other)[1][:1500]]
+        other = [place for place in places(data, small) if _group(place.name) != group]
+        others = [at[text] for one in other for text in split(one, small)[1][:1500]]
         own = set(scored) | set(fit)
         away = [i for i in dict.fromkeys(others) if i not in own]
         head("head, domains never seen", main, away, teacher, seed=0, count=POOL)
@@ -204,14 +214,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mteb"))
     parser.add_argument("--out", type=Path, default=Path("readings"))
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     if args.step == "table":
         table([Path(name) for name in args.names])
     elif args.step == "read":
         for name in args.names:
-            read(name, args.data, args.out)
+            read(name, args.data, args.out, args.small)
     else:
-        jobs = [(name, place, args.data, args.out) for name in args.names for place in places(args.data)]
+        every = places(args.data, args.small)
+        jobs = [(name, place, args.data, args.out, args.small) for name in args.names for place in every]
         with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as workers:
             found = pd.DataFrame([row for rows in workers.map(score_task, *zip(*jobs, strict=True)) for row in rows])
         for name, of in found.groupby("model"):

@@ -50,7 +50,6 @@ def test_improve_writes_a_folder_and_says_why(cli: Cli, model_folder: Path, ques
     ("words", "phrases"),
     [
         (("--column", "answer"), ("answer", "question")),
-        (("--max-cost", "0.5"), ("--max-cost is 1 or more",)),
         (("--budget", "2"), ("budget",)),
         (("--judge", "minilm-l7"), ("minilm-l7", "minilm-l6")),
         (("--templates", "one-wrod"), ("one-wrod", "one-word")),

@@ -16,10 +16,11 @@ from layerscope.improving import heads as module
 from layerscope.improving.choose import front
 from layerscope.improving.heads import READOUT, find_teacher, fit_heads
 from layerscope.improving.judging import Panel
+from tests.cli.support import run_main
 from tests.improving.test_improve import some_texts
 from tests.tiny import tiny_model
 
-TEXTS = some_texts(150)
+TEXTS = some_texts(300)
 GRID = [Readout(), Readout("one-word", "last", "raw", "keep", "corpus"), Readout("one-word", "last", "raw")]
 
 
@@ -51,7 +52,7 @@ def head_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def improve(model, texts, **options):
-    settings = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False, "sample": 60, **options}
+    settings = {"judge": "none", "templates": ["one-word"], "max_length": 96, "progress": False, "sample": 200, **options}
     return layerscope.improve(model, texts, **settings)
 
 
@@ -86,8 +87,8 @@ def test_too_few_texts_and_constant_teachers_fit_no_head() -> None:
 def test_a_layer_with_one_vector_for_all_texts_has_no_score() -> None:
     rng = np.random.default_rng(0)
     teacher = find_teacher(judged([[0.2, 0.2], [0.3, 0.5], [0.1, 0.1]]), GRID, [1, 2], "")
-    raw = np.stack([np.ones((60, 8)), rng.normal(size=(60, 8))]).astype(np.float32)
-    heads = fit_heads(teacher, raw, rng.normal(size=(60, 5)))
+    raw = np.stack([np.ones((LEAST_TEXTS, 8)), rng.normal(size=(LEAST_TEXTS, 8))]).astype(np.float32)
+    heads = fit_heads(teacher, raw, rng.normal(size=(LEAST_TEXTS, 5)))
     assert heads is not None
     assert heads.similarities(0) is None
     assert heads.similarities(1) is not None
@@ -106,7 +107,7 @@ def test_the_folder_is_the_head(llama, tmp_path: Path) -> None:
     evidence = loaded.manifest["evidence"]
     assert evidence["teacher"].startswith("the one-word prompt at layer")
     assert evidence["relative_cost"] == pytest.approx(2 / 3)
-    assert loaded.manifest["texts"]["centered_on"]["texts"] == 150
+    assert loaded.manifest["texts"]["centered_on"]["texts"] == 300
     assert "ridge regression" in loaded.manifest["conventions"]["head"]
     assert "linear map" in (out / "README.md").read_text(encoding="utf-8")
     assert "through a head" in str(loaded)
@@ -170,6 +171,14 @@ def test_the_front_has_what_nothing_cheaper_beats(llama) -> None:
 def test_minutes_are_positive(llama) -> None:
     with pytest.raises(InvalidValueError, match="time= is minutes"):
         improve(llama, TEXTS, time=0)
+
+
+def test_max_cost_names_the_head(llama, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InvalidValueError, match=r"fit a head: budget=0.3"):
+        improve(llama, TEXTS, max_cost=8)
+    ended = run_main(monkeypatch, capsys, "improve", "m", "--data", "d", "--out", "o", "--max-cost", "8")
+    assert ended.code == 2
+    assert "--budget 0.3" in " ".join(ended.err.split())
 
 
 def test_a_head_cannot_be_evaluated_by_name() -> None:

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from layerscope.cache import cache_dir
 from layerscope.cli.shared import expand
-from layerscope.errors import LayerscopeError, os_advice, printable
+from layerscope.errors import MAX_COST, LayerscopeError, os_advice, printable
 from layerscope.version import VERSION
 
 # The panels of `layerscope --help`, and the commands of each in the order in which a user meets them.
@@ -68,6 +68,8 @@ class Plain:
         known = {name for one in self.get_params(ctx) for name in one.opts}
         for given in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
             meant = [name for names in SAME_OPTION if given in names for name in names if name in known]
+            if given == "--max-cost":
+                ctx.fail(f"No such option: {given}. {MAX_COST.replace('budget=', '--budget ')}")
             if given not in known and meant:
                 ctx.fail(f"No such option: {given}. Did you mean {meant[0]}?")
         return super().parse_args(ctx, args)  # type: ignore[misc]

@@ -24,7 +24,7 @@ from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
 from layerscope.core.runs import MANIFEST, read_back
 from layerscope.engines import Engine
-from layerscope.errors import InvalidValueError, LayerscopeError, NonFiniteStatesError
+from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
 from layerscope.improving.centering import Fitted, center, check_center_on, fit_head, texts_to_fit_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
@@ -107,6 +107,8 @@ def improve(
         better = layerscope.improve("smollm2-135m", texts, out="better")
         better.encode(["how do I reset my card?"])
     """
+    if "max_cost" in options:
+        raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
     command = Command("improve", options, **ways, show=stages)
     check_budget(budget, None)
