@@ -164,7 +164,6 @@ def test_store_lists_and_prunes(cli: Cli, model_folder: Path, tasks: Path, tmp_p
 
 
 def test_fetch_checks_tasks_before_it_downloads(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerscope.models.fetch", lambda *_, **__: pytest.fail("fetched before all names were checked"))
     monkeypatch.setattr("layerscope.catalogue.Entry.fetch", lambda *_, **__: pytest.fail("fetched before all names were checked"))
     assert_refused(
         cli("fetch", "minilm-l6", "SmsSpan"), "unknown model, corpus, image set or task 'SmsSpan'", "Did you mean 'SmsSpam'"

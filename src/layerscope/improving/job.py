@@ -415,10 +415,16 @@ def _card(corpus: str, choice: Choice) -> str:
     return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason}"
 
 
+_NOT_IN_ALL: dict[str, Any] = {"time": None, "blended": [], "max_cost": 1}
+
+
 def _is_finished(out: Path, config: dict[str, Any]) -> bool:
     """Whether `out` holds this very run, finished, by this version or another."""
     manifest = RunFolder(out).manifest() if out.is_dir() else None
     if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
         return False
     told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], only_known(config, manifest["config"])))
+    for name, usual in _NOT_IN_ALL.items():  # what a version does not ask for is as usual
+        told.setdefault(name, usual)
+        asked.setdefault(name, usual)
     return config_key(told) == config_key(asked)

@@ -112,6 +112,8 @@ def _speed(evidence: dict[str, Any]) -> str:
 
 def _front_lines(result: Improved) -> list[tuple[str, str]]:
     """What other costs buy: the candidates that none beats at the same cost or less, a few of them."""
+    if "cost" not in result.table:  # earlier versions did not write it
+        return []
     found = front(result.table)
     if len(found) > _SHOWN:
         found = found.iloc[np.unique(np.linspace(0, len(found) - 1, _SHOWN).round().astype(int))]
