@@ -1,4 +1,4 @@
-"""`make demo`: a better and lighter embedding model from one command, proved with labels that were hidden, and explained."""
+"""`make demo`: a better embedding model from one command, shown, proved with labels that were hidden, exported and explained."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from layerscope.terminal import Console
 
 MODEL = "smollm2-135m"  # the Instruct model, its weights quantized to 4 bits in their source
 TASK = "TrecQuestions"
-TEXTS = 300  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
-UNSEEN = 1000  # other questions, on which nothing was chosen or fitted
+TEXTS = 200  # of TREC's questions, which is enough to choose by, and a few minutes on two cores
+UNSEEN = 400  # other questions, on which nothing was chosen or fitted
 LENGTH = 64
 SHOTS = 16
 PROFILE = ["prompt_entropy", "curvature", "dataset_entropy", "sink_ratio", "sink_first"]
@@ -42,7 +42,15 @@ def demo(out: Path, texts: int = TEXTS, profiled: int = 40) -> list[Path]:
     labels = {row["text"]: int(row["label"]) for row in rows}
     console.print(f"\n[bold]1. Improve {MODEL}[/] on {len(labels):,} questions, of which no label is used")
     # a second demo reads its vectors from the store, and writes the folder again
-    better = improve(MODEL, list(labels), out=out / "better", sample=texts, max_length=LENGTH, center_on="sample", overwrite=True)
+    better = improve(
+        MODEL,
+        list(labels),
+        out=out / "better",
+        sample=texts,
+        max_length=LENGTH,
+        center_on="sample",
+        overwrite=True,
+    )
     seen = set((better.sampled or {})["texts"])
     unseen = [text for text in labels if text not in seen][:UNSEEN]
     today, now = timed(last_layer(MODEL), unseen), timed(better.encode, unseen)
