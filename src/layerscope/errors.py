@@ -20,7 +20,7 @@ _HARMFUL = {
 }
 
 
-MAX_COST = "The mean over several prompts is a teacher now. For a lighter model let improve fit a head: budget=0.3."
+MAX_COST = "The mean over several prompts is gone. For a lighter model let improve fit a head: budget=0.3."
 """What became of `improve(max_cost=…)`."""
 
 # (kind, what people write) -> what they mean, where another name is nearer in its letters

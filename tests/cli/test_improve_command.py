@@ -50,7 +50,7 @@ def test_improve_writes_a_folder_and_says_why(cli: Cli, model_folder: Path, ques
     ("words", "phrases"),
     [
         (("--column", "answer"), ("answer", "question")),
-        (("--budget", "2"), ("budget",)),
+        (("--budget", "0"), ("budget",)),
         (("--judge", "minilm-l7"), ("minilm-l7", "minilm-l6")),
         (("--templates", "one-wrod"), ("one-wrod", "one-word")),
         (("--labels", "nowhere.csv"), ("nowhere.csv",)),

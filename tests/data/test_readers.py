@@ -78,6 +78,21 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
     assert corpus.texts == ("one\u2028still one\x0band on", "two")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "column", "found"),
+    [
+        ("t.csv", 'id,text\n1,"a\rb"\n2,hello\n', "text", ["a\rb", "hello"]),
+        ("t.csv", "Comment (free; optional)\nhello there\nagain\n", None, ["hello there", "again"]),
+        ("t.tsv", "text, all\nhello\nagain\n", None, ["hello", "again"]),
+        ("t.csv", '"id","text (a;b)"\n"1","x;y"\n"2","z;w"\n', "text (a;b)", ["x;y", "z;w"]),
+    ],
+)
+def test_marks_in_a_header_or_in_quotes_separate_nothing(
+    tmp_path: Path, name: str, content: str, column: str | None, found: list[str]
+) -> None:
+    assert list(load_corpus(write(tmp_path / name, content), column=column).texts) == found
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "|", ","])
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_csv_fields_may_be_separated_otherwise(tmp_path: Path, delimiter: str, quote: str) -> None:

@@ -57,6 +57,7 @@ def test_how_many_texts_depends_on_the_texts_alone() -> None:
     assert texts_to_fit_on("auto", small, 0, 10) == 20
     assert texts_to_fit_on("auto", sample, 0, 10, tokens=400) == 60  # the time was given
     assert texts_to_fit_on("auto", sample, 0, 10, tokens=1e6) == 150
+    assert texts_to_fit_on("auto", sample, 0, 10, tokens=1000) == 100  # of those that were drawn at random
 
 
 @pytest.mark.parametrize(("center_on", "count"), [("sample", 40), ("all", 150)])

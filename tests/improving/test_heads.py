@@ -187,3 +187,25 @@ def test_a_head_cannot_be_evaluated_by_name() -> None:
     with pytest.raises(LayerscopeError, match="a head is fitted by `improve`"):
         parse_readouts("plain/mean/applied/keep/head", has_cls=False, has_norm=True)
     assert module.READOUT.name == "plain/mean/applied/keep/head"
+
+
+def test_labels_score_heads_as_heads(llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe does not see centering, but it sees a head; a prompt teaches, whatever the labels say."""
+    file = tmp_path / "labels.csv"
+    file.write_text("text,label\n" + "\n".join(f"{text},{'river' in text}" for text in TEXTS[:80]) + "\n")
+    first = GRID[1]
+    monkeypatch.setattr("layerscope.improving.job.find_teacher", lambda *given: module.Teacher(first, 3))
+    table = improve(llama, TEXTS, labels=file).table
+    scores = {name: rows.sort_values("layer")["score"].to_numpy() for name, rows in table.groupby("readout")}
+    assert not np.allclose(scores[READOUT.name], scores[Readout().name])
+
+
+def test_a_pattern_that_begins_with_a_line_end(llama) -> None:
+    result = improve(llama, TEXTS, templates=['\n{text} in one word: "'], judge="rankme")
+    assert READOUT.name not in set(result.table["readout"]) or result.table["score"].notna().any()
+
+
+def test_a_budget_may_be_more_than_today(llama) -> None:
+    assert improve(llama, TEXTS, budget=1.5).table["cost"].max() > 1.5
+    with pytest.raises(InvalidValueError, match="share of today's computation"):
+        improve(llama, TEXTS, budget=0)

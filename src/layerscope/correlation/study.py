@@ -223,7 +223,7 @@ def correlate(
     metrics = metrics.dropna(subset=["value"])
     scores = scores.dropna(subset=["score"])
     both = _pairs(metrics, scores)
-    layers = [row for name in both["metric"].unique() for row in job.layer_means(name, both)]
+    layers = [row for name in map(str, metrics["metric"].unique()) for row in job.layer_means(name, both)]
     rows = list(job.single_tasks(both)) if within else []
     settings = {"null": list(maths.NULLS), "surrogates": surrogates, "bootstrap": bootstrap, "seed": seed}
     return Correlations(
@@ -328,4 +328,5 @@ def _pairs(metrics: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
         means = mine.groupby(["task", "layer"] if per_task else ["layer"])["value"].mean().reset_index()
         known = own[own["task"].isin(means["task"])] if per_task else own
         parts.append(known.merge(means, how="left").assign(metric=str(metric)))
-    return pd.concat(parts, ignore_index=True)
+    nothing = pd.DataFrame(columns=["task", "layer", "score", "value", "metric"])
+    return pd.concat(parts, ignore_index=True) if parts else nothing

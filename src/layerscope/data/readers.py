@@ -228,16 +228,20 @@ def csv_delimiter(path: Path, encoding: str = "utf-8") -> str:
     head = list(itertools.islice((line for line in text_lines(path, encoding) if line.strip()), CSV_PREVIEW_ROWS))
     widths: dict[str, list[int]] = {}
     for delimiter in DELIMITERS:
+        rows = []
         try:
-            rows = [len(row) for row in csv.reader(head, delimiter=delimiter)]
+            for row in csv.reader(head, delimiter=delimiter, strict=True):
+                rows.append(len(row))
         except csv.Error as error:
-            raise DataError(f"{path} is not valid CSV: {error}. Check the quotes.") from error
-        if rows and rows[0] > 1:
+            if "unexpected end" not in str(error):  # a quote in the middle of a field: it is not this one, or reading will say
+                continue
+        if rows and rows[0] > 1 and (delimiter == usual or max(rows[1:], default=2) > 1):
             widths[delimiter] = rows[:-1] if len(head) == CSV_PREVIEW_ROWS else rows  # the last may go on in the next line
     # where several split the header, the rows tell; a single one is taken, and a row that does not fit is an error later
     even = [delimiter for delimiter, rows in widths.items() if len(widths) == 1 or len(set(rows)) == 1]
     if len(widths) > 1 and len(even) != 1 and not (usual in widths and not even):
-        raise DataError(f"{path}: its fields may be separated by {' or by '.join(map(repr, widths))}. Save it with commas.")
+        given = " or by ".join(map(repr, widths))
+        raise DataError(f"{path}: its fields may be separated by {given}. Put fields that hold them in double quotes.")
     found = even[0] if even else usual
     if found != usual:
         log.info("%s: its fields are separated by %r", path, found)

@@ -140,7 +140,8 @@ class EvaluationJob:
 
         def finished(manifest: dict[str, Any]) -> bool:
             """Nothing is left to do: no task failed, no data changed."""
-            return is_complete(manifest) and not manifest.get("failed") and manifest.get("task_files") == files
+            whole = is_complete(manifest) and not manifest.get("failed")
+            return whole and manifest.get("task_files") == files and not manifest.get("screened")  # 0.2.0 left readouts out
 
         settings: dict[str, Any] = {"overwrite": overwrite, "owned": _OWNED, "finished": finished, "task_files": files}
         return run_in(folder, Evaluation, self.plan.config, self._run, **settings)

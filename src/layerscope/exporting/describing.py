@@ -131,7 +131,7 @@ def _title(facts: Mapping[str, Any]) -> str:
         f"# {base['title']} at layer {facts['layer']}",
         "",
         f"Sentence embeddings from layer {facts['layer']} of {base['n_blocks']} of **{base['title']}** ({base['architecture']}),",
-        f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others and any head are removed:",
+        f"{norm}, read as `{facts['readout']}`. The first {blocks['kept']} blocks are kept, the others are removed:",
         f"{size}, {describe_size(facts['bytes'])}.",
     ]
     if blocks["filler"]:

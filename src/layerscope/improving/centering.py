@@ -49,12 +49,12 @@ def texts_to_fit_on(center_on: str, sample: Sample, spent: float, each: float, t
     text takes, both in tokens: the number depends on the texts alone, not on how fast a machine happens to be.
     """
     judged = len(sample.texts)
-    if tokens is not None:
-        return min(sample.total, judged + int(tokens / each))
-    if center_on == "sample":
+    if center_on == "sample" and tokens is None:
         return judged
-    if center_on == "all":
+    if center_on == "all" and tokens is None:
         return sample.total
+    if tokens is not None:
+        return sample.total if tokens >= each * (sample.total - judged) else judged + min(len(sample.more), int(tokens / each))
     return judged + min(len(sample.more), int(SHARE * spent / each))
 
 
@@ -120,8 +120,7 @@ def fit_head(
     bar: Progress,
 ) -> Fitted:  # fmt: skip
     """The head at a layer on `count` texts: the sample and further ones, which the teacher reads too. All goes to the store."""
-    more = max(0, min(count, MOST_FITTED) - len(sample.texts))
-    teacher, texts = heads.teacher, [*sample.texts, *islice(sample.rest(count), more)]
+    teacher, texts = heads.teacher, [*sample.texts, *sample.rest(count)]
     plain = reader.vectors_at(HEAD_READOUT, layer, texts, bar, "a head")
     prompted = reader.vectors_at(teacher.readout, teacher.layer, texts, bar, f"its teacher, {teacher.words}")
     encoded = encode(texts)

@@ -89,7 +89,14 @@ class StoredCandidates:
             self.advance(1)
         if readout.centering == HEAD:
             assert self.heads is not None, "a head is fitted before it is asked for"
-            return self.heads.crossed if view == TEXTS else self.heads.apply(self._raw(readout, view))
+            if view == TEXTS:
+                return self.heads.crossed
+            found = self.heads.apply(self._raw(readout, view))
+            at = {key: i for i, key in enumerate(self._keys[TEXTS])}
+            for i, key in enumerate(self._keys[view]):  # of texts that heads were fitted on, what is said without them
+                if key in at:
+                    found[:, i] = self.heads.crossed[:, at[key]]
+            return found
         found = self._raw(readout, view)
         whole = found if view == TEXTS else self._raw(readout, TEXTS)
         mean = whole.mean(1, keepdims=True, dtype=np.float64).astype(np.float32)

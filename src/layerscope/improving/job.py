@@ -26,7 +26,7 @@ from layerscope.core.runs import MANIFEST, read_back
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
-from layerscope.improving.centering import Fitted, center, check_center_on, fit_head, texts_to_fit_on
+from layerscope.improving.centering import MOST_FITTED, Fitted, center, check_center_on, fit_head, texts_to_fit_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
@@ -43,7 +43,6 @@ from layerscope.models.load import at_commit
 from layerscope.models.sealed import damaged
 from layerscope.models.source import resolve
 from layerscope.progress import Progress
-from layerscope.selection.budget import check as check_budget
 from layerscope.selection.choice import Choice
 from layerscope.selection.judges.base import TEXTS
 from layerscope.selection.labels.read import Labeled, read_labels
@@ -111,7 +110,8 @@ def improve(
         raise InvalidValueError(f"improve takes no max_cost= any more. {MAX_COST}")
     ways: dict[str, Any] = {"model_options": model_options, "engine": engine, "offline": offline, "progress": progress}
     command = Command("improve", options, **ways, show=stages)
-    check_budget(budget, None)
+    if budget is not None and not budget > 0:
+        raise InvalidValueError(f"a budget is a share of today's computation per text above 0, such as 0.3, not {budget:g}.")
     if sample < 1:
         raise InvalidValueError(f"a sample has at least one text, not {sample}.")
     check_center_on(center_on)
@@ -284,7 +284,7 @@ class ImproveJob:
         layers, budget = self.reader.layers, self.settings.budget
         eligible = panel.eligible(readouts, self.tokens["plain"])
         choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible)
-        best = Readout.parse(choice.extra["best"]["readout"])
+        best = _of_name(readouts, choice.extra["best"]["readout"])
         if panel.takes_second_opinion and not choice.extra["kept_default"] and best.centering != HEAD:
             second = second_opinion(self.reader, readouts, best.template, self.sample.texts, self.settings.seed, self.bar)
             choice = decide(judgment, readouts, layers, costs, budget, eligible=eligible, second=second)
@@ -303,7 +303,7 @@ class ImproveJob:
         self, panel: Panel, readouts: Sequence[Readout], choice: Choice, heads: Heads | None, out: Path | None, overwrite: bool
     ) -> Improved:
         layers, sample = self.reader.layers, self.sample.texts
-        readout, layer = Readout.parse(str(choice.readout)), choice.layer
+        readout, layer = _of_name(readouts, choice.readout), choice.layer
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: sample}, heads)
         before = candidates.vectors(Readout())[-1]
         chosen = Chosen(self.model, self.reader, readout, layer)
@@ -334,6 +334,8 @@ class ImproveJob:
         )
         tokens = None if settings.time is None else 60 * settings.time / self.speed * each / computed
         count = texts_to_fit_on(settings.center_on, sample, self.spent, each, tokens)
+        if chosen.readout.centering == HEAD and count > MOST_FITTED:  # of those that were drawn at random
+            count = min(MOST_FITTED, len(sample.texts) + len(sample.more))
         if count > len(sample.texts):
             seconds = [format_duration((many - len(sample.texts)) * computed * self.speed) for many in (count, sample.total)]
             whole = "" if count == sample.total else f"; all of them would take about {seconds[1]} (center_on='all')"
@@ -415,6 +417,11 @@ def _card(corpus: str, choice: Choice) -> str:
     return f"Chosen by `layerscope improve` on {corpus}, without labels unless it says so. {choice.reason}"
 
 
+def _of_name(readouts: Sequence[Readout], name: str | None) -> Readout:
+    """One of the candidates' readouts; parsing its name would strip a pattern of the user's own."""
+    return next(readout for readout in readouts if readout.name == name)
+
+
 _NOT_IN_ALL: dict[str, Any] = {"time": None, "blended": [], "max_cost": 1}
 
 
@@ -422,6 +429,8 @@ def _is_finished(out: Path, config: dict[str, Any]) -> bool:
     """Whether `out` holds this very run, finished, by this version or another."""
     manifest = RunFolder(out).manifest() if out.is_dir() else None
     if manifest is None or not is_complete(manifest) or not isinstance(manifest.get("config"), dict):
+        return False
+    if "max_cost" in manifest["config"] and config["budget"] is not None:  # it was a share of the blocks then
         return False
     told, asked = ({**given, VERSION_KEY: None} for given in (manifest["config"], only_known(config, manifest["config"])))
     for name, usual in _NOT_IN_ALL.items():  # what a version does not ask for is as usual

@@ -221,18 +221,17 @@ class Panel:
         self, reader: Reader, readouts: Sequence[Readout], heads: Heads, sample: Sequence[str], seed: int, bar: Progress
     ) -> ScoredCandidates:
         """The candidates judged last, and heads besides: by the same judges, on texts that no head was fitted on."""
-        layers, found = reader.layers, []
+        layers, found, share = reader.layers, [], getattr(self.own, "share", 0.0)
         views = {**self.texts(sample, seed), **({} if self.labels is None else {LABELED: self.labels.texts})}
         candidates = StoredCandidates(reader.spaces, readouts, layers, views, heads)
         bar.begin("heads|layers", len(layers))
         for said in self._said:
-            if said.judge == FewLabels.name:
-                assert self.labels is not None
+            if said.judge == FewLabels.name and self.labels is not None:
                 found.append(ask(FewLabels(self.labels, view=LABELED), candidates.only([HEAD_READOUT]), seed))
-            elif self.own is not None and not self.alone:
-                found.append(ask(self.own, candidates.only([HEAD_READOUT]), seed))
+            elif self.own is not None and getattr(self.own, "rounds", 0) != 1:  # its scores may depend on what it is asked about
+                return ask(self.own, candidates.only([*readouts, HEAD_READOUT]), seed)
             else:
-                reference = self.reference.reference if self.encoder is not None else _consensus(candidates, said)
+                reference = self.reference.reference if self.encoder is not None else _consensus(candidates, said, share)
                 items = np.full((1, len(layers), len(sample)), np.nan, dtype=np.float32)
                 for place in range(len(layers)):
                     similar = heads.similarities(place)
@@ -243,9 +242,9 @@ class Panel:
         return _all_said([with_heads(one, other) for one, other in zip(self._said, found, strict=True)])
 
 
-def _consensus(candidates: StoredCandidates, said: ScoredCandidates) -> Neighborhoods:
+def _consensus(candidates: StoredCandidates, said: ScoredCandidates, share: float) -> Neighborhoods:
     """What the most consistent candidates say of the texts, as when they were judged."""
-    return Neighborhoods.of(consensus(candidates, best_candidates(said.facts["alone"])))
+    return Neighborhoods.of(consensus(candidates, best_candidates(said.facts["alone"], share)))
 
 
 def _all_said(found: Sequence[ScoredCandidates]) -> ScoredCandidates:

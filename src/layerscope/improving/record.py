@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerscope.core.conventions import LAYER, Reading
-from layerscope.core.heads import PENALTY
+from layerscope.core.heads import LEAST_TEXTS, PENALTY, WIDTH
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
 from layerscope.improving.centering import Fitted
@@ -69,6 +69,7 @@ class Settings:
         told: dict[str, float] = {
             "tie margin": CHEAPER_WITHIN, "texts to screen on": SCREEN, "templates after screening": KEPT,
             "neighbors compared": agreement.NEIGHBORS, "neighbors ranked": agreement.NEAR,
+            "penalty of heads": PENALTY, "texts for a head": LEAST_TEXTS, "width of heads": WIDTH,
         }  # fmt: skip
         if self.labels is not None:
             told["weight of labels"] = LABELS_SHARE

@@ -84,7 +84,7 @@ class Improved(StoredRun):
             raise DataError(f"encode takes strings, and was given {type(wrong).__name__} {wrong!r:.60}.")
         if self._encode is None:
             self._encode = self._from_folder()
-        found = self._encode(given) if given else np.empty((0, int(self.manifest["model"]["width"])), dtype=np.float32)
+        found = self._encode(given or ["a text"])[: len(given)]
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-30)
 
     def save(self, out: str | Path, overwrite: bool = False) -> Path:  # type: ignore[override]

@@ -37,24 +37,35 @@ def plot_charts(charts: Sequence[Chart], title: str, footnote: str = "") -> Figu
     columns = min(4 if len(charts) > 6 else 3, len(charts))
     width = 6.4 if len(charts) == 1 else 4.0 * columns
     figure = new_figure(width, 3.1 * math.ceil(len(charts) / columns) + (1.2 if not charts[0].bars else 0.9))
-    draw_charts(figure, charts, columns=columns, together=True)
+    draw_charts(figure, charts, columns=columns, together=True, alike=True)
     figure.suptitle(escape_math(f"{title}\n{footnote}" if footnote else title), fontsize=9)
     return figure
 
 
 def draw_charts(
-    figure: Any, charts: Sequence[Chart], *, columns: int = 4, x: str = "layer", together: bool = False, **axes: Any
+    figure: Any,
+    charts: Sequence[Chart],
+    *,
+    columns: int = 4,
+    x: str = "layer",
+    together: bool = False,
+    alike: bool = False,
+    **axes: Any,
 ) -> list[Any]:
     """Charts in rows of `columns` in a figure or a part of one; returns their axes. A name keeps its color in all of them.
 
-    `x` is layer or depth, for charts over layers. `together`: one legend below all of them.
+    `x` is layer or depth, for charts over layers. `together`: one legend below all of them. `alike`: what a name has in brackets
+    differs from chart to chart, and its color does not: `aim (large)` and `aim (huge)` are one model to the eye.
     """
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
-    names = list(dict.fromkeys(_base(line.name) for chart in charts for line in chart.lines if line.name and line.look is None))
+    plain = [line.name for chart in charts for line in chart.lines if line.name and line.look is None]
+    bases = {name: name.split(" (")[0] if alike else name for name in plain}
+    names = list(dict.fromkeys(bases.values()))
     ordered = sequential(len(names)) if any(chart.ordered for chart in charts) else itertools.cycle(COLORS)
-    colors = dict(zip(names, ordered, strict=False)) | {"printed": "#BBBBBB"}
+    shades = dict(zip(names, ordered, strict=False)) | {"printed": "#BBBBBB"}
+    colors = {name: shades[base] for name, base in bases.items()}
     drawn = panel_axes(figure, len(charts), min(columns, len(charts)), **axes)
     for axis, chart in zip(drawn, charts, strict=True):
         (_draw_bars if chart.bars else _draw_lines)(axis, chart, colors, x)
@@ -62,7 +73,7 @@ def draw_charts(
             logarithmic(axis)
         style_axis(axis, escape_math(chart.title), x if chart.x is None else chart.x, chart.unit)
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(_base(name), handle)
+            handles.setdefault(name.split(" (")[0] if alike else name, handle)
         if not together:
             axis.legend(fontsize=7, frameon=False)
     for name in {line.name for chart in charts for line in chart.lines if line.dropped}:
@@ -75,17 +86,12 @@ def draw_charts(
     return drawn
 
 
-def _base(name: str) -> str:
-    """The name without what differs from chart to chart: `aim (large)` and `aim (huge)` are one model to the eye."""
-    return name.split(" (")[0]
-
-
 def _draw_lines(axis: Any, chart: Chart, colors: dict[str, Any], x: str) -> None:
     color: Any = "black"
     for line in chart.lines:
         dash, width = line_style("" if line.look is None else line.look.dash), 1.6
         if line.name:
-            color = colors[_base(line.name)] if line.look is None else COLORS[line.look.color]
+            color = colors[line.name] if line.look is None else COLORS[line.look.color]
             width = 2.4 if line.name.startswith("your run") else width
         if line.dropped or not line.name:
             dash, width = (_DROPPED, 1.2) if line.dropped else (_DASHED, 1.0)
@@ -120,7 +126,7 @@ def _draw_bars(axis: Any, chart: Chart, colors: dict[str, Any], x: str) -> None:
     width = 0.8 / groups
     for i, line in enumerate(chart.lines):
         places = np.arange(len(names)) + (i - (groups - 1) / 2) * width
-        axis.bar(places, line.values, width * 0.92, color=colors[_base(line.name)], label=escape_math(line.name))
+        axis.bar(places, line.values, width * 0.92, color=colors[line.name], label=escape_math(line.name))
         if line.low is not None and line.high is not None:
             low, high = np.array([line.low, line.high], float) - np.asarray(line.values)
             ends = np.nan_to_num([np.maximum(0, -low), np.maximum(0, high)])  # some have none

@@ -44,10 +44,11 @@ class CsvLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "a+", encoding="utf-8") as stream:
                 stream.seek(0)
-                header = stream.readline().rstrip("\r\n")
-                if not header:
+                first = stream.readline()
+                if not first:
                     stream.write(f"{','.join(COLUMNS)}\n")
-        if header not in ("", ",".join(COLUMNS)):
+        header = first.rstrip("\r\n")
+        if first and header != ",".join(COLUMNS):
             raise RunFolderError(f"{path} holds something else (its first line is {header!r}). Choose another file.")
         atomic.write_json(path.with_suffix(".json"), conventions)
 

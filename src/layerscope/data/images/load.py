@@ -209,7 +209,8 @@ def _from_table(
     where = found.where
     kinds = {name: type(feature).__name__ for name, feature in columns.items()}
     chosen = _choose(column, kinds, [name for name, kind in kinds.items() if kind == "Image"] or _IMAGE_COLUMNS, where)
-    usual = next((name for name, kind in kinds.items() if kind == "ClassLabel" or name in _LABEL_COLUMNS), None)
+    usual = next((name for name, kind in kinds.items() if kind == "ClassLabel"), None)
+    usual = usual or next((name for name in _LABEL_COLUMNS if name in kinds), None)
     label = usual if label_column is None else _choose(label_column, kinds, (), where)
     names = columns[label].names if label is not None and kinds[label] == "ClassLabel" else None
     labels, classes = _labels(None if label is None else read(label), label, where, names)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from layerscope.core.candidates import DRAWS, Place, ScoredCandidates
-from layerscope.core.readout import Readout
+from layerscope.core.readout import HEAD, Readout
 from layerscope.core.sites import site_of
 from layerscope.core.statistics import Interval, bootstrap_weights
 from layerscope.errors import LayerscopeError
@@ -80,7 +80,8 @@ def gather(
 
 def stands_for(readout: Readout, labeled: Labeled, unit: bool) -> Readout:
     """The readout that gives the same scores: a probe does not see centering, unless vectors are then scaled to length 1."""
-    return replace(readout, centering="none") if labeled.kind == "classification" and not unit else readout
+    unseen = labeled.kind == "classification" and not unit and readout.centering != HEAD
+    return replace(readout, centering="none") if unseen else readout
 
 
 def assemble(
