@@ -123,20 +123,20 @@ def _modules(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.usefixtures("head_wins", "here")
 def test_a_fit_that_was_stopped_reads_nothing_twice(llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from layerscope.improving import centering
+    from layerscope.improving import fitting
 
     monkeypatch.setenv("LAYERSCOPE_CACHE", str(tmp_path / "cache"))
-    own = centering.Ridge
+    own = fitting.Ridge
 
     def stopped(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(centering, "Ridge", stopped)
+    monkeypatch.setattr(fitting, "Ridge", stopped)
     out = tmp_path / "better"
     with pytest.raises(KeyboardInterrupt):
         improve(llama, TEXTS, out=out, center_on="all")
     assert not out.exists()
-    monkeypatch.setattr(centering, "Ridge", own)
+    monkeypatch.setattr(fitting, "Ridge", own)
     todo: dict[str, int] = {}
 
     class Counting:

@@ -14,7 +14,7 @@ from layerscope.core.readout import Readout
 from layerscope.core.templates import get_template
 from layerscope.evaluation.encode import TextEncoder
 from layerscope.exporting.job import export
-from layerscope.improving.centering import Fitted
+from layerscope.improving.fitting import Fitted
 from layerscope.improving.sample import Reader
 from layerscope.models import LoadedModel
 from layerscope.store.locks import lock_beside

@@ -59,7 +59,7 @@ class Heads:
 
     def similarities(self, place: int) -> np.ndarray | None:
         """Cosines of every two texts by the head fitted on neither; None where all texts have the same vector."""
-        if same(self.raw[place]):
+        if all_equal(self.raw[place]):
             return None
         found = Ridge(self.raw[place], self.target).unseen_similarities()
         np.fill_diagonal(found, -np.inf)
@@ -69,7 +69,7 @@ class Heads:
     def crossed(self) -> np.ndarray:
         """(layers, texts, K): every text's vector by the head fitted on all others."""
         return np.stack(
-            [np.full(self.target.shape, np.nan) if same(rows) else Ridge(rows, self.target).unseen() for rows in self.raw]
+            [np.full(self.target.shape, np.nan) if all_equal(rows) else Ridge(rows, self.target).unseen() for rows in self.raw]
         ).astype(np.float32)
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ class Heads:
         return np.stack([head(rows).astype(np.float32) for head, rows in zip(heads, raw, strict=True)])
 
 
-def same(rows: np.ndarray) -> bool:
+def all_equal(rows: np.ndarray) -> bool:
     """Whether all texts have the same vector."""
     return bool(np.ptp(rows, axis=0).max() <= 1e-6 * max(1e-30, np.abs(rows).max()))
 

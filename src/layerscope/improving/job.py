@@ -26,9 +26,9 @@ from layerscope.core.runs import MANIFEST, read_back
 from layerscope.engines import Engine
 from layerscope.errors import MAX_COST, InvalidValueError, LayerscopeError, NonFiniteStatesError
 from layerscope.exporting.job import check_free
-from layerscope.improving.centering import MOST_FITTED, Fitted, center, check_center_on, fit_head, texts_to_fit_on
 from layerscope.improving.choose import COLUMNS, KEPT, SCREEN, decide, relative_costs
 from layerscope.improving.chosen import Chosen, working_folder
+from layerscope.improving.fitting import MOST_FITTED, Fitted, center, check_center_on, fit_head, texts_to_fit_on
 from layerscope.improving.grid import StoredCandidates, by_template, make_grid, offered
 from layerscope.improving.heads import READOUT as HEAD_READOUT
 from layerscope.improving.heads import Heads, find_teacher, fit_heads

@@ -12,8 +12,8 @@ from layerscope.core.conventions import LAYER, Reading
 from layerscope.core.heads import LEAST_TEXTS, PENALTY, WIDTH
 from layerscope.core.identity import model_key
 from layerscope.core.readout import Readout
-from layerscope.improving.centering import Fitted
 from layerscope.improving.choose import CHEAPER_WITHIN, KEPT, SCREEN, SECOND
+from layerscope.improving.fitting import Fitted
 from layerscope.improving.judging import LONG, NONE, PARTS_OF, Panel
 from layerscope.improving.sample import Reader, Sample
 from layerscope.models import LoadedModel

@@ -1,4 +1,4 @@
-"""Centering on more texts than are judged: how many, over what, and after an interruption."""
+"""Fitting on more texts than are judged: how many, over what, and after an interruption."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 import layerscope
 from layerscope.errors import UnknownNameError
-from layerscope.improving import centering
-from layerscope.improving.centering import texts_to_fit_on
+from layerscope.improving import fitting
+from layerscope.improving.fitting import texts_to_fit_on
 from layerscope.improving.judging import Panel
 from layerscope.improving.sample import draw_sample
 from layerscope.selection.judges import ScoredCandidates
@@ -88,7 +88,7 @@ def test_by_default_as_many_texts_as_cost_a_quarter_of_the_choice(llama, centere
 def test_texts_beyond_the_draw_are_read_in_a_stream(llama, centered_wins, tmp_path: Path, monkeypatch) -> None:
     """Of a file with more texts than are drawn none is held; all are in the mean."""
     monkeypatch.setattr("layerscope.improving.sample.MORE", 1)
-    monkeypatch.setattr(centering, "_BLOCK", 16)
+    monkeypatch.setattr(fitting, "_BLOCK", 16)
     file = tmp_path / "texts.txt"
     file.write_text("\n".join([*TEXTS, *TEXTS[:10]]))
     result = improve(llama, file, center_on="all")
@@ -98,10 +98,10 @@ def test_texts_beyond_the_draw_are_read_in_a_stream(llama, centered_wins, tmp_pa
 
 @pytest.mark.usefixtures("here")
 def test_an_interrupted_centering_goes_on(llama, centered_wins, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(centering, "_BLOCK", 16)
-    monkeypatch.setattr(centering, "_SAVE_EVERY", 0.0)
+    monkeypatch.setattr(fitting, "_BLOCK", 16)
+    monkeypatch.setattr(fitting, "_SAVE_EVERY", 0.0)
     out, read = tmp_path / "better", []
-    own = centering._SumPass.run
+    own = fitting._SumPass.run
 
     def run(self, texts, advance):
         if len(read) == 3:
@@ -109,13 +109,13 @@ def test_an_interrupted_centering_goes_on(llama, centered_wins, tmp_path: Path, 
         read.append(len(texts))
         own(self, texts, advance)
 
-    monkeypatch.setattr(centering._SumPass, "run", run)
+    monkeypatch.setattr(fitting._SumPass, "run", run)
     with pytest.raises(KeyboardInterrupt):
         improve(llama, TEXTS, center_on="all", out=out)
     assert not out.exists()
     assert [path.name for path in (tmp_path / ".better.improving").iterdir()] == ["centering.npz"]
     monkeypatch.setattr(
-        centering._SumPass, "run", lambda self, texts, advance: (read.append(len(texts)), own(self, texts, advance))
+        fitting._SumPass, "run", lambda self, texts, advance: (read.append(len(texts)), own(self, texts, advance))
     )
     result = improve(llama, TEXTS, center_on="all", out=out)
     assert sum(read) == 110  # none was read twice
