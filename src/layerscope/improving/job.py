@@ -19,6 +19,7 @@ from layerscope.cache import cache_dir
 from layerscope.command import Command
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.core.formatting import format_duration
+from layerscope.core.heads import LEAST_TEXTS
 from layerscope.core.identity import only_known
 from layerscope.core.options import EngineOptions, ModelOptions
 from layerscope.core.readout import HEAD, Readout
@@ -216,7 +217,11 @@ class ImproveJob:
         """A head at every layer, taught by what was judged best; None where nothing can teach."""
         layers, texts = self.reader.layers, self.sample.texts
         teacher = find_teacher(judgment, readouts, layers, "" if panel.encoder is None else panel.encoder.name)
-        if teacher is None:
+        few = len(texts) < LEAST_TEXTS
+        if self.settings.budget is not None and (few or teacher is None):  # who asks for a light model expects one
+            why = f"{len(texts)} texts are too few, it takes {LEAST_TEXTS}" if few else "no prompt that could teach beats today's"
+            self.notes.append(f"no head was fitted: {why}.")
+        if few or teacher is None:
             return None
         candidates = StoredCandidates(self.reader.spaces, readouts, layers, {TEXTS: texts})
         prompted = candidates.raw(teacher.readout, teacher.layer)
