@@ -1,10 +1,8 @@
-"""A page that follows a running profile, and a page that is served on this machine only."""
+"""A page that follows a running profile, and which page is shown."""
 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from layerscope.errors import LayerscopeError
 from layerscope.profiling import Profile, profile
 from layerscope.report import live as live_module
-from layerscope.report.live import LIVE_PAGE, LivePage, page_for, serve
+from layerscope.report.live import LIVE_PAGE, LivePage, page_for
 from layerscope.store import RunFolder
 from tests.report.synthetic import synthetic_evaluation, synthetic_run
 from tests.tiny import tiny_model
@@ -86,33 +84,6 @@ def test_a_page_that_cannot_be_made_does_not_stop_the_run(
 def test_live_needs_a_folder(texts: list[str]) -> None:
     with pytest.raises(LayerscopeError, match="give `out` too"):
         profile(tiny_model(), texts, live=True)
-
-
-def get(url: str, host: str | None = None) -> tuple[int, str]:
-    request = urllib.request.Request(url, headers={"Host": host} if host else {})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, ""
-
-
-def test_serving_one_page_on_this_machine(tmp_path: Path) -> None:
-    (tmp_path / "secret.txt").write_text("secret")
-    page = tmp_path / "report.html"
-    page.write_text("first")
-    with serve(page) as (url, _):
-        assert url.startswith("http://127.0.0.1:")
-        assert get(url) == (200, "first")
-        page.write_text("second")
-        assert get(url + "report.html") == (200, "second")
-        assert get(url + "secret.txt")[0] == 404
-        assert get(url + "../secret.txt")[0] == 404
-        assert get(url, host="evil.example")[0] == 404
-        with pytest.raises(LayerscopeError, match="cannot listen on port"), serve(page, int(url.rsplit(":", 1)[1].strip("/"))):
-            pass
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url, timeout=5)
 
 
 def test_what_is_shown(tmp_path: Path) -> None:

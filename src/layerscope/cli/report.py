@@ -63,18 +63,19 @@ def open_command(
     browser: bool = option(True, "--browser/--no-browser", panel=RESULT, help="Open a browser window."),
 ) -> None:
     """Write a report of the runs and serve it on this machine only, until you press Ctrl-C."""
-    from layerscope.report.live import page_for, serve
+    from layerscope.report.live import page_for
+    from layerscope.report.server import serve
 
     page = page_for(runs or [], published(atlas, runs))
-    with serve(page, port) as (url, wait):
+    with serve(page, port) as served:
         then = f"layerscope select {shared.shell_quote(*(runs or []))}".rstrip()
-        output.tell({"url": url, "page": page}, url, then)
+        output.tell({"url": served.url, "page": page}, served.url, then)
         sys.stdout.flush()
         if not output.silent:
             print("Serving on this machine only. Ctrl-C ends it.", file=sys.stderr)
         if browser:
-            webbrowser.open(url)
-        wait()
+            webbrowser.open(served.once)
+        served.wait()
 
 
 @command("plot", "layerscope plot runs/profile --metrics prompt_entropy,curvature --out profile.png")

@@ -1,14 +1,11 @@
-"""A page that follows a running profile, and a small server that shows a page on this machine only."""
+"""A page that follows a running profile, and which page to show of runs."""
 
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,49 +95,3 @@ def _running(folder: Path) -> bool:
 
     manifest = RunFolder(folder).manifest()
     return manifest is not None and manifest.get("status") != "complete"
-
-
-@contextmanager
-def serve(page: Path, port: int = 0) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Serve this one file, read anew each time, on 127.0.0.1. Yields its address and a function that waits for Ctrl-C."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            # another site's script must not read the page through a name that it points at this machine
-            host = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-            if self.path.split("?")[0] not in ("/", f"/{page.name}") or host not in ("127.0.0.1", "localhost"):
-                self.send_error(404)
-                return
-            body = page.read_bytes()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
-
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except (OSError, OverflowError) as error:
-        raise LayerscopeError(f"cannot listen on port {port}: {error}. Choose another port=, or 0 for any free one.") from None
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    ended = threading.Event()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/", lambda: _until_interrupted(ended)
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def _until_interrupted(ended: threading.Event) -> None:
-    try:
-        while not ended.wait(3600):
-            pass
-    except KeyboardInterrupt:
-        return

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -46,16 +47,10 @@ SCRIPTS = [
 
 def page(report: Report) -> str:
     """The report as HTML."""
-    style = _asset("style.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
-    # only this style and this script may run, and nothing may be fetched from anywhere
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        "connect-src 'none'; base-uri 'none'; form-action 'none'"
-    )
+    style, script = _style(), _script()
     values = {
         "title": escape(_title(report)),
-        "policy": escape(policy, quote=True),
+        "policy": escape(policy(), quote=True),
         "refresh": _refresh(report.live),
         "style": style,
         "script": script,
@@ -69,6 +64,15 @@ def page(report: Report) -> str:
         name, _, rest = part.partition("}}")
         out += [values[name.strip()], rest]
     return "".join(out)
+
+
+@cache
+def policy() -> str:
+    """Only this style and this script may run, and nothing may be fetched from anywhere."""
+    return (
+        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; img-src data:; "
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
 
 
 def inert_json(value: Any) -> str:
@@ -88,6 +92,14 @@ def _refresh(live: dict[str, Any] | None) -> str:
     if live is None or live.get("done"):
         return ""
     return f'<noscript><meta http-equiv="refresh" content="{int(live.get("every", 5))}"></noscript>'
+
+
+def _style() -> str:
+    return _asset("style.css")
+
+
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
 
 
 def _asset(name: str) -> str:
