@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from fit_depth_curves import valley_depths
 
 from layerscope.errors import LayerscopeError
 from layerscope.selection.evidence import ATLAS_METRICS, Evidence, from_atlas
-from layerscope.selection.fit import valley_depths
 from layerscope.selection.prior import Judged, fit
 from layerscope.selection.rules import choose_by_evidence, get_rule, nearest
 

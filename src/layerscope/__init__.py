@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from layerscope.report import write_report
     from layerscope.report.comparing import Comparison, compare
     from layerscope.selection.choice import Choice
+    from layerscope.selection.choose import select
     from layerscope.selection.labels import select_with_labels
-    from layerscope.selection.select import select
     from layerscope.studies.run import StudyRun, study
     from layerscope.sweeps import sweep
     from layerscope.sweeps.run import Sweep

@@ -8,9 +8,9 @@ from importlib import resources
 
 import numpy as np
 import pytest
+from fit_depth_curves import fit_atlas, valley_depths
 from rule_comparison import Case, compare, coverage, evidence_cases, summarize
 
-from layerscope.selection.fit import fit_atlas, valley_depths
 from layerscope.selection.prior import FAMILIES, FILE, Judged, fit, judged_models, left_out
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from layerscope.data import load_corpus
-from layerscope.data.rows import read_rows
+from layerscope.data.readers import read_rows
 from layerscope.errors import DataError
 
 TEXTS = ("first text, with a comma", "zweiter Text: Größe", "third 第三")

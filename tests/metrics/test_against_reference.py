@@ -11,13 +11,11 @@ import pytest
 import torch
 
 from layerscope.metrics import ROW_PREPARATIONS, Options, interval, matrix_entropy, metrics
-from layerscope.metrics.covariance_decay import nesum, power_law_exponent
 from layerscope.metrics.dime import dime_values
-from layerscope.metrics.effective_rank import effective_rank, entropy_rank
 from layerscope.metrics.infonce import info_nce
 from layerscope.metrics.intrinsic_dimension import neighbor_ratios
 from layerscope.metrics.options import prepare_rows
-from layerscope.metrics.rankme import rankme
+from layerscope.metrics.ranks import effective_rank, entropy_rank, nesum, power_law_exponent, rankme
 from tests.metrics import reference as ref
 from tests.metrics.support import REFERENCES, Samples, accumulate, make_samples, tensor
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerscope.metrics import Options, matrix_entropy, metrics, spectrum_entropy
-from layerscope.metrics.effective_rank import effective_rank, entropy_rank
 from layerscope.metrics.entropy import gram_entropy, smaller_gram
+from layerscope.metrics.ranks import effective_rank, entropy_rank
 from tests.metrics.support import accumulate, make_samples, tensor
 
 ALPHAS = (0.0, 0.05, 0.3, 0.7, 1 - 1e-9, 1.0, 1 + 1e-9, 1.5, 2.0, 4.0, 50.0, 1e4, math.inf)

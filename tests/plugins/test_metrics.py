@@ -23,7 +23,7 @@ from layerscope.data import Corpus
 from layerscope.errors import LayerscopeError
 from layerscope.forward import make_plan
 from layerscope.metrics import Estimate, Metric, MetricInfo, Options, PooledRows, PromptMean, expand_names, on_log_scale
-from layerscope.metrics.curvature import Curvature
+from layerscope.metrics.prompt_metrics import Curvature
 from layerscope.metrics.registry import REGISTRY
 from layerscope.profiling.config import make_config
 from layerscope.profiling.encoder import ShardWork

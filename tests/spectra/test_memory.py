@@ -10,7 +10,7 @@ from layerscope.capture.batches import token_budget
 from layerscope.core.options import EngineOptions, parse_size
 from layerscope.engines import LocalEngine, engine_in_use
 from layerscope.errors import LayerscopeError
-from layerscope.spectra.memory import free_memory, memory_bound, total_memory
+from layerscope.spectra.execution import free_memory, memory_bound, total_memory
 
 GB = 2**30
 DEVICE = torch.device("cuda", 0)

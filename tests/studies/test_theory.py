@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from layerscope.metrics.effective_rank import effective_rank as library_rank
 from layerscope.metrics.entropy import matrix_entropy
+from layerscope.metrics.ranks import effective_rank as library_rank
 from layerscope.studies.inequalities import theorems, trials
 from layerscope.studies.inequalities.theorems import STATEMENTS
 from layerscope.studies.inequalities.trials import Statement, search

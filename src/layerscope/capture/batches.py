@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerscope.errors import LayerscopeError
 from layerscope.spectra import placed
-from layerscope.spectra.memory import free_memory, multiprocessors
+from layerscope.spectra.execution import free_memory, multiprocessors
 
 CPU_TOKENS = 4096  # more gains nothing on a CPU and costs memory
 GPU_TOKENS = 65536  # at least

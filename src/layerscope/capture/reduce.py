@@ -43,7 +43,7 @@ from layerscope.metrics.tokens.norms import (
     without_token,
 )
 from layerscope.spectra import faster, map_concurrently
-from layerscope.spectra.memory import total_memory
+from layerscope.spectra.execution import total_memory
 
 # what is fused; the fields of other token metrics come after these
 TOKEN_FIELDS = ("entropy_keep", "entropy_drop", "curvature_keep", "curvature_drop", "flat", "sink_ratio", "sink_position")

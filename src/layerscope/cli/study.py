@@ -1,4 +1,4 @@
-"""`layerscope study`: one experiment of the paper."""
+"""`layerscope study` and `layerscope sweep`: one experiment of the paper, or many models, corpora and studies from one file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from layerscope.cli import shared
 from layerscope.cli.app import command
-from layerscope.cli.shared import DATA, METRICS, default_folder, option
+from layerscope.cli.shared import DATA, METRICS, default_folder, option, parse_list
 from layerscope.errors import LayerscopeError
 
 
@@ -82,3 +82,34 @@ def read_settings(given: list[str]) -> dict[str, Any]:
             raise LayerscopeError(f"--set takes NAME=VALUE, not {pair!r}. `layerscope study list NAME` shows a study's options.")
         settings[name.strip()] = value
     return settings
+
+
+@command("sweep", "layerscope sweep paper --dry-run")
+def sweep_command(
+    loading: shared.Loading,
+    running: shared.Running,
+    output: shared.Output,
+    plan: str = typer.Argument(
+        ...,
+        help="YAML file with models, corpora, settings and steps (see docs/clusters.md), `paper` (the paper's experiments on its "
+        "models) or `paper-small` (on the catalogue's).",
+    ),
+    out: Path | None = shared.out_option("Folder of the sweep. (default: the file's, or runs/PLAN)"),
+    only: str | None = option(None, panel=DATA, help="Run only these steps, comma-separated."),
+    dry_run: bool = option(False, panel=DATA, help="List the steps, and which are finished, and stop."),
+) -> None:
+    """Profile and score many models on many corpora, and run studies, from one file.
+
+    Model options are for every model of the file that does not set its own. Run the same command again to resume.
+    """
+    from layerscope.sweeps.run import sweep
+    from layerscope.sweeps.terminal import print_plan
+
+    ways = shared.as_arguments(loading, running, output)
+    done = sweep(plan, out=out, only=parse_list(only), dry_run=dry_run, **ways)
+    if dry_run:
+        output.show(done.summary(), lambda: print_plan(done), then=f"layerscope sweep {shared.shell_quote(plan)}")
+    else:
+        output.show_run(done, f"layerscope report {shared.shell_quote(done.path)}", also="a folder per step")
+    if done.failed:
+        raise typer.Exit(2)

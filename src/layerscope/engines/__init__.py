@@ -10,7 +10,7 @@ from layerscope.core.options import EngineOptions
 from layerscope.engines.base import Advance, Engine, LocalEngine, ModelRecipe, Work, driver_options, make_recipe
 from layerscope.engines.ray import RayEngine
 from layerscope.errors import InvalidValueError, UnknownNameError
-from layerscope.spectra.memory import memory_bound
+from layerscope.spectra.execution import memory_bound
 
 __all__ = [
     "ENGINES",

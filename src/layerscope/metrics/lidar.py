@@ -16,7 +16,7 @@ from layerscope.metrics.folds import NATS, fold_members, left_in, prepare_groupe
 from layerscope.metrics.options import Options, zero_row_floor
 from layerscope.metrics.samples import FOLDS, ViewRows, n_folds, stacked
 from layerscope.spectra import Sent, eigvalsh
-from layerscope.spectra.memory import free_memory
+from layerscope.spectra.execution import free_memory
 from layerscope.spectra.resolvents import fast_doubles, inverse_factor
 
 _CITATION = "Thilak et al. 2024"

@@ -16,7 +16,7 @@ from layerscope.metrics.base import Estimate, Metric, MetricInfo, PromptMean
 from layerscope.metrics.entropy import gram_entropy
 from layerscope.metrics.folds import entropies_without, equal_folds, equal_folds_error
 from layerscope.metrics.options import prepare_rows
-from layerscope.metrics.prompt_entropy import PromptEntropy
+from layerscope.metrics.prompt_metrics import PromptEntropy
 from layerscope.metrics.samples import PooledRows, n_folds
 
 _SOURCE = "Giraldo, Rao & Príncipe 2014"

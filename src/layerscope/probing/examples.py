@@ -13,11 +13,11 @@ import numpy as np
 
 from layerscope.data.corpus import Corpus
 from layerscope.data.items import Items, is_items
-from layerscope.data.rows import SUFFIXES, as_label, is_missing, read_rows
+from layerscope.data.readers import TABLE_SUFFIXES, as_label, is_missing, read_rows
 from layerscope.errors import DataError, InvalidValueError, LayerscopeError, clean_names
 
 PARTS = ("train", "validation", "test")
-_FILES = (*SUFFIXES, ".json", ".parquet", ".txt", ".gz")  # what is named like a file is one, though not all can be read
+_FILES = (*TABLE_SUFFIXES, ".json", ".parquet", ".txt", ".gz")  # what is named like a file is one, though not all can be read
 
 
 @dataclass(frozen=True)

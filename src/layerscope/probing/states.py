@@ -21,7 +21,7 @@ from torch import Tensor
 from layerscope.errors import UnknownNameError
 from layerscope.probing.frozen import ModelReader, Parts
 from layerscope.progress import Progress
-from layerscope.spectra.memory import free_memory
+from layerscope.spectra.execution import free_memory
 from layerscope.store import atomic, checked
 
 _CHUNK = {"cpu": 8 * 2**20, "cuda": 2**30}

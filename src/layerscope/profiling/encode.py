@@ -24,7 +24,7 @@ from layerscope.profiling.config import ProfileConfig
 from layerscope.profiling.encoder import PendingShard, QueuedShard, ShardEncoder, ShardWork, make_reducer
 from layerscope.progress import Progress
 from layerscope.spectra import faster
-from layerscope.spectra.memory import free_memory
+from layerscope.spectra.execution import free_memory
 from layerscope.store import Shard, ShardStore
 
 MOST_PENDING = 8  # shards whose items are run before their views, while those are being made

@@ -30,7 +30,7 @@ from layerscope.metrics.registry import is_plugin
 from layerscope.metrics.samples import FOLDS
 from layerscope.profiling.config import ProfileConfig
 from layerscope.spectra import map_concurrently
-from layerscope.spectra.memory import free_memory
+from layerscope.spectra.execution import free_memory
 from layerscope.store import RunFolder, Shard, ShardStore, StoredVectors, atomic
 from layerscope.store.checked import DamagedFileError
 

@@ -1,7 +1,6 @@
 """Which layer to read: label-free rules designed on the atlas, the choice from measured scores, and from a few labels."""
 
 from layerscope.selection.choice import Choice, gains_in_words, lines
-from layerscope.selection.choose import choose
-from layerscope.selection.select import select
+from layerscope.selection.choose import choose, select
 
 __all__ = ["Choice", "choose", "gains_in_words", "lines", "select"]

@@ -1,6 +1,6 @@
 """One chooser: a run, an evaluation, a model of the atlas or a stored choice in, a layer and readout out.
 
-`select`, `export`, the report, the demo and `improve` all ask `choose`, so that they cannot disagree:
+`select` (the public function), `export`, the report, the demo and `improve` all ask `choose`, so that they cannot disagree:
 
     choice = choose("runs/evaluation")                   # a folder, a Profile, an Evaluation, a Choice or a `select --json` file
     choice = choose(run, evaluation)                        # both: the scores decide
@@ -96,6 +96,30 @@ def choose(
         readout=_one_readout(named, usable),
         facts={} if atlas is not None else _facts(profiles[0]),
     )
+
+
+def select(
+    *runs: Any,
+    atlas: str | None = None,
+    rule: str | None = None,
+    readouts: str | Sequence[str] | None = None,
+    budget: float | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> Choice:
+    """Choose the layer to read embeddings from: by a profile or by measured scores.
+
+    - `runs`: folders of finished runs, or `Profile` or `Evaluation` objects. With an evaluation among them, the measured scores
+      decide (rule `measured`). With a profile alone the choice is label-free, by the rule `evidence` unless `rule` names another.
+    - `atlas`: a published model, instead of `runs`.
+    - `budget`: the share of the blocks that may run. `tolerance`: the points of score to give up for an earlier layer.
+
+    A file of labeled examples decides in `select_with_labels`.
+
+    >>> select(atlas="Pythia-410m", rule="fixed_depth").layer
+    19
+    """
+    return choose(*runs, atlas=atlas, rule=rule, readouts=readouts, budget=budget, tolerance=tolerance, seed=seed)
 
 
 def choose_label_free(

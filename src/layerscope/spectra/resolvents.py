@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from layerscope.spectra import faster
-from layerscope.spectra.memory import free_memory
+from layerscope.spectra.execution import free_memory
 
 LEAF = 64
 # compute capabilities with float64 at half the rate of float32 or better; on others it is 32 to 64 times slower

@@ -26,7 +26,7 @@ from layerscope.core.sites import site_of
 from layerscope.errors import LayerscopeError
 from layerscope.forward import read_states
 from layerscope.metrics import Options
-from layerscope.metrics.effective_rank import effective_rank
+from layerscope.metrics.ranks import effective_rank
 from layerscope.metrics.tokens.measures import prepare_tokens
 from layerscope.metrics.tokens.norms import largest_token, token_norms
 from layerscope.models import LoadedModel

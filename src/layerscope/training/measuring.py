@@ -15,8 +15,8 @@ from layerscope.capture import Batch, Reducer
 from layerscope.errors import DataError, LayerscopeError
 from layerscope.forward import BatchRunner
 from layerscope.metrics import Metric, Options, PooledRows, PromptMean, expand_names, get_metric, main_metrics, prepare_rows
-from layerscope.metrics.effective_rank import effective_rank
 from layerscope.metrics.entropy import smaller_gram, spectrum_entropy
+from layerscope.metrics.ranks import effective_rank
 from layerscope.metrics.registry import MetricName, check_plugin, is_function, is_plugin
 from layerscope.models import LoadedModel
 from layerscope.spectra import eigvalsh

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerscope.data.readers import json_objects
-from layerscope.data.rows import as_label
+from layerscope.data.readers import as_label, json_objects
 from layerscope.errors import DataError
 from layerscope.evaluation.tasks.info import LAYOUT_TYPES, TaskInfo, text_task
 

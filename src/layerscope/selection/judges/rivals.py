@@ -14,9 +14,8 @@ from torch import Tensor
 
 from layerscope.core.candidates import ScoredCandidates
 from layerscope.metrics import spectrum_entropy
-from layerscope.metrics.covariance_decay import power_law_exponent
 from layerscope.metrics.intrinsic_dimension import neighbor_ratios
-from layerscope.metrics.rankme import rankme
+from layerscope.metrics.ranks import power_law_exponent, rankme
 from layerscope.selection.judges.base import Candidates
 
 

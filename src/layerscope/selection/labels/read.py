@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from layerscope.data.rows import as_label, is_missing, read_rows
+from layerscope.data.readers import as_label, is_missing, read_rows
 from layerscope.errors import DataError, clean_names
 
 Kind = Literal["classification", "pairs", "scores"]

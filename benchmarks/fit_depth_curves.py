@@ -1,4 +1,4 @@
-"""Fit the depth curves to the atlas and write them beside this file: `python -m layerscope.selection.fit [--check]`."""
+"""Fit the depth curves to the atlas and write them into the package: `python benchmarks/fit_depth_curves.py [--check]`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from layerscope.core.valley import deepest_share
+from layerscope.selection import prior
 from layerscope.selection.evidence import from_atlas
 from layerscope.selection.prior import FILE, Judged, Prior, fit, judged_models
 from layerscope.store.atomic import write_text
@@ -30,7 +31,7 @@ def fit_atlas() -> Prior:
 
 def main() -> int:
     """Write the file, or with `--check` say whether it is what the atlas gives."""
-    file = Path(__file__).with_name(FILE)
+    file = Path(prior.__file__).with_name(FILE)
     text = json.dumps(fit_atlas().as_dict(), indent=1) + "\n"
     if "--check" in sys.argv[1:]:
         same = file.is_file() and file.read_text(encoding="utf-8") == text
